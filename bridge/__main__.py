@@ -1,4 +1,7 @@
-"""The process: what happens before anything else is loaded."""
+"""The entry point of the process: handles SIGTERM, and runs the forwarder or a command.
+
+It imports no other module of the project until it knows which one is needed.
+"""
 
 import os
 import signal
@@ -9,9 +12,11 @@ _UNTIL_STOPPED = {"run", "hub", "simulate", "demo"}
 
 
 def main() -> None:
-    """Run the command; a stop while one that runs on is being loaded is a stop, too.
+    """Run the command that the arguments name.
 
-    Any other command is killed by the signal: 0 would say that it has done its work.
+    Commands that run until they are stopped exit with 0 at SIGTERM, also while their
+    modules are being loaded. SIGTERM kills any other command, because exit code 0 would
+    mean that the command has finished its work.
     """
     if _UNTIL_STOPPED.intersection(sys.argv[1:2]):
         signal.signal(signal.SIGTERM, _stop)
@@ -23,20 +28,20 @@ def main() -> None:
 
 
 def _run(path: str) -> None:
-    """Run the forwarder as its service does: there is nothing for click to do."""
-    from bridge.cli.process import serve  # noqa: PLC0415 - half a second of loading
+    """Run the forwarder without loading click, which these arguments do not need."""
+    from bridge.cli.process import serve  # noqa: PLC0415 - takes half a second to load
 
     serve(path)
 
 
 def _command() -> None:
-    from bridge.cli.main import main as command  # noqa: PLC0415 - likewise
+    from bridge.cli.main import main as command  # noqa: PLC0415 - not needed for run
 
     command()
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    """End at once: nothing is open yet, and a second signal finds nobody here."""
+    """End the process at once with exit code 0; nothing is open yet."""
     os._exit(0)
 
 

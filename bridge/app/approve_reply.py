@@ -3,10 +3,10 @@
 Several approvers may wait at one queue. So a reply is searched for without locks
 (peek), by its CorrelationId. Only the own reply is then received and completed. To
 receive it, the replies before it must be locked, too; they are released afterwards.
-Abandoning them instead would count as failed deliveries, and Service Bus dead-letters a
-message after ten of them. If a broker counts a release as well, a reply that was
-delivered twice is not locked again: the own reply then stays in the queue. A reply that
-stays is removed at the end of its time to live.
+They are not abandoned, because Service Bus counts that as a failed delivery, and
+dead-letters a message after ten of them. Some brokers may also count a release. So a
+reply that was delivered twice is not locked again, and the own reply then stays in the
+queue until its time to live ends.
 
 Without management rights, it is not known whether a queue requires sessions. So a
 receiver without a session is tried first. If it is refused, a session is accepted.

@@ -1,8 +1,8 @@
 """Makes the approval that ``sebridge approve`` sends, and finds out where to send it.
 
 A CloudEvent does not contain the ReplyToSessionId of its message. But that session
-follows from ``approvals.sessions`` and the event's reporter. So it is computed here in
-the same way as by the bridge.
+follows from ``approvals.sessions`` and the event's reporter. So this module computes
+the session in the same way as the bridge does.
 
 Source: config/approvals.md.
 """
@@ -137,11 +137,13 @@ def _meant(given: str, found: Sequence[str]) -> str:
         return (whole or found)[0]
     if len(found) > 1:
         several = ", ".join(found[:_MOST]) + (", …" if len(found) > _MOST else "")
-        raise ValueError(f"EVENT_ID {given!r} begins several EventIds: {several}")
+        raise ValueError(
+            f"EVENT_ID {given!r} is the beginning of several EventIds: {several}"
+        )
     raise ValueError(
-        f"EVENT_ID {given!r} is no EventId such as {_EXAMPLE}, nor are these the first "
-        f"{_SHORTEST} or more characters of one that was observed here; --force sends "
-        "it as it is"
+        f"EVENT_ID {given!r} is no EventId such as {_EXAMPLE}, and is not the "
+        f"beginning ({_SHORTEST} or more characters) of an EventId that was observed "
+        "here; --force sends it unchanged"
     )
 
 
@@ -171,15 +173,15 @@ def address(
     if seen is None and any("{" in one for one in approvals.sessions):
         named = ", ".join(f'"{one}"' for one in approvals.sessions)
         raise ValueError(
-            f"approvals.sessions has placeholders ({named}): say which VM's session "
-            "is meant, with --session or --from-event"
+            f"approvals.sessions has placeholders ({named}): choose the session with "
+            "--session or --from-event"
         )
     try:
         return approvals, approvals.address(who.expand)
     except ValueError as error:
         raise ValueError(
-            f"approvals.sessions: {error}: the event's reporter does not say it; "
-            "give --session"
+            f"approvals.sessions: {error}: the event's reporter does not contain it; "
+            "name the session with --session"
         ) from error
 
 

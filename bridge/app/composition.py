@@ -70,7 +70,7 @@ class Forwarder:
     Attributes:
         config: the configuration; its placeholders are filled in when the identity of
             this VM is known.
-        around: the parts that were opened before.
+        around: the parts that were opened before the state file.
         origin: identity and source, as far as known.
     """
 
@@ -121,7 +121,7 @@ class Forwarder:
         return workers
 
     async def set_identity(self, stack: AsyncExitStack) -> list[Worker]:
-        """Use the identity, which is known now; return the workers that had to wait.
+        """Set the identity of this VM; return the workers that had to wait for it.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -195,7 +195,7 @@ class Forwarder:
         return [lifecycle, *await self._build_approval_workers(stack)]
 
     def _offer(self) -> dict[str, object] | None:
-        """Return what this bridge tells of its approvals; None where it takes none.
+        """Return the member ``approvals`` of lifecycle events; None without approvals.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -307,7 +307,7 @@ class Forwarder:
     def _opening(
         self, sink_worker: SinkWorker, approvals: ApprovalAddress | None
     ) -> Opening:
-        """Return what a sink is opened with, by the present identity of this VM.
+        """Return the arguments for opening a sink, by the present identity of this VM.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -330,7 +330,7 @@ class Forwarder:
 
 
 class View(Struct, frozen=True):
-    """What is known now, for sinks that act; see ``bridge.sinks.acting.Outlook``."""
+    """Gives sinks that act the present identity and events; see ``acting.Outlook``."""
 
     forwarder: Forwarder
 
@@ -346,5 +346,5 @@ class View(Struct, frozen=True):
 
     @property
     def watch(self) -> Watch:
-        """What is known of the scheduled events after this document."""
+        """The watch after this document: all known scheduled events."""
         return self.forwarder.observer.watch

@@ -55,7 +55,7 @@ async def run(
         stop: set to stop the forwarder.
         clock: the clock of the process.
         supervisor: is notified when the forwarder is ready, alive, and stopping.
-        timings: the time limits of what the forwarder asks.
+        timings: the time limits of the forwarder's requests.
 
     Raises:
         BridgeError: the forwarder cannot start or go on; may be in an ExceptionGroup.

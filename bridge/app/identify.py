@@ -1,7 +1,8 @@
 """Finds out the identity of this VM.
 
-The values come from instance metadata. Missing values are those that were stored before
-the restart. If nothing is known, the source names this host.
+The values come from instance metadata. If metadata does not answer, the values that
+were stored before the restart are used. If nothing is known, the source names this
+host.
 
     ask_once ──answer, or [identity] is complete──▶ settle
       └──no answer──▶ provisional, while ask_repeatedly asks for a minute ──▶ settle
@@ -174,8 +175,8 @@ def makeshift_source() -> str:
 def _completed(identity: Identity, last: Identity | None) -> Identity:
     """Add the stored values, if instance metadata has not answered.
 
-    Metadata always contains a subscription. So without one it has not answered. If it
-    has answered, a value that it leaves out is no longer valid.
+    Metadata always contains a subscription: an identity without one means that metadata
+    has not answered. If it has answered, stored values that it leaves out are obsolete.
     """
     if last is None or identity.subscription_id is not None:
         return identity

@@ -32,7 +32,7 @@ class Supervisor(Protocol):
         ...
 
     def ready(self) -> None:
-        """Notify that all is open, and the workers run."""
+        """Notify that all parts are open, and that the workers run."""
         ...
 
     def alive(self) -> None:

@@ -37,7 +37,7 @@ class Probe(Protocol):
 
 
 class Timings(Struct, frozen=True, kw_only=True):
-    """The time limits of what the forwarder asks.
+    """The time limits of the forwarder's requests.
 
     Attributes:
         identity: for how many seconds to ask for the identity of this VM.
@@ -55,10 +55,10 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     """The parts that are opened before the state file.
 
     Attributes:
-        supervisor: is notified when all is open.
+        supervisor: is notified when all parts are open.
         lock: the lock of the state file.
         probe: the traffic probe; None if none is configured.
-        timings: the time limits of what the forwarder asks.
+        timings: the time limits of the forwarder's requests.
     """
 
     clock: Clock

@@ -2,7 +2,7 @@
 
     read the state file once ─▶ open the port ─▶ attach: the state file is open ─▶ …
 
-Until it is attached, the probe answers by what was stored before the restart.
+Until it is attached, the probe answers from the values in the state file.
 """
 
 import os
@@ -38,7 +38,7 @@ from bridge.traffic.rotation import Record, decode
 
 @dataclass(slots=True)
 class Known:
-    """What is known now: at first, what was read from the state file.
+    """The present watch and identity; until the observer exists, the stored ones.
 
     Attributes:
         given: ``[identity]``, which takes precedence.
@@ -53,7 +53,7 @@ class Known:
     observer: Observer | None = None
 
     def watch(self) -> Watch:
-        """Return what is known of the scheduled events."""
+        """Return the watch: all known scheduled events."""
         return self.early if self.observer is None else self.observer.watch
 
     def me(self) -> Identity:
@@ -77,9 +77,10 @@ class Probe:
     gauge: Level
 
     async def attach(self, outbox: Outbox, observer: Observer) -> Announcer:
-        """Use the state file, which is open now; return the worker for changes.
+        """Use the open state file; return the worker that announces changes.
 
-        Values that were read early from the state file of another VM are dropped.
+        The state file is read again, because the values that were read before may
+        belong to another VM.
         """
         self.known.last = await remembered(outbox.database) or Identity()
         self.known.observer = observer

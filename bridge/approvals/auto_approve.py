@@ -11,7 +11,7 @@ An event is approved once for its present content. The intent before the POST an
 decision are stored, so a restart neither repeats nor forgets them. Other VMs that see
 the same event may approve it, too: the second VM finds it Started, or IMDS answers 200
 again. If a request ends before any POST, no outcome is published, because no person had
-asked. That an event is withheld is published once for each content and reason, also
+asked. The outcome ``withheld`` is published once for each content and reason, also
 across restarts.
 """
 
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY, _SLACK = 1.25, 0.5  # about each second, with a look at IMDS
 _IDLE, _IDLE_SLACK = 60.0, 30.0  # while no event is known
 _LEAST_WAIT = 0.001
-_REST = 30.0  # after a decision or a failure, the event is not considered for so long
+_REST = 30.0  # seconds before an event is considered again, after an outcome or failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class AutoApprover:
     _resting: dict[str, float] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Approve until ``stop`` is set; intents from before a restart come first."""
+        """Approve events until ``stop`` is set; first continue the stored intents."""
         wake = self.context.outbox.wakeups.rules
         async with asyncio.TaskGroup() as flows, waking(stop, wake):
             for intent in await self.context.outbox.approvals.open_initiatives():
@@ -92,7 +92,7 @@ class AutoApprover:
                     await self._pause(wake, left)
 
     async def _pause(self, wake: asyncio.Event, left: float) -> None:
-        """Wait until a delay is over; or for the next look, which may be early."""
+        """Wait until a delay is over or the next look is due, or ``wake`` is set."""
         clock = self.context.clock
         if left < _LOOK_EVERY:
             await clock.wait(wake, max(left, _LEAST_WAIT))
@@ -102,7 +102,7 @@ class AutoApprover:
             await clock.wait(wake, _IDLE, slack=_IDLE_SLACK)
 
     async def step(self, stop: asyncio.Event, flows: asyncio.TaskGroup) -> float:
-        """Begin flows for the events to approve now, and publish what is withheld.
+        """Begin a flow for each event to approve now; publish which ones are withheld.
 
         Returns:
             The seconds until the first delay is over; infinite if there is none.
@@ -143,7 +143,7 @@ class AutoApprover:
     async def _withhold(
         self, event: ScheduledEvent, ruling: Ruling, reason: str
     ) -> Withheld:
-        """Publish that an event is withheld, and why, unless that was published."""
+        """Publish that an event is withheld, unless that was published before."""
         initiative = Initiative(rule=str(ruling.rule), content=content_of(event))
         found = Withheld(
             event_id=event.event_id,

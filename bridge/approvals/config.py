@@ -24,10 +24,10 @@ _MOST_DELIVERIES = 2000  # the highest MaxDeliveryCount of Service Bus
 
 @contextmanager
 def connection_faults(place: str) -> Iterator[None]:
-    """Name the key of a connection string that cannot be read any more.
+    """Turn the ValueError of an unreadable connection string into a ConfigError.
 
     Raises:
-        ConfigError: in place of the ValueError of the connection string.
+        ConfigError: names the key of the connection string.
     """
     try:
         yield

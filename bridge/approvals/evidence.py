@@ -2,7 +2,7 @@
 
 success, and the event has not become worse since ─▶ the requirement is met
 no success: waits, failed, or never run ───────────▶ held, with the reason
-the event also names other VMs ────────────────────▶ held in any case
+the event also names other VMs ────────────────────▶ held, unless others = "ignore"
 
 Worse: another EventType, a longer or newly unknown duration, or a further resource
 (``events.material``). A lesser change keeps a success.
@@ -26,7 +26,7 @@ from bridge.outbox.records import CommandStanding, Success
 class Lack(StrEnum):
     """Why an event is not approved yet; reasons contain these values."""
 
-    OTHER_RESOURCES = "OtherResources"  # an approval would hold for other VMs, too
+    OTHER_RESOURCES = "OtherResources"  # an approval would also start it on other VMs
     FAILED = "CommandFailed"  # the last run failed
     NOT_RUN = "CommandNotRun"  # no run is pending, and no earlier run counts
     WAITS = "CommandWaits"  # a run is pending, or in progress
@@ -70,7 +70,7 @@ def reason_to_hold(after: Sequence[str], found: Evidences) -> str | None:
 
 
 def names_others(event: ScheduledEvent, me: Identity) -> bool:
-    """Return whether an event names another VM, for which an approval would hold."""
+    """Return whether an event names another VM: an approval would apply to it, too."""
     own = bare(me.vm_name or "")
     return any(bare(name) != own for name in event.resources)
 

@@ -31,7 +31,7 @@ MOST_WAITING = 1000  # so many locks can be renewed in time, even locks of 30 s
 _AWAY = RetryPolicy(first=1.0, max_backoff=3.0)  # an approval may be valid for 30 s
 _REFUSED = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_WAIT = 0.5
-_SAY_EVERY = 60.0
+_LOG_EVERY = 60.0
 _LOOK_FOR_ROOM = 30.0
 
 
@@ -42,7 +42,7 @@ class Queue(Protocol):
     """The receiving end of the approval entity."""
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
-        """Wait for messages; return none if ``stop`` is set or no message comes.
+        """Wait for messages; return [] if ``stop`` is set or no message comes.
 
         Raises:
             ApprovalQueueError: messages cannot be received now; the next call opens a
@@ -85,7 +85,7 @@ class Listener:
     )
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: int = 0
-    _said: float = float("-inf")
+    _logged_at: float = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Receive until ``stop`` is set; then settle the messages in progress."""
@@ -104,7 +104,7 @@ class Listener:
         except ApprovalQueueError as error:
             await self._later(stop, error)
             return
-        self._failures, self._said = 0, float("-inf")
+        self._failures, self._logged_at = 0, float("-inf")
         for message in messages:
             self._begin(message, stop, handlings)
 
@@ -170,8 +170,8 @@ class Listener:
     async def _later(self, stop: asyncio.Event, error: ApprovalQueueError) -> None:
         self._failures += 1
         clock = self.context.clock
-        if clock.monotonic() - self._said >= _SAY_EVERY:
-            self._said = clock.monotonic()
+        if clock.monotonic() - self._logged_at >= _LOG_EVERY:
+            self._logged_at = clock.monotonic()
             log.warning("approvals not received", extra={"fault": str(error)})
         policy = _REFUSED if error.is_refusal else _AWAY
         delay = policy.delay(self._failures, unit=self.context.chance())

@@ -9,8 +9,8 @@ earlier, the redelivery finds the stored decisions and continues there.
 
 Messages with the same MessageId and the same body share a decision. An outcome is
 published once for each of them, with the same data as for the first. One exception: a
-message that was sent after an earlier refusal is decided anew, because its sender, who
-may have resubmitted a dead letter, wants a new decision.
+message that was sent after an earlier refusal is decided again. Its sender may have
+resubmitted a dead letter, and wants a new decision.
 """
 
 import asyncio
@@ -140,11 +140,11 @@ class Handling:
         earlier = self._earlier.get("")
         if earlier is None or earlier.sequence != self.message.sequence_number:
             conclusion = Conclusion(kind=kind, reason=reason)
-            same = earlier if earlier and self._is_answered(kind, earlier) else None
-            await asyncio.shield(self._commit(None, conclusion, of=1, earlier=same))
+            same = earlier if earlier and self._still_holds(kind, earlier) else None
+            await asyncio.shield(self._commit(None, conclusion, count=1, earlier=same))
         return replace(_settlement([kind]), words=reason)
 
-    async def _decide(self, request: Request, of: int, stop: asyncio.Event) -> None:
+    async def _decide(self, request: Request, count: int, stop: asyncio.Event) -> None:
         earlier = self._earlier.get(request.key)
         is_decided = earlier is not None and earlier.state != INTENT
         if earlier is not None and is_decided:
@@ -153,10 +153,10 @@ class Handling:
                 self._kinds[request.key] = kind  # published before; only settle it
                 self._outcomes[request.key] = earlier.data or b"{}"
                 return
-            if self._is_answered(kind, earlier):
+            if self._still_holds(kind, earlier):
                 same = _conclusion_of(kind, earlier)
                 await asyncio.shield(
-                    self._commit(request, same, of=of, earlier=earlier)
+                    self._commit(request, same, count=count, earlier=earlier)
                 )
                 return
         flow = StartRequestFlow(
@@ -177,12 +177,12 @@ class Handling:
         ):
             self._unknown[request.key] = (request, conclusion)
             return
-        await asyncio.shield(self._commit(request, conclusion, of=of))
+        await asyncio.shield(self._commit(request, conclusion, count=count))
 
-    def _is_answered(self, kind: OutcomeKind, earlier: Decision) -> bool:
-        """Return whether a decision on an equal message holds for this one, too.
+    def _still_holds(self, kind: OutcomeKind, earlier: Decision) -> bool:
+        """Return whether a decision on an equal message also applies to this message.
 
-        A good outcome always holds. A refusal holds only for a message that was sent
+        A good outcome always applies. A refusal applies only to a message that was sent
         before the refusal, and with the same claims.
         """
         if kind.is_good:
@@ -202,7 +202,7 @@ class Handling:
         if len(self._unknown) == len(requests) and not self._is_last_delivery():
             return await self._abandon(stop)
         for request, conclusion in self._unknown.values():
-            await asyncio.shield(self._commit(request, conclusion, of=len(requests)))
+            await asyncio.shield(self._commit(request, conclusion, count=len(requests)))
         return _settlement([self._kinds[request.key] for request in requests])
 
     def _is_last_delivery(self) -> bool:
@@ -222,7 +222,7 @@ class Handling:
         request: Request | None,
         conclusion: Conclusion,
         *,
-        of: int,
+        count: int,
         earlier: Decision | None = None,
     ) -> None:
         """Store an outcome; with the last one of the message, also the reply.
@@ -230,7 +230,7 @@ class Handling:
         Args:
             request: the EventId; None = the whole message.
             conclusion: the outcome.
-            of: how many EventIds the message has.
+            count: how many EventIds the message has.
             earlier: the decision on an equal message, to repeat its data; else None.
         """
         context, now = self.context, self.context.clock.now()
@@ -249,7 +249,7 @@ class Handling:
             state=conclusion.kind.value,
             data=self._outcomes[key],
         )
-        reply = self._reply() if len(self._outcomes) == of else None
+        reply = self._reply() if len(self._outcomes) == count else None
         await context.conclude(
             outcome, outgoing, decision, now=now.timestamp(), reply=reply
         )

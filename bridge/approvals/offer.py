@@ -1,7 +1,8 @@
-"""What a bridge tells of its approvals: where it takes them, and by which rules. Pure.
+"""Describes where this bridge receives approvals, and its rules. Pure.
 
-``bridge.started`` has all of it in ``data.approvals``, heartbeats only the digest: so
-whoever approves from afar knows what this bridge would refuse, and when that changes.
+``bridge.started`` has the description in ``data.approvals``, heartbeats have only its
+digest. So a remote approver (the hub) knows which approvals this bridge would refuse,
+and notices when the rules change.
 """
 
 from collections.abc import Callable
@@ -37,13 +38,13 @@ def offer(config: ApprovalsConfig, expand: Callable[[str], str]) -> dict[str, ob
 
 
 def _rule(rule: Rule) -> dict[str, object]:
-    """Return a rule as in the configuration, without what is left out there."""
-    told = dict[str, object]()
+    """Return the keys of a rule, without those that have their default value."""
+    keys = dict[str, object]()
     for field in msgspec.structs.fields(Rule):
         value = getattr(rule, field.name)
         if field.required or value != field.default:
-            told[field.encode_name] = _plain(value)
-    return told
+            keys[field.encode_name] = _plain(value)
+    return keys
 
 
 def _plain(value: object) -> object:

@@ -1,6 +1,6 @@
 """Decides about one EventId of an approval, after each look. Pure: time is passed in.
 
-The first row that holds decides:
+The first row that applies decides:
 
     a POST may have worked; now Started or gone       → relayed, not confirmed
     past expiresAt or max_age, by over 60 s           → expired
@@ -117,7 +117,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What this bridge knows about a request, besides the document.
+    """Facts about a request that are not in the document.
 
     Attributes:
         may_have_worked: whether a POST was begun before a restart, or the result of a

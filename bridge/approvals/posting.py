@@ -2,7 +2,7 @@
 
     in line ──▶ turn ──newest document new enough──▶ decide ──▶ mark on disk ──▶ POST
        ▲         │ no                                  │ nothing may be posted
-       └─ a read ┘                                     └──▶ the turn is given up
+       └─ a read ┘                                     └──▶ the turn is passed on
 
 The document is read just before the decision, and no read comes between the decision
 and the POST, even if the line is long or IMDS is slow. All requests for one EventId
@@ -30,9 +30,9 @@ _CUT_SHORT = StartAnswer(
     result=StartResult.IN_DOUBT, text="the POST to IMDS was cut short"
 )
 
-# The result for a request: the answer to its POST; or, without a POST, the decision, or
-# the error of reading the document. None = ``stop`` was set.
-Met = StartAnswer | Conclusion | Wait | MetadataError | None
+# The result for a request: the answer to the POST, or the decision not to post, or the
+# error when the document was read. None = ``stop`` was set.
+Result = StartAnswer | Conclusion | Wait | MetadataError | None
 
 
 class Applicant(Protocol):
@@ -57,7 +57,7 @@ class Applicant(Protocol):
         ...
 
 
-_Asked = tuple[Applicant, "asyncio.Future[Met]"]
+_Entry = tuple[Applicant, "asyncio.Future[Result]"]
 
 
 @dataclass(slots=True)
@@ -67,12 +67,12 @@ class _Group:
     Attributes:
         waiting: requests to decide in the turn.
         agreed: requests that may be posted, by the decision in this turn.
-        met: the result of the POST that they share.
+        result: the result of the POST that they share.
     """
 
-    waiting: list[_Asked]
-    agreed: list[_Asked] = field(default_factory=list)
-    met: Met = None
+    waiting: list[_Entry]
+    agreed: list[_Entry] = field(default_factory=list)
+    result: Result = None
 
     def reset(self) -> None:
         """Prepare to decide all requests again."""
@@ -81,12 +81,12 @@ class _Group:
     def settle(self) -> None:
         """Give the result to all requests that still wait."""
         for _, future in [*self.agreed, *self.waiting]:
-            _set_result(future, self.met)
+            _set_result(future, self.result)
 
 
-def _set_result(future: "asyncio.Future[Met]", met: Met) -> None:
+def _set_result(future: "asyncio.Future[Result]", result: Result) -> None:
     if not future.done():  # done if the caller was cancelled meanwhile
-        future.set_result(met)
+        future.set_result(result)
 
 
 @dataclass(slots=True)
@@ -94,8 +94,8 @@ class Poster:
     """Sends all StartRequests to IMDS; shared by listeners and auto-approvers.
 
     Attributes:
-        poll_interval: before a POST, the document may be so old (seconds); at least
-            one second.
+        poll_interval: the greatest age of the document at a POST, in seconds; an age
+            of up to one second is always accepted.
     """
 
     turns: Turns
@@ -105,13 +105,13 @@ class Poster:
     poll_interval: float
     _groups: dict[str, _Group] = field(default_factory=dict)
 
-    async def post(self, applicant: Applicant, stop: asyncio.Event) -> Met:
+    async def post(self, applicant: Applicant, stop: asyncio.Event) -> Result:
         """Wait for the turn, decide, and send the POST if it is still allowed.
 
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        future: asyncio.Future[Met] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         key = applicant.key
         if (group := self._groups.get(key)) is not None:
             group.waiting.append((applicant, future))
@@ -121,7 +121,7 @@ class Poster:
             with self.turns.line_up(lambda: self._urgency(key)) as place:
                 await self._serve(key, group, place, stop)
         except MetadataError as error:
-            group.met = error
+            group.result = error
         finally:
             self._close(key, group)
             group.settle()
@@ -144,8 +144,8 @@ class Poster:
                 continue  # storing the mark took too long: decide again
             self._close(key, group)
             place.begin()
-            group.met = _CUT_SHORT
-            group.met = await self.starter.start(
+            group.result = _CUT_SHORT
+            group.result = await self.starter.start(
                 event.event_id, incarnation=look.document.incarnation
             )
             return
@@ -170,10 +170,10 @@ class Poster:
             while group.waiting:
                 applicant, future = group.waiting[0]
                 step = await applicant.decide(look)
-                asked = group.waiting.pop(0)
+                entry = group.waiting.pop(0)
                 if isinstance(step, Post):
                     event = step.event
-                    group.agreed.append(asked)
+                    group.agreed.append(entry)
                 else:
                     _set_result(future, step)
             await asyncio.gather(*(one.mark() for one, _ in group.agreed[marked:]))

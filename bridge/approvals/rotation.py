@@ -1,6 +1,7 @@
-"""What approvals need from the traffic probe.
+"""The interface through which approvals use the traffic probe.
 
-In a file of its own, so that a bridge without approvals does not load them.
+It is a module of its own, so that a bridge without approvals does not load the other
+modules of this package.
 """
 
 from typing import Protocol
@@ -32,7 +33,7 @@ class Rotation(Protocol):
 
 
 class _Stays(Struct, frozen=True):
-    """Stands for a missing traffic probe: changes nothing."""
+    """Replaces the traffic probe if none is configured: changes nothing."""
 
     def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - see the protocol
         """Return 0: no wait is needed."""

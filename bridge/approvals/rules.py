@@ -80,9 +80,9 @@ class Rule(Section, frozen=True, kw_only=True):
         after: command sinks that all must have succeeded for the event. Such a rule
             fits only events that name this VM. Only with "auto-approve". Example:
             ``["drain"]``.
-        others: what to do if the event also names other VMs, for which an approval
-            holds, too. "withhold": wait for an approval message; "ignore": approve
-            nevertheless. Only with after.
+        others: what to do if the event also names other VMs, because an approval
+            applies to them, too. "withhold": wait for an approval message; "ignore":
+            approve nevertheless. Only with after.
     """
 
     name: str = ""

@@ -63,7 +63,7 @@ _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 class _Anchor:
     """When the last look was: ``now`` by the clock of IMDS, ``monotonic`` by ours.
 
-    It is a guess before the first look: ``now`` is by our wall clock then, which may be
+    Before the first look, ``now`` is a guess by the clock of this machine, which may be
     wrong by hours.
     """
 
@@ -83,8 +83,8 @@ class _Anchor:
 class StartRequestFlow:
     """Handles one EventId, within one delivery of its message.
 
-    It is wide because each method is a step in the diagram above, each field is what
-    an earlier step leaves for a later one, and any step may be the last.
+    It is wide because each method is one step of the diagram above, and passes its
+    results to later steps in fields. Any step may be the last one.
 
     Attributes:
         request: the EventId, and the approval that asks for it.
@@ -223,7 +223,7 @@ class StartRequestFlow:
         try:
             look = await unless(stop, self.context.watcher.fresh())
         except MetadataError as error:
-            return await self._later(stop, str(error), _wish_of(error))
+            return await self._later(stop, str(error), _retry_after_of(error))
         if look is None:
             return None
         step: Conclusion | Post | Wait | None = await self.decide(look)
@@ -237,14 +237,14 @@ class StartRequestFlow:
 
     async def _post(self, stop: asyncio.Event) -> Conclusion | Wait | None:
         self.rest()
-        met = await self.context.poster.post(self, stop)
-        if isinstance(met, StartAnswer):
-            self._was_posted, self._status = True, met.status
-            return await self._answered(met, stop)
+        result = await self.context.poster.post(self, stop)
+        if isinstance(result, StartAnswer):
+            self._was_posted, self._status = True, result.status
+            return await self._answered(result, stop)
         await self._unmark()
-        if isinstance(met, MetadataError):
-            return await self._later(stop, str(met), _wish_of(met))
-        return met
+        if isinstance(result, MetadataError):
+            return await self._later(stop, str(result), _retry_after_of(result))
+        return result
 
     async def _answered(
         self, answer: StartAnswer, stop: asyncio.Event
@@ -265,7 +265,7 @@ class StartRequestFlow:
         return None
 
     async def _later(
-        self, stop: asyncio.Event, fault: str, wish: float | None
+        self, stop: asyncio.Event, fault: str, retry_after: float | None
     ) -> Conclusion | None:
         """Wait after a failure; give up if the deadline has passed."""
         self.rest()
@@ -277,7 +277,7 @@ class StartRequestFlow:
         if (left := self._left()) <= 0:
             return await self._give_up(stop)
         delay = _BACKOFF.delay(
-            self._failures, unit=self.context.chance(), retry_after=wish
+            self._failures, unit=self.context.chance(), retry_after=retry_after
         )
         await self.context.clock.wait(stop, min(max(delay, _LEAST_PAUSE), left))
         return None
@@ -314,5 +314,5 @@ class StartRequestFlow:
         return self._anchor.now + timedelta(seconds=gone)
 
 
-def _wish_of(error: MetadataError) -> float | None:
+def _retry_after_of(error: MetadataError) -> float | None:
     return error.retry_after if isinstance(error, MetadataUnavailableError) else None

@@ -62,7 +62,7 @@ class Span(click.ParamType[Duration]):
 @click.option(
     "--session",
     metavar="ID",
-    help="Session of the approval entity: the one that the bridge in question accepts.",
+    help="The session of the approval entity that the bridge of the event accepts.",
 )
 @click.option(
     "--from-event",
@@ -72,7 +72,7 @@ class Span(click.ParamType[Duration]):
     "The approval is for the event in it.",
 )
 @click.option(
-    "--force", is_flag=True, help="Send EVENT_ID even if it does not look like one."
+    "--force", is_flag=True, help="Send EVENT_ID even if it does not look like a GUID."
 )
 @click.option(
     "--reason", metavar="TEXT", help="Why the event is approved; part of every outcome."
@@ -98,23 +98,25 @@ class Span(click.ParamType[Duration]):
     default="bridge",
     is_eager=True,
     show_default=True,
-    help="Who is asked: the bridge, or Azure Resource Manager, for when no bridge "
-    "answers. With arm no right to the bus is needed.",
+    help="Who gets the approval: the bridge, or Azure Resource Manager (arm) if no "
+    "bridge answers. With arm, no right on Service Bus is needed.",
 )
 @click.option(
     "--resource",
     metavar="ID",
-    help="With --via arm: the resource id of the virtual machine or scale set.",
+    help="The resource id of the virtual machine or scale set, for --via arm.",
 )
 @click.option(
-    "--refuse", is_flag=True, help="Refuse it, in place of approving; needs --hub."
+    "--refuse",
+    is_flag=True,
+    help="Refuse the event instead of approving it; needs --hub.",
 )
 @click.option("--yes", is_flag=True, help="Answer the question of --via arm with yes.")
 @click.option(
     "--arm-endpoint",
     default=_ENDPOINT,
     hidden=True,
-    help="Azure Resource Manager of another cloud, or the simulated one.",
+    help="The address of Azure Resource Manager, in another cloud or simulated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def approve(  # noqa: PLR0913  each is an option
@@ -129,12 +131,12 @@ def approve(  # noqa: PLR0913  each is an option
     wait: bool,
     timeout: Duration | None,
     as_json: bool,
-    **far: Any,
+    **remote: Any,
 ) -> None:
     """Approve an event, so that Azure starts it now.
 
-    EVENT_ID may be shortened to its first four or more characters, if the state file
-    on this machine, or the hub, has exactly one EventId that begins with them.
+    Four or more characters from the beginning of EVENT_ID are enough, if the state
+    file on this machine, or the hub, has exactly one EventId that begins with them.
 
     Exit code 0: the broker or the hub has the approval; with --wait, the approval was
     relayed or the event had already started. 1: there was another outcome, or no reply
@@ -145,7 +147,7 @@ def approve(  # noqa: PLR0913  each is an option
     if timeout is not None and not wait:
         wrong("--timeout needs --wait")
     configure_logging(LogConfig(level="error", format="text"))
-    words = Words(
+    options = Options(
         event_id=event_id,
         session=session,
         force=force,
@@ -154,14 +156,14 @@ def approve(  # noqa: PLR0913  each is an option
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
     )
-    if far["hub"] or far["via"] != "bridge":
-        _approve_far(words, source, far, as_json=as_json)
+    if remote["hub"] or remote["via"] != "bridge":
+        _approve_remotely(options, source, remote, as_json=as_json)
         return
     for name in ("resource", "refuse", "yes"):
-        if far[name]:
+        if remote[name]:
             wrong(f"--{name} is for --hub or --via arm")
     try:
-        request = request_of(path, os.environ, words, source)
+        request = request_of(path, os.environ, options, source)
     except ValueError as error:
         wrong(str(error))
     answer = run(request.send())
@@ -170,29 +172,33 @@ def approve(  # noqa: PLR0913  each is an option
         raise SystemExit(FAILED)
 
 
-def _approve_far(
-    words: "Words", source: IO[bytes] | None, far: Mapping[str, Any], *, as_json: bool
+def _approve_remotely(
+    options: "Options",
+    source: IO[bytes] | None,
+    remote: Mapping[str, Any],
+    *,
+    as_json: bool,
 ) -> None:
-    """Approve by a hub, or by Azure Resource Manager."""
+    """Send the approval to a hub or to Azure Resource Manager."""
     # Loaded only for this: most machines have no hub.
     from bridge.cli import hub_approve  # noqa: PLC0415 - see above
 
     for name in ("session", "force", "approved_by"):
-        if getattr(words, name):
+        if getattr(options, name):
             option = name.replace("_", "-")
-            wrong(f"--{option} is for the bus: it is not for --hub or --via arm")
-    wanted = hub_approve.Far(
-        event_id=words.event_id,
-        hub=far["hub"],
-        scope=far["hub_scope"],
-        via=far["via"],
-        refuse=far["refuse"],
-        is_sure=far["yes"],
-        reason=words.reason or "",
-        resource=far["resource"],
+            wrong(f"--{option} cannot be used with --hub or --via arm")
+    wanted = hub_approve.RemoteOptions(
+        event_id=options.event_id,
+        hub=remote["hub"],
+        scope=remote["hub_scope"],
+        via=remote["via"],
+        refuse=remote["refuse"],
+        is_sure=remote["yes"],
+        reason=options.reason or "",
+        resource=remote["resource"],
         seen=source.read() if source else None,
-        endpoint=far["arm_endpoint"],
-        timeout=words.timeout if words.wait else None,
+        endpoint=remote["arm_endpoint"],
+        timeout=options.timeout if options.wait else None,
     )
     try:
         is_done = hub_approve.approve(wanted, as_json=as_json)
@@ -203,8 +209,8 @@ def _approve_far(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What a person has typed: the options of the command."""
+class Options:
+    """The options of the command, as typed."""
 
     event_id: str | None = None
     session: str | None = None
@@ -216,14 +222,14 @@ class Words:
 
 
 def request_of(
-    path: Path, environ: Mapping[str, str], words: Words, source: IO[bytes] | None
+    path: Path, environ: Mapping[str, str], options: Options, source: IO[bytes] | None
 ) -> Request:
-    """Return the approval that is sent.
+    """Build the approval that is sent.
 
     Args:
-        path: of the configuration.
+        path: the configuration file.
         environ: the environment.
-        words: the options of the command.
+        options: the options of the command.
         source: the event as it was received; None = only its id is known.
 
     Raises:
@@ -238,16 +244,16 @@ def request_of(
     approval = Approval(
         id=uuid4().hex,
         event_id=event_id_of(
-            words.event_id,
+            options.event_id,
             seen,
             known=lambda start: observed(path, start),
-            force=words.force,
+            force=options.force,
         ),
-        approved_by=words.approved_by or login_name(),
-        reason=words.reason,
+        approved_by=options.approved_by or login_name(),
+        reason=options.reason,
         approved_event=seen.event if seen else None,
     )
-    approvals, to = address(config, session=words.session, seen=seen)
+    approvals, to = address(config, session=options.session, seen=seen)
     return Request(
         event=approval.as_event(
             prefix=config.events.type_prefix,
@@ -257,8 +263,8 @@ def request_of(
         event_id=approval.event_id,
         approvals=approvals,
         to=to,
-        reply_to=reply_entity(approvals, targets) if words.wait else None,
-        timeout=words.timeout,
+        reply_to=reply_entity(approvals, targets) if options.wait else None,
+        timeout=options.timeout,
     )
 
 

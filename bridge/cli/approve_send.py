@@ -95,7 +95,8 @@ class Request:
         The reply entity is opened first: without the right to read it, nothing is sent.
 
         Raises:
-            DeliveryError: the approval cannot be sent, or the reply entity not be read.
+            DeliveryError: the approval cannot be sent, or the reply entity cannot be
+                read.
         """
         sent = Answer(message_id=self.event.id, event_id=self.event_id, to=self.to)
         async with AsyncExitStack() as stack:

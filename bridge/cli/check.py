@@ -1,4 +1,4 @@
-"""``sebridge check``: the faults of a configuration, and what cannot be reached."""
+"""``sebridge check``: report the faults of a configuration, and test connections."""
 
 import os
 import sys
@@ -30,8 +30,8 @@ from bridge.hub.load import HubFile
 @click.option(
     "--connect",
     is_flag=True,
-    help="Also test the connections to IMDS, entities and endpoints; for a hub, to "
-    "its store and its sources, and whether somebody else decides. Nothing is sent.",
+    help="Also test the connections to IMDS, entities and endpoints. For a hub: test "
+    "its store and its sources, and report other approvers. Nothing is sent.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, including the faults."
@@ -67,10 +67,10 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
 
 
 def _loaded(path: Path, *, allow_empty: bool) -> Config | HubFile:
-    """Read a file of the forwarder, or one of the hub.
+    """Read the configuration of a forwarder or of a hub.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     if hub_load.is_hub_file(path):
         return hub_load.load(path, os.environ)

@@ -13,14 +13,14 @@ from bridge.telemetry.metrics import LogConfig, configure_logging
 
 
 def examined(config: Config | HubFile) -> list[Finding]:
-    """Test the connections, and show meanwhile that it goes on."""
+    """Test all connections; on a terminal, show which tests are running."""
     return run(shown(_every_finding(config), SystemClock()))
 
 
 async def _every_finding(config: Config | HubFile) -> list[Finding]:
     configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
     if isinstance(config, HubFile):
-        from bridge.cli.hub import needs_extra  # noqa: PLC0415 - of a hub alone
+        from bridge.cli.hub import needs_extra  # noqa: PLC0415 - only for a hub
 
         with needs_extra():
             from bridge.cli import hub_check  # noqa: PLC0415 - an extra

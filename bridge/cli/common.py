@@ -1,4 +1,4 @@
-"""What all commands share: the ``-c`` option, colours, JSON output, usage errors."""
+"""Parts that all commands share: shared options, colours, JSON output, usage errors."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def _config_or_default(
     Raises:
         click.UsageError: none was named, and the default file does not exist.
     """
-    if path is not None or is_far(ctx):
+    if path is not None or is_remote(ctx):
         return path or Path()
     default = default_config(os.environ)
     try:
@@ -70,8 +70,8 @@ def _config_or_default(
     return default
 
 
-def is_far(ctx: click.Context) -> bool:
-    """Whether a command asks a hub or Azure, and so reads no configuration here."""
+def is_remote(ctx: click.Context) -> bool:
+    """Whether a command asks a hub or Azure: then it needs no configuration file."""
     return bool(ctx.params.get("hub")) or ctx.params.get("via") == "arm"
 
 
@@ -97,14 +97,14 @@ config_option = click.option(
 hub_option = click.option(
     "--hub",
     metavar="URL",
-    is_eager=True,  # it is known then, whether a configuration is needed
-    help="Ask the hub at this address, in place of what is on this machine.",
+    is_eager=True,  # parsed before -c, because --hub makes a configuration needless
+    help="Use the hub at this address instead of the configuration on this machine.",
 )
 hub_scope_option = click.option(
     "--hub-scope",
     metavar="SCOPE",
     envvar="SEBRIDGE_HUB_SCOPE",
-    help="Scope of the Entra token that the hub's proxy takes, such as "
+    help="Scope of the Entra token that the hub's proxy requires, such as "
     "api://CLIENT-ID/.default.",
 )
 

@@ -54,12 +54,12 @@ def event_ids(
 
 
 def _offer(words: Iterable[str]) -> list[CompletionItem]:
-    """Return those ``words`` that are harmless in a shell, as click wants them."""
+    """Return the words that are harmless in a shell, as completion items of click."""
     return [CompletionItem(word) for word in words if _PLAIN.fullmatch(word)]
 
 
 def _file(ctx: click.Context) -> Path:
-    """Return the file after ``-c``; without one, a path that cannot be read."""
+    """Return the file that ``-c`` names; without ``-c``, a path that cannot be read."""
     found = ctx.params.get("path")
     return found if isinstance(found, Path) else Path()
 

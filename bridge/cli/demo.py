@@ -1,4 +1,4 @@
-"""``sebridge demo``: the way of one event, or a fleet, on this machine."""
+"""``sebridge demo``: play one event, or a whole fleet, on this machine."""
 
 import sys
 from importlib import import_module
@@ -19,7 +19,9 @@ from bridge.cli.simulate import SCENARIOS, SPEED, simulator_extra
     help=f"The scenario to play: one of {SCENARIOS}.",
 )
 @click.option(
-    "--speed", type=SPEED, help="How many times faster than real time it is played."
+    "--speed",
+    type=SPEED,
+    help="How many times faster than real time the scenario is played.",
 )
 @click.option(
     "--svg",
@@ -35,10 +37,12 @@ from bridge.cli.simulate import SCENARIOS, SPEED, simulator_extra
     "--fleet",
     type=click.IntRange(3, 50),
     metavar="N",
-    help="Play N forwarders and a hub with its page, in place of a scenario.",
+    help="Run N forwarders and a hub with its page, instead of a scenario.",
 )
 @click.option(
-    "--no-wait", is_flag=True, help="With --fleet: end when everything was seen."
+    "--no-wait",
+    is_flag=True,
+    help="With --fleet: end after the last step, without waiting for Ctrl-C.",
 )
 def demo(  # noqa: PLR0913 - each is an option
     scenario: str,
@@ -51,9 +55,9 @@ def demo(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Show the way of one event through the bridge.
 
-    With --fleet: many forwarders, and a hub that shows them all.
+    With --fleet, many forwarders run, and a hub shows them all.
 
-    It needs no Azure: the simulator stands in for IMDS.
+    The demo needs no Azure: the simulator replaces IMDS.
 
     Example: sebridge demo --scenario spot-eviction
     """

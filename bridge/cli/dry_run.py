@@ -66,10 +66,10 @@ def send_test(
     """Send a test event and print what each sink answered.
 
     The test event has the form of a real one, but is marked as a test, names a VM that
-    does not exist, and cannot be approved. Every sink gets it in one attempt, whatever
-    its [sinks.when] says. It does not pass the outbox, so a running forwarder has no
-    record of it. If a sink writes to standard output, the report goes to standard
-    error.
+    does not exist, and cannot be approved. The command makes one attempt for each
+    sink, whatever the sink's [sinks.when] says. The event is not stored in the outbox,
+    so a running forwarder has no record of it. If a sink writes to standard output,
+    the report goes to standard error.
 
     Exit code 0: all sinks accepted the event. 1: at least one did not.
 

@@ -62,11 +62,11 @@ def events(  # noqa: PLR0913  each is an option
 
     Example: sebridge events --last 10 --follow
     """
-    sight = sight_of(as_json=as_json)
+    display = display_of(as_json=as_json)
     if not (follow or watch):
         show(
             act(path, lambda book, _: book.published(newest=last, event_id=event)),
-            sight,
+            display,
         )
         return
     state = stored(path)
@@ -77,18 +77,20 @@ def events(  # noqa: PLR0913  each is an option
             if watch:
                 await watching(
                     lambda: ledger.published(newest=last, event_id=event),
-                    sight.again,
+                    display.again,
                     clock=SystemClock(),
                     stop=stop,
                 )
                 return
-            await following(ledger, event, last, sight, clock=SystemClock(), stop=stop)
+            await following(
+                ledger, event, last, display, clock=SystemClock(), stop=stop
+            )
 
     until_stopped(work)
 
 
-def sight_of(*, as_json: bool) -> Show[Observation]:
-    """Return how events are displayed."""
+def display_of(*, as_json: bool) -> Show[Observation]:
+    """Return the display of events, for one output or for repeated ones."""
     return Show(
         listing=rows_of_events,
         rows=event_rows,
@@ -101,11 +103,11 @@ def sight_of(*, as_json: bool) -> Show[Observation]:
     )
 
 
-async def following(  # noqa: PLR0913 - what to follow, and how
+async def following(  # noqa: PLR0913 - the options of the command, clock and stop
     ledger: Ledger,
     event: str | None,
     last: int,
-    sight: Show[Observation],
+    display: Show[Observation],
     *,
     clock: Clock,
     stop: asyncio.Event,
@@ -114,7 +116,7 @@ async def following(  # noqa: PLR0913 - what to follow, and how
     seen = await ledger.published(newest=1)
     found = await ledger.published(newest=last, event_id=event)
     after = max([0, *(one.number for one in (*seen, *found))])
-    sight.once(found)
+    display.once(found)
 
     async def look() -> list[Observation]:
         nonlocal after
@@ -122,15 +124,15 @@ async def following(  # noqa: PLR0913 - what to follow, and how
         after = max([after, *(one.number for one in found)])
         return found
 
-    await watching(look, sight.once, clock=clock, stop=stop)
+    await watching(look, display.once, clock=clock, stop=stop)
 
 
-def show(found: list[Observation], sight: Show[Observation]) -> None:
+def show(found: list[Observation], display: Show[Observation]) -> None:
     """Print events: one JSON list, or a table."""
-    if sight.as_json:
+    if display.as_json:
         echo_json([as_record(one) for one in found])
     else:
-        sight.once(found)
+        display.once(found)
 
 
 def as_record(one: Observation) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``sebridge hub``: one view and one hand for a fleet of bridges."""
+"""``sebridge hub``: run the hub, which shows a fleet of bridges and approves for it."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ _EXTRA = {"alembic", "jinja2", "mako", "markupsafe", "psycopg", "sqlalchemy"}
 def hub(path: Path) -> None:
     """Run the hub until it is asked to stop.
 
-    Prints its address once it listens.
+    The hub prints its address as soon as it listens.
 
     Example: sebridge hub -c hub.toml
     """
@@ -40,11 +40,11 @@ def _run(config: HubFile) -> None:
     with needs_extra():
         from bridge.hub import hub as process  # noqa: PLC0415 - an extra
     until_stopped(
-        lambda stop: process.run(config, stop, SystemClock(), listening=_tell)
+        lambda stop: process.run(config, stop, SystemClock(), listening=_print_address)
     )
 
 
-def _tell(host: str, port: int) -> None:
+def _print_address(host: str, port: int) -> None:
     name = f"[{host}]" if ":" in host else host
     click.echo(f"http://{name}:{port}")
     sys.stdout.flush()
@@ -52,7 +52,7 @@ def _tell(host: str, port: int) -> None:
 
 @contextmanager
 def needs_extra() -> Iterator[None]:
-    """Say how to install what is missing, rather than that a module is."""
+    """Turn a failed import into a message that says how to install the extra."""
     try:
         yield
     except ImportError as error:

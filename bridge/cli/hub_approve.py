@@ -1,4 +1,4 @@
-"""``sebridge approve --hub`` and ``--via arm``: approving without the bus."""
+"""``sebridge approve --hub`` and ``--via arm``: approve without Service Bus."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from bridge.net.http_client import open_session
 
 ARM = "arm"
 _SHORTEST = 4
-_LAST = 99  # the only attempt: a refusal is an answer
+_LAST = 99  # a high number of the attempt, so that a refusal counts as final
 _MOST_SHOWN = 5
 _LOOK_EVERY = 1.0
 _OVER = {"done", "failed", "void", "refused"}
@@ -33,19 +33,19 @@ _LIFETIME = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Far:
-    """What a person has typed, for a way that is not the bus.
+class RemoteOptions:
+    """The options of ``approve`` for an approval that does not use Service Bus.
 
     Attributes:
-        hub: its address; None = ARM is asked without any hub.
-        scope: of the token for the hub.
-        via: bridge or arm.
-        refuse: whether to refuse.
-        is_sure: whether the question was answered on the command line.
-        resource: of ARM without a hub: the id of the machine or scale set.
-        seen: of ARM without a hub: the event as it was received; None = not given.
-        endpoint: of ARM without a hub.
-        timeout: seconds to wait for the outcome; None = do not.
+        hub: the address of the hub; None = ask ARM directly, without a hub.
+        scope: the scope of the token for the hub.
+        via: ``bridge`` or ``arm``.
+        refuse: whether to refuse the event instead of approving it.
+        is_sure: whether --yes was given, so that no question is asked.
+        resource: the resource id of the machine or scale set; only without a hub.
+        seen: the event as it was received; None = not given. Only without a hub.
+        endpoint: the address of ARM; only without a hub.
+        timeout: seconds to wait for the outcome; None = do not wait.
     """
 
     event_id: str | None
@@ -61,53 +61,57 @@ class Far:
     timeout: float | None
 
 
-def approve(far: Far, *, as_json: bool) -> bool:
-    """Do what is wanted, and print what became of it; False: it was not done.
+def approve(options: RemoteOptions, *, as_json: bool) -> bool:
+    """Approve or refuse an event, and print the result; return whether it succeeded.
 
     Raises:
         ValueError: an option is wrong.
-        BridgeError: nobody answers, or refuses.
+        BridgeError: the hub or ARM does not answer, or refuses the request.
     """
-    if far.hub is None:
-        return run(_by_arm(far, as_json=as_json))
-    url = url_of(far.hub, far.scope)
-    if far.resource or far.seen:
-        raise ValueError("--resource and --from-event are not for --hub: it knows them")
-    return run(_by_hub(far, url, as_json=as_json))
+    if options.hub is None:
+        return run(_through_arm(options, as_json=as_json))
+    url = url_of(options.hub, options.scope)
+    if options.resource or options.seen:
+        raise ValueError("--resource and --from-event are not for --hub")
+    return run(_through_hub(options, url, as_json=as_json))
 
 
-# -- by a hub ----------------------------------------------------------------------
+# -- through a hub -----------------------------------------------------------------
 
 
-async def _by_hub(far: Far, url: str, *, as_json: bool) -> bool:
-    async with open_hub(url, far.scope) as hub:
-        event = await _event_of(hub, far.event_id)
-        if far.via == ARM and not far.refuse:
-            _confirm(far, event["machines"], _OF_A_HUB)
-        wish = {
-            "decision": "refuse" if far.refuse else "approve",
-            "via": far.via,
-            "reason": far.reason,
+async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bool:
+    async with open_hub(url, options.scope) as hub:
+        event = await _event_of(hub, options.event_id)
+        if options.via == ARM and not options.refuse:
+            _confirm(options, event["machines"], _NO_BRIDGE_ANSWERS)
+        decision = {
+            "decision": "refuse" if options.refuse else "approve",
+            "via": options.via,
+            "reason": options.reason,
             "content": event["content"],
         }
-        status, body = await hub.decide(event["eventId"], wish)
+        status, body = await hub.decide(event["eventId"], decision)
         if status not in {200, 202}:
-            raise BridgeError(hub.words(status, body))
-        told = {"eventId": event["eventId"], **body}
-        if status == 200 and far.timeout is not None:
-            told |= await _outcome(hub, event["eventId"], body["id"], far.timeout)
+            raise BridgeError(hub.refusal(status, body))
+        result = {"eventId": event["eventId"], **body}
+        if status == 200 and options.timeout is not None:
+            result |= await _outcome(hub, event["eventId"], body["id"], options.timeout)
     if as_json:
-        echo_json(told)
+        echo_json(result)
     else:
-        click.echo(printable(_line(told, far)))
-    return far.timeout is None or status == 202 or told["state"] in {"done", "refused"}
+        click.echo(printable(_line(result, options)))
+    return (
+        options.timeout is None
+        or status == 202
+        or result["state"] in {"done", "refused"}
+    )
 
 
 async def _event_of(hub: HubClient, given: str | None) -> dict[str, Any]:
-    """Return the one event that is meant.
+    """Return the event with an EventId, or the one open event that begins with it.
 
     Raises:
-        ValueError: it is none, or several.
+        ValueError: no event fits, or more than one does.
     """
     if not given:
         raise ValueError("EVENT_ID must be given")
@@ -120,22 +124,24 @@ async def _event_of(hub: HubClient, given: str | None) -> dict[str, Any]:
         return dict(mine[0])
     if len(mine) > 1:
         several = ", ".join(one["eventId"] for one in mine[:_MOST_SHOWN])
-        raise ValueError(f"EVENT_ID {given!r} begins several EventIds: {several}")
+        raise ValueError(
+            f"EVENT_ID {given!r} is the beginning of several EventIds: {several}"
+        )
     raise ValueError(
-        f"EVENT_ID {given!r} is not known to the hub, nor are these the first "
-        f"{_SHORTEST} or more characters of an event that is open"
+        f"EVENT_ID {given!r} is not known to the hub, and is not the beginning "
+        f"({_SHORTEST} or more characters) of an open event's EventId"
     )
 
 
 async def _outcome(
     hub: HubClient, event_id: str, decision: str, patience: float
 ) -> dict[str, Any]:
-    """Return what became of a decision, as far as it is known in time."""
+    """Wait until a decision has ended, but not longer than ``patience`` seconds."""
     clock: Clock = SystemClock()
     never, end = asyncio.Event(), clock.monotonic() + patience
     while True:
         found: dict[str, Any] = {}
-        with suppress(BridgeError):  # a hub that starts anew: the decision is kept
+        with suppress(BridgeError):  # the hub may be restarting; it keeps the decision
             _, found = await hub.get(f"/api/v1/events/{quote(event_id, safe='')}")
         mine = [one for one in found.get("decisions", ()) if one["id"] == decision]
         state = mine[0]["state"] if mine else "unknown"
@@ -146,31 +152,33 @@ async def _outcome(
         await clock.wait(never, _LOOK_EVERY)
 
 
-def _line(told: Mapping[str, Any], far: Far) -> str:
-    event_id = told["eventId"]
-    if told["state"] == "counted":
-        people = "person" if told["missing"] == 1 else "people"
-        return f"{event_id}: counted, {told['missing']} more {people} must approve"
-    if told["state"] == "decided":
-        word = "refused" if far.refuse else "approved"
-        return f"{event_id}: {word}, decision {told['id']}"
-    why = ": ".join(str(told[k]) for k in ("outcome", "outcomeReason") if told.get(k))
-    return f"{event_id}: {told['state']}" + (f", {why}" if why else "")
+def _line(result: Mapping[str, Any], options: RemoteOptions) -> str:
+    event_id = result["eventId"]
+    if result["state"] == "counted":
+        people = "person" if result["missing"] == 1 else "people"
+        return f"{event_id}: counted, {result['missing']} more {people} must approve"
+    if result["state"] == "decided":
+        word = "refused" if options.refuse else "approved"
+        return f"{event_id}: {word}, decision {result['id']}"
+    why = ": ".join(
+        str(result[k]) for k in ("outcome", "outcomeReason") if result.get(k)
+    )
+    return f"{event_id}: {result['state']}" + (f", {why}" if why else "")
 
 
-# -- by ARM, without a hub ---------------------------------------------------------
+# -- through ARM, without a hub ----------------------------------------------------
 
 
-async def _by_arm(far: Far, *, as_json: bool) -> bool:
-    from bridge.hub import arm  # noqa: PLC0415 - for whoever asks ARM
+async def _through_arm(options: RemoteOptions, *, as_json: bool) -> bool:
+    from bridge.hub import arm  # noqa: PLC0415 - only if ARM is asked
     from bridge.hub.attempts import Claimed  # noqa: PLC0415 - as above
 
-    event, resource = _seen(far)
+    event, resource = _seen(options)
     path = _path(event.event_id, resource)
-    config = _arm_config(far.endpoint)
-    if far.refuse:
-        raise ValueError("--refuse needs --hub: Azure can only be asked to start it")
-    _confirm(far, list(event.resources), _OF_NOBODY)
+    config = _arm_config(options.endpoint)
+    if options.refuse:
+        raise ValueError("--refuse needs --hub: Azure can only start an event")
+    _confirm(options, list(event.resources), _NO_BRIDGE_ASKED)
     now = SystemClock().now()
     claimed = Claimed(
         id="",
@@ -186,41 +194,41 @@ async def _by_arm(far: Far, *, as_json: bool) -> bool:
     agent = f"scheduled-events-bridge/{__version__}"
     async with (
         open_session(user_agent=agent) as http,
-        arm.open_arm(config, http) as hand,
+        arm.open_arm(config, http) as transport,
     ):
-        result = await hand.carry(claimed)
-    if result.end is None:
-        fail(f"{event.event_id}: {result.words}")
-    end = result.end
-    told = {
+        attempt = await transport.send(claimed)
+    if attempt.end is None:
+        fail(f"{event.event_id}: {attempt.fault}")
+    end = attempt.end
+    result = {
         "eventId": event.event_id,
         "state": end.state.value,
         "outcome": end.outcome,
         "outcomeReason": end.reason or None,
     }
     if as_json:
-        echo_json(told)
+        echo_json(result)
     else:
-        click.echo(printable(_line(told, far)))
+        click.echo(printable(_line(result, options)))
     return end.state.value == "done"
 
 
-def _seen(far: Far) -> tuple[ScheduledEvent, str]:
-    """Return the event, and the id of what ARM knows it by.
+def _seen(options: RemoteOptions) -> tuple[ScheduledEvent, str]:
+    """Return the event, and the resource id under which ARM has it.
 
     Raises:
-        ValueError: one of them is not given.
+        ValueError: the event or the resource is not given.
     """
     from bridge.app.approve_request import SeenEvent  # noqa: PLC0415 - as above
 
-    event = ScheduledEvent(event_id=far.event_id or "", raw={})
-    resource = far.resource or ""
-    if far.seen is not None:
+    event = ScheduledEvent(event_id=options.event_id or "", raw={})
+    resource = options.resource or ""
+    if options.seen is not None:
         try:
-            found = SeenEvent.parse(far.seen)
+            found = SeenEvent.parse(options.seen)
         except ValueError as error:
             raise ValueError(f"--from-event {error}") from error
-        if far.event_id and far.event_id.upper() != found.event_id.upper():
+        if options.event_id and options.event_id.upper() != found.event_id.upper():
             raise ValueError(f"EVENT_ID is not that of --from-event, {found.event_id}")
         event = ScheduledEvent(event_id=found.event_id, raw=found.event)
         resource = resource or found.reporter.resource_id or ""
@@ -237,8 +245,8 @@ def _path(event_id: str, resource: str) -> str:
     path = path_to(resource, event_id)
     if path is None:
         raise ValueError(
-            "ARM knows an event by a GUID below the id of a virtual machine, a scale "
-            f"set or an availability set: {resource!r} with {event_id!r} is none"
+            "ARM needs the GUID of an event, and the resource id of a virtual machine, "
+            f"scale set or availability set; given: {event_id!r} and {resource!r}"
         )
     return path
 
@@ -252,20 +260,20 @@ def _arm_config(endpoint: str) -> ArmConfig:
     return found
 
 
-_OF_A_HUB = "no bridge answers for the event, and none prepares its machines"
-_OF_NOBODY = "no bridge prepares the machines, and no rule of a bridge is asked"
+_NO_BRIDGE_ANSWERS = "No bridge answers for the event, and none prepares its machines"
+_NO_BRIDGE_ASKED = "No bridge prepares the machines, and no bridge checks its rules"
 
 
-def _confirm(far: Far, machines: list[str], what: str) -> None:
-    """Ask whether Azure may start an event that no bridge prepares machines for.
+def _confirm(options: RemoteOptions, machines: list[str], risk: str) -> None:
+    """Ask whether Azure shall start an event although no bridge prepares machines.
 
     Raises:
-        ValueError: nobody is there to be asked.
+        ValueError: the answer is no, or there is no terminal for an answer.
     """
-    if far.is_sure:
+    if options.is_sure:
         return
     named = ", ".join(machines) if machines else "all machines of the event"
-    question = printable(f"Azure is asked: {what} ({named}). Start it nevertheless?")
+    question = printable(f"{risk} ({named}). Ask Azure to start the event anyway?")
     try:
         if click.confirm(question, err=True):
             return

@@ -1,4 +1,4 @@
-"""What ``check --connect`` finds out for a hub: its store, its sources, other deciders.
+"""``check --connect`` for a hub: tests its store and sources, finds other approvers.
 
 Nothing is sent, received or written.
 """
@@ -11,23 +11,26 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError
 from bridge.hub.config import HubConfig
 from bridge.hub.source_config import SourceConfig
+from bridge.hub.store.other_approvers import OtherApprover, other_approvers
 from bridge.hub.store.store import glance
-from bridge.hub.store.strangers import Stranger, strangers
 from bridge.servicebus.receiver import open_queue
 
 _MOST_NAMED = 5
-_ADVICE = "let one of them decide for an approval entity: each counts its own votes"
+_ADVICE = (
+    "let only one hub or app decide for an approval entity: each counts only its own "
+    "votes"
+)
 
 
 async def examine(config: HubConfig, clock: Clock) -> list[Finding]:
-    """Look at the store and the sources of a hub."""
+    """Test the store and all sources of a hub."""
     found = await _of_store(config)
     return [*found, *[await _of_source(one, clock) for one in config.sources]]
 
 
 async def _of_store(config: HubConfig) -> list[Finding]:
     try:
-        others = await glance(config, strangers)
+        others = await glance(config, other_approvers)
     except HubStoreError as error:
         path = config.sqlite_file
         is_new = path is not None and path.parent.is_dir() and not path.exists()
@@ -35,11 +38,11 @@ async def _of_store(config: HubConfig) -> list[Finding]:
     return [Finding(is_good=True, text="the store answers"), *_of_others(others)]
 
 
-def _of_others(others: list[Stranger]) -> Iterator[Finding]:
-    """Tell of approvals that were sent by nobody of this store."""
+def _of_others(others: list[OtherApprover]) -> Iterator[Finding]:
+    """Yield a warning for each approver who does not use this hub's store."""
     for one in others[:_MOST_NAMED]:
-        who, heard = one.name or "somebody without a name", rfc3339(one.heard)
-        text = f"{who} approves beside this hub: {one.event_id}, told {heard}"
+        who, heard = one.name or "an approver without a name", rfc3339(one.heard)
+        text = f"{who} approved {one.event_id} without this hub, reported at {heard}"
         yield Finding(is_good=True, is_warning=True, text=text, advice=_ADVICE)
 
 

@@ -1,4 +1,4 @@
-"""Asks a hub by its API, as whoever runs the command."""
+"""A client of the hub's API; it signs in as the user who runs the command."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,10 +25,10 @@ _SIGN_IN = {301, 302, 303, 307, 308, 401}
 
 
 def url_of(given: str, scope: str | None) -> str:
-    """Return the address of a hub.
+    """Validate the address of a hub, and return it without a slash at the end.
 
     Raises:
-        ValueError: it is none, or a token would travel in the clear.
+        ValueError: the address is invalid, or a token would be sent unencrypted.
     """
     if what := url_fault(given):
         raise ValueError(f"--hub {what}")
@@ -45,7 +45,7 @@ def url_of(given: str, scope: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HubClient:
-    """The API of one hub. Made by ``open_hub``."""
+    """The API of one hub; see ``open_hub``."""
 
     url: str
     session: aiohttp.ClientSession
@@ -53,45 +53,47 @@ class HubClient:
     credential: "AsyncTokenCredential | None" = field(default=None, repr=False)
 
     async def get(self, path: str, **query: str) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer.
+        """Send a GET request; return the status and the JSON of the response.
 
         Raises:
-            BridgeError: no hub answers, or it does not know who asks.
+            BridgeError: no hub answers, or it requires another sign-in.
         """
         more = f"?{urlencode(query)}" if query else ""
         return await self._ask("GET", f"{path}{more}", b"", {})
 
     async def pages(self, path: str, name: str, **query: str) -> list[Any]:
-        """Return all rows of a list.
+        """Read all pages of a list; return all rows.
 
         Raises:
-            BridgeError: as ``get``; or the list cannot be had.
+            BridgeError: as ``get``; or the hub does not answer with HTTP 200.
         """
         rows, cursor = list[Any](), ""
         for _ in range(_MOST_PAGES):
             given = {**query, **({"cursor": cursor} if cursor else {})}
             status, body = await self.get(path, **given)
             if status != 200:
-                raise BridgeError(self.words(status, body))
+                raise BridgeError(self.refusal(status, body))
             rows += body[name]
             if not (cursor := body["next"] or ""):
                 break
         return rows
 
-    async def decide(self, event_id: str, wish: Mapping[str, str]) -> tuple[int, Any]:
-        """Ask for a decision on an event.
+    async def decide(
+        self, event_id: str, decision: Mapping[str, str]
+    ) -> tuple[int, Any]:
+        """Post a decision on an event; return the status and the JSON of the response.
 
         Raises:
             BridgeError: as ``get``.
         """
         headers = {"Content-Type": "application/json", "X-Sebridge": "1"}
         path = f"/api/v1/events/{quote(event_id, safe='')}/approval"
-        return await self._ask("POST", path, orjson.dumps(wish), headers)
+        return await self._ask("POST", path, orjson.dumps(decision), headers)
 
-    def words(self, status: int, body: Any) -> str:
-        """Return why the hub refuses, as a person reads it."""
-        said = body.get("error") if isinstance(body, dict) else None
-        return f"the hub says: {said}" if said else f"the hub answers HTTP {status}"
+    def refusal(self, status: int, body: Any) -> str:
+        """Return the text of an error response."""
+        why = body.get("error") if isinstance(body, dict) else None
+        return f"the hub says: {why}" if why else f"the hub answers HTTP {status}"
 
     async def _ask(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -106,8 +108,8 @@ class HubClient:
         )
         found = await exchange(self.session, request, f"the hub at {self.url}")
         if found.status in _SIGN_IN:
-            words = "it does not know who asks: --hub-scope names the scope of a token"
-            raise BridgeError(f"the hub answers HTTP {found.status}: {words}")
+            advice = "you must sign in: --hub-scope names the scope of a token"
+            raise BridgeError(f"the hub answers HTTP {found.status}: {advice}")
         return found.status, _json(found)
 
     async def _token(self) -> Mapping[str, str]:
@@ -118,8 +120,8 @@ class HubClient:
         try:
             token = await self.credential.get_token(self.scope)
         except AzureError as error:
-            words = f"no token for {self.scope}: {type(error).__name__}"
-            raise BridgeError(f"{words}; `az login` signs in") from None
+            fault = f"no token for {self.scope}: {type(error).__name__}"
+            raise BridgeError(f"{fault}; `az login` signs in") from None
         return {"Authorization": f"Bearer {token.token}"}
 
 
@@ -128,17 +130,17 @@ def _json(found: Answer) -> Any:
         return orjson.loads(found.body)
     except orjson.JSONDecodeError:
         if found.status == 200:
-            raise BridgeError("what answers there is no hub: that is no JSON") from None
+            raise BridgeError("this is no hub: the response is not JSON") from None
         return {}
 
 
 @asynccontextmanager
 async def open_hub(url: str, scope: str | None) -> AsyncIterator[HubClient]:
-    """Open the way to a hub.
+    """Open a client of a hub; it is closed when the context ends.
 
     Args:
-        url: as ``url_of`` returned it.
-        scope: of the token that the hub's proxy takes; None = it takes none.
+        url: the address, from ``url_of``.
+        scope: the scope of the token that the hub's proxy requires; None = no token.
     """
     agent = f"scheduled-events-bridge/{__version__}"
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``sebridge status --hub``: what a hub knows of the fleet, in the shell."""
+"""``sebridge status --hub``: print the open events and the bridges of a fleet."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +14,10 @@ Paint = Callable[[str, str], str]
 
 
 async def fetch(url: str, scope: str | None) -> dict[str, Any]:
-    """Return what is open, and how the bridges fare.
+    """Read the open events and the states of the bridges from a hub.
 
     Raises:
-        BridgeError: the hub does not answer, or refuses.
+        BridgeError: the hub does not answer, or refuses the request.
     """
     async with open_hub(url, scope) as hub:
         events = await hub.pages("/api/v1/events", "events", open="true")
@@ -44,7 +44,7 @@ def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
         yield paint(printable(f"Silent: {names}{more}"), "bad")
     late = sum(1 for one in events if one["unreported"])
     if late:
-        yield paint(f"Told by Azure, and by no bridge: {late}", "bad")
+        yield paint(f"Reported by Azure, but by no bridge: {late}", "bad")
     yield ""
     if not events:
         yield "Nothing is announced"

@@ -76,17 +76,18 @@ _FLAGS = (
     show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
     help="The configuration file to write.",
 )
-def init(path: Path, **said: str | bool) -> None:
+def init(path: Path, **options: str | bool) -> None:
     """Write a first configuration. No file is overwritten.
 
-    The options say what the bridge is to do; without options, a terminal is asked.
-    The new file passes 'sebridge check'. Each secret goes into a file of its own in
-    the same directory, and the configuration refers to that file.
+    The options say what the bridge shall do. Without options, the command asks
+    questions on the terminal. The new file passes 'sebridge check'. Each secret goes
+    into a file of its own in the same directory, and the configuration refers to that
+    file.
 
     Example: sebridge init --webhook https://hooks.example.com/events -o bridge.toml
     """
     _refuse_present(path)
-    wishes = Wishes(**said)  # type: ignore[arg-type]  # click has checked them
+    wishes = Wishes(**options)  # type: ignore[arg-type]  # click has checked them
     if wishes.is_empty:
         wishes = _asked()
     if wishes.is_empty:
@@ -118,10 +119,10 @@ def _is_blank(path: Path) -> bool:
 
 
 def _asked() -> Wishes:
-    """Ask what the bridge is to do; without a terminal, return no wishes."""
+    """Ask the user what the bridge shall do; without a terminal, return no wishes."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Wishes()
-    click.echo("What is the bridge to do? Press Enter to leave something out.")
+    click.echo("What shall the bridge do? Press Enter to leave something out.")
     slack = click.confirm("Post to Slack, through an incoming webhook?", default=False)
     return Wishes(
         slack=_ASK if slack else "",
@@ -215,7 +216,10 @@ def _create(path: Path, text: str, mode: int, undo: ExitStack) -> None:
 
 
 def _share(number: int, folder: Path) -> None:
-    """Let the group of a closed directory read the file: the service's group."""
+    """Give the service's group the right to read the file.
+
+    That is the group of the directory, if other users cannot enter the directory.
+    """
     if sys.platform == "win32":
         return  # on Windows, rights are inherited from the directory
     found = folder.stat()
@@ -230,13 +234,13 @@ def _print_next_steps(path: Path, wishes: Wishes, secrets: Mapping[Path, str]) -
     for file in (*secrets, path):
         click.echo(printable(f"{file}: written"))
     if wishes.command:
-        _tell_of_command(wishes)
+        _print_command_steps(wishes)
     where = "" if path == default_config(os.environ) else f" -c {path}"
     click.echo(printable(f"next: sebridge check --connect{where}"))
 
 
-def _tell_of_command(wishes: Wishes) -> None:
-    """Say what is still to be done before the command can be run."""
+def _print_command_steps(wishes: Wishes) -> None:
+    """Print the next step, or a warning, before the command can be run."""
     if wishes.hook is not None:
         if Path(wishes.command) != _HOOKS / wishes.hook:
             hook = shlex.quote(f"{wishes.hook}={wishes.command}")

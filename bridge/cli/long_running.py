@@ -1,4 +1,4 @@
-"""A command that runs until it is asked to stop: its signals and its open files."""
+"""Runs a command until a signal stops it, and raises its limit of open files."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> Non
     signals = [signal.SIGINT, signal.SIGTERM]
 
     def ask() -> None:
-        for number in signals:  # back to the default: a second signal ends the process
+        for number in signals:  # so that a second signal ends the process at once
             if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
                 signal.signal(number, signal.SIG_DFL)
             else:

@@ -87,7 +87,7 @@ def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> Non
 
 
 def watch_deliveries(state: Path, chosen: Selection, *, as_json: bool) -> None:
-    """Show deliveries until the user stops it; a delivery once shown stays shown."""
+    """Show deliveries until Ctrl-C; a delivery that was shown stays in the table."""
     shown = set[int]()
 
     async def work(stop: asyncio.Event) -> None:
@@ -99,9 +99,9 @@ def watch_deliveries(state: Path, chosen: Selection, *, as_json: bool) -> None:
                 shown.update(one.id for one in found)
                 return found
 
-            await watching(look, sight.again, clock=SystemClock(), stop=stop)
+            await watching(look, display.again, clock=SystemClock(), stop=stop)
 
-    sight = Show(
+    display = Show(
         listing=deliveries,
         rows=lambda one: [delivery_row(one)],
         record=as_json_of,
@@ -157,7 +157,7 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
         click.echo(f"{text} (--force sends it anyway)", err=True)
     show(sent, as_json=as_json)
     if not as_json:
-        click.echo(f"{acted(sent)} will be sent again")
+        click.echo(f"{summary(sent)} will be sent again")
         if hastened:
             click.echo(f"{counted(hastened)} that waited will be tried at once")
     if not (sent or late or hastened):
@@ -182,12 +182,12 @@ def discard(path: Path, *, as_json: bool, is_all: bool, **meant: str | None) -> 
     found = act(path, lambda ledger, now: ledger.discard(chosen, now=now))
     show(found, as_json=as_json)
     if not as_json:
-        click.echo(f"{acted(found)} discarded")
+        click.echo(f"{summary(found)} discarded")
     if not found:
         nothing(path, chosen)
 
 
-def acted(found: Sequence[Delivery]) -> str:
+def summary(found: Sequence[Delivery]) -> str:
     """Return how many deliveries there are, in all and by sink."""
     return f"{counted(len(found))}{f' ({by_sink(found)})' if found else ''}"
 
@@ -202,7 +202,7 @@ def nothing(path: Path, chosen: Selection) -> None:
 async def missed(
     ledger: Ledger, chosen: Selection, sinks: Sequence[str]
 ) -> Sequence[str]:
-    """Return what is missing: the sink, the EventId, or a delivery in this state."""
+    """Return why nothing was selected: the sink, the EventId, or the state."""
     found = list[str]()
     sink, event_id = chosen.sink, chosen.event_id
     anything = Selection(sink=sink), Selection(event_id=event_id)

@@ -1,4 +1,4 @@
-"""A command that waits for others: run to its end, or until Ctrl-C."""
+"""Runs an asynchronous command to its end, or until Ctrl-C is pressed."""
 
 import asyncio
 import signal
@@ -13,9 +13,9 @@ T = TypeVar("T")
 def run(work: Coroutine[object, object, T]) -> T:
     """Run ``work`` and return its result.
 
-    ``asyncio.run`` cancels the task at Ctrl-C wherever Python is then: also inside the
-    loop's own functions, which then print a traceback. Here the loop itself takes the
-    signal, between two callbacks. A second Ctrl-C ends the process at once.
+    At Ctrl-C, ``asyncio.run`` may interrupt Python inside the event loop's own
+    functions, which then print a traceback. Here the event loop handles the signal
+    between two callbacks. A second Ctrl-C ends the process at once.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed; ``work`` has been cancelled.
@@ -36,7 +36,7 @@ async def _until_interrupt(
         return await work
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        return await work  # no other thread is told of signals
+        return await work  # only the main thread can handle signals
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def interrupt() -> None:

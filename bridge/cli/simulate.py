@@ -1,4 +1,4 @@
-"""``sebridge simulate``: a local stand-in for Azure."""
+"""``sebridge simulate``: run a local replacement for Azure."""
 
 import os
 import sys
@@ -42,40 +42,42 @@ SCENARIOS = (
     type=PORT,
     default=0,
     show_default="any",
-    help="Port of its AMQP over TLS; see --tls.",
+    help="Port of the simulated Service Bus for AMQP over TLS; see --tls.",
 )
 @click.option(
     "--servicebus-websocket-port",
     type=PORT,
     default=0,
     show_default="any",
-    help="Port of its AMQP over WebSockets.",
+    help="Port of the simulated Service Bus for AMQP over WebSockets.",
 )
 @click.option(
     "--servicebus-http-port",
     type=PORT,
     default=0,
     show_default="any",
-    help="Port of its administration API and of /health.",
+    help="Port of the simulated Service Bus for its administration API and /health.",
 )
 @click.option(
     "--servicebus-https-port",
     type=PORT,
     default=0,
     show_default="any",
-    help="Port of the same by HTTPS, which most clients need; see --tls.",
+    help="Port of the administration API over HTTPS, which most clients need; see "
+    "--tls.",
 )
 @click.option(
     "--emulator",
     is_flag=True,
-    help="Stand in for Microsoft's Service Bus emulator in a container: ports 5672 and "
-    "5300 on all addresses, its place of Config.json, EMULATOR_HTTP_PORT.",
+    help="Replace Microsoft's Service Bus emulator in a container: listen on ports "
+    "5672 and 5300 of all addresses, read Config.json from the emulator's path, and "
+    "use EMULATOR_HTTP_PORT.",
 )
 @click.option(
     "--tls",
     is_flag=True,
-    help="Serve TLS with a certificate for localhost that is made now; the output says "
-    "which file a client has to trust.",
+    help="Serve TLS with a new certificate for localhost. The output names the file "
+    "that a client must trust.",
 )
 @click.option(
     "--tls-certificate",
@@ -110,8 +112,8 @@ SCENARIOS = (
 @click.option(
     "--event-grid",
     type=click.Choice(["cloudevents", "eventgrid"]),
-    help="Tell of the events in the queue azure-events, too, in this schema of "
-    "Event Grid.",
+    help="Also send the events to the queue azure-events, in this schema of Event "
+    "Grid.",
 )
 @click.option(
     "--scenario",
@@ -128,7 +130,7 @@ SCENARIOS = (
 def simulate(*, emulator: bool, **options: object) -> None:
     """Run a local IMDS, Service Bus and webhook inbox.
 
-    They stand in for Azure while a consumer of the events is developed.
+    They replace Azure while you develop a consumer of the events.
 
     Example: sebridge simulate --scenario user-reboot --speed 10
     """

@@ -1,4 +1,4 @@
-"""``sebridge status``: what a forwarder, or the hub of a fleet, says of itself."""
+"""``sebridge status``: print the status of a forwarder, or of a fleet from its hub."""
 
 import os
 import shutil
@@ -33,10 +33,10 @@ def status(
 ) -> None:
     """Show the state of the bridge: events, deliveries, sinks.
 
-    With --hub: what is announced for a whole fleet, and which bridges are silent.
+    With --hub: show the open events of a whole fleet, and which bridges are silent.
 
-    Exit code 0: a running forwarder, or the hub, answered. 1: none answered; without
-    --hub the output is what the state file holds.
+    Exit code 0: a running forwarder or the hub has answered. 1: there was no answer;
+    without --hub, the command then shows the content of the state file.
 
     Example: sebridge status --json
     """

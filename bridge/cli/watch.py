@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Show(Generic[T]):
-    """How things are displayed each time that they are read.
+    """Displays deliveries or events, once or each time that they are read.
 
     A terminal gets a table that is redrawn; a pipe gets a line for each change.
 
     Attributes:
         listing: makes a table of a given width.
-        rows: returns the rows of one thing.
-        record: returns the JSON value of one thing.
-        state: returns a key of one thing, and a value that differs after a change.
-        as_json: whether to print JSON, one line for each thing.
+        rows: returns the rows of one delivery or event.
+        record: returns the JSON value of one delivery or event.
+        state: returns a key, and a value that differs after a change.
+        as_json: whether to print JSON, one line for each delivery or event.
     """
 
     listing: Callable[[int | None], Listing]
@@ -43,7 +43,7 @@ class Show(Generic[T]):
     _lines: Listing | None = None
 
     def once(self, found: Sequence[T]) -> None:
-        """Print all things, one after another."""
+        """Print all rows, one after another."""
         self._print(found)
 
     def again(self, found: Sequence[T]) -> None:

@@ -1,4 +1,4 @@
-"""The forwarder as a Windows service: a stop event for signals, and the Event Log.
+"""Runs the forwarder as a Windows service, and writes its errors to the Event Log.
 
     python -m bridge.cli.windows_service install | remove | start | stop | …
     python -m bridge.cli.windows_service host        started by Windows itself
@@ -43,7 +43,7 @@ _PATIENCE = 20.0  # seconds; Windows gives up if a pending service is silent lon
 
 
 class State(Enum):
-    """The states that this module reports; pywin32 itself reports the end."""
+    """The states that this module reports; pywin32 reports "stopped" itself."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -101,7 +101,7 @@ class Service:
         self.manager.write(logging.INFO, "stopped")
 
     def ask_to_stop(self) -> None:
-        """Let the work end. Called from another thread, at any time."""
+        """Ask the work to end; may be called from any thread, at any time."""
         with self._lock:
             self._is_asked = True
             if self._wake is not None:
@@ -115,7 +115,7 @@ class Service:
 
     def ready(self) -> None:
         """Report that everything is open and the workers run."""
-        if self._became(State.RUNNING, State.STARTING):
+        if self._change_to(State.RUNNING, State.STARTING):
             self.manager.write(logging.INFO, "started")
 
     def alive(self) -> None:
@@ -125,10 +125,15 @@ class Service:
 
     def stopping(self) -> None:
         """Report that a stop was requested and that work in flight is ending."""
-        self._became(State.STOPPING, State.STARTING, State.RUNNING)
+        self._change_to(State.STOPPING, State.STARTING, State.RUNNING)
 
-    def _became(self, state: State, *before: State) -> bool:
-        """Change to a state and report it; False if that would be a step back."""
+    def _change_to(self, state: State, *before: State) -> bool:
+        """Change the state and report it; return False if the change is not allowed.
+
+        Args:
+            state: the new state.
+            before: the states that may precede the new state.
+        """
         with self._lock:
             if self._state not in before:
                 return False
@@ -225,14 +230,14 @@ def host() -> None:
 
     servicemanager.Initialize(NAME)
     servicemanager.PrepareToHostSingle(framework)
-    servicemanager.StartServiceCtrlDispatcher()  # type: ignore[no-untyped-call]  # theirs
+    servicemanager.StartServiceCtrlDispatcher()  # type: ignore[no-untyped-call]  # pywin32
 
 
 def manage(arguments: Sequence[str]) -> None:
     """Run pywin32's own commands: install, remove, start, stop, update.
 
     Raises:
-        ConfigError: the Python is a virtual environment's: it cannot run as a service.
+        ConfigError: Python runs in a virtual environment: no service can use that.
         MissingExtraError: pywin32 is not installed.
     """
     framework = _framework()

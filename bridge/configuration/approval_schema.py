@@ -9,14 +9,14 @@ from bridge.configuration.schema_parts import (
     TEXT_OR_NULL,
     TIME_OR_NULL,
     Json,
+    field,
     record,
     ref,
-    said,
 )
 
 _ENTRIES = [{"EventId": EVENT_ID}]
 _BODY = {
-    "StartRequests": said(
+    "StartRequests": field(
         {
             "type": "array",
             "minItems": 1,
@@ -28,12 +28,12 @@ _BODY = {
     )
 }
 _CLAIMS = {
-    "approvedBy": said(
+    "approvedBy": field(
         TEXT_OR_NULL, "Who approved. It is recorded, and not checked.", "ops"
     ),
-    "reason": said(TEXT_OR_NULL, "Why. It is recorded.", "drained"),
-    "expiresAt": said(TIME_OR_NULL, "After this time nothing is sent to IMDS.", AT),
-    "approvedEvent": said(
+    "reason": field(TEXT_OR_NULL, "Why. It is recorded.", "drained"),
+    "expiresAt": field(TIME_OR_NULL, "After this time nothing is sent to IMDS.", AT),
+    "approvedEvent": field(
         {"type": ["object", "null"]},
         "The event as the approver saw it. If it has become worse, it is denied.",
         IMDS_EVENT,
@@ -42,7 +42,7 @@ _CLAIMS = {
 _START_REQUEST = record(
     "StartRequest",
     {
-        "EventId": said(
+        "EventId": field(
             {"type": "string", "pattern": r"\S", "maxLength": 1024},
             "The event, as the bridge published it.",
             EVENT_ID,
@@ -52,19 +52,19 @@ _START_REQUEST = record(
 _CLOUD_EVENT = record(
     "ApprovalEvent",
     {
-        "specversion": said({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
-        "id": said(
+        "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
+        "id": field(
             {"type": "string", "minLength": 1}, "The id of the approval.", "m-1"
         ),
-        "source": said(
+        "source": field(
             {"type": "string", "minLength": 1}, "The sender.", "/contoso/approver"
         ),
-        "type": said(
+        "type": field(
             {"type": "string", "pattern": rf"^{PREFIX}\.startrequest\.v1$"},
             "The type of an approval, after the bridge's events.type_prefix.",
             "sebridge.startrequest.v1",
         ),
-        "data": said(
+        "data": field(
             ref("ApprovalData"), "The approved events.", {"StartRequests": _ENTRIES}
         ),
     },

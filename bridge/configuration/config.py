@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.lint import (
+    assumptions,
     doubts_of,
     hidden_outcomes,
     literal_secrets,
@@ -18,7 +19,6 @@ from bridge.configuration.lint import (
     own_outcomes,
     secrets_in,
     short_stops,
-    taken_for_granted,
 )
 from bridge.events.config import EventsConfig
 from bridge.events.identity import IdentityConfig
@@ -51,10 +51,10 @@ class Settings(Section, frozen=True, kw_only=True):
             ``{"poll_interval": "1s"}``.
         events: names of the events, and which are published. Example: ``{"scope":
             "own"}``.
-        identity: the identity of this VM, if instance metadata is not to decide it.
-            Example: ``{"vm_name": "web-1"}``.
-        state: the state file, and how long it keeps things. Example: ``{"path":
-            "/var/lib/sebridge/state.db"}``.
+        identity: the identity of this VM, in place of instance metadata. Example:
+            ``{"vm_name": "web-1"}``.
+        state: the state file: its path, its size, and how long it keeps rows. Example:
+            ``{"path": "/var/lib/sebridge/state.db"}``.
         http: where the health port listens. Example: ``{"listen": "127.0.0.1:9465"}``.
         log: the level and format of the log. Example: ``{"level": "info"}``.
         traffic: the probe by which a load balancer asks whether this VM takes traffic;
@@ -154,7 +154,7 @@ class Config(Settings, frozen=True, kw_only=True):
             yield place, secret
 
     def warnings(self) -> list[str]:
-        """Return what is allowed but probably a mistake."""
+        """Return a text for each probable mistake in this valid configuration."""
         found = [
             *literal_secrets(self),
             *misspelt_words(self.sinks, self.approvals, self.traffic),
@@ -173,11 +173,11 @@ class Config(Settings, frozen=True, kw_only=True):
         return found
 
     def notes(self) -> list[str]:
-        """Return what the bridge assumes about Azure resources and cannot check."""
+        """Return the assumptions about Azure resources that no bridge can check."""
         entity = self.approval_entity
         if entity is None:
             return []
-        return [*taken_for_granted(entity), *own_outcomes(self.sinks)]
+        return [*assumptions(entity), *own_outcomes(self.sinks)]
 
 
 S = TypeVar("S", bound=Section)

@@ -120,7 +120,7 @@ def upper(name: str) -> str:
 
 
 def no_such_sink(name: str, known: Sequence[str]) -> str:
-    """Say that there is no sink of this name, and which name may be meant."""
+    """Return an error text: no sink has this name. It suggests the nearest name."""
     near = nearest(name, known)
     there = ", ".join(known) or "none"
     hint = f"did you mean {near!r}?" if near else f"there are: {there}"
@@ -133,7 +133,7 @@ def keys_of(kind: type[Section]) -> dict[str, None]:
 
 
 def _copied(value: Mapping[str, object]) -> dict[str, object]:
-    """Copy tables as deep as overrides can change them."""
+    """Copy tables, including all nested tables that an override can change."""
     return {
         key: _copied(item)
         if isinstance(item, dict)

@@ -17,18 +17,18 @@ from bridge.configuration.schema_parts import (
     WHOLE_OR_NULL,
     YES_NO_OR_NULL,
     Json,
+    field,
     or_null,
     record,
     ref,
-    said,
 )
 from bridge.events.transitions import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
-_OBSERVED_AT = said(TIME, "When this bridge observed it.", AT)
+_OBSERVED_AT = field(TIME, "When this bridge observed it.", AT)
 
 
-_TRUNCATED = said(
+_TRUNCATED = field(
     TEXTS,
     "Fields that were left out to stay within 60 KiB.",
     ["previous"],
@@ -40,25 +40,25 @@ DEFINITIONS = {
     "Reporter": record(
         "Reporter",
         {
-            "vmName": said(TEXT_OR_NULL, "The name of the VM in Azure.", "web-1"),
-            "vmId": said(TEXT_OR_NULL, "The id of the VM.", VM_ID),
-            "resourceId": said(
+            "vmName": field(TEXT_OR_NULL, "The name of the VM in Azure.", "web-1"),
+            "vmId": field(TEXT_OR_NULL, "The id of the VM.", VM_ID),
+            "resourceId": field(
                 TEXT_OR_NULL,
                 "The resource id of the VM.",
                 f"{GROUP}/providers/Microsoft.Compute/virtualMachines/web-1",
             ),
-            "location": said(TEXT_OR_NULL, "The Azure region.", "westeurope"),
-            "vmScaleSetName": said(
+            "location": field(TEXT_OR_NULL, "The Azure region.", "westeurope"),
+            "vmScaleSetName": field(
                 TEXT_OR_NULL, "The scale set of the VM.", "web", None
             ),
-            "version": said(TEXT, "The version of the bridge.", "0.1.0"),
+            "version": field(TEXT, "The version of the bridge.", "0.1.0"),
         },
         description="The VM whose bridge publishes. Others may publish the same event.",
     ),
     "ImdsEvent": record(
         "ImdsEvent",
         {
-            name: said(TEXT if name == "EventId" else {}, words, IMDS_EVENT[name])
+            name: field(TEXT if name == "EventId" else {}, words, IMDS_EVENT[name])
             for name, words in IMDS_MEANINGS.items()
         },
         optional=set(IMDS_MEANINGS) - {"EventId"},
@@ -67,22 +67,24 @@ DEFINITIONS = {
     "ApprovalRequest": record(
         "ApprovalRequest",
         {
-            "messageId": said(TEXT_OR_NULL, "The MessageId.", "m-1"),
-            "enqueuedAt": said(
+            "messageId": field(TEXT_OR_NULL, "The MessageId.", "m-1"),
+            "enqueuedAt": field(
                 TIME_OR_NULL, "When the broker received the message.", AT
             ),
-            "approvedBy": said(
+            "approvedBy": field(
                 TEXT_OR_NULL, "Who approved, as the sender claims.", "ops"
             ),
-            "reason": said(TEXT_OR_NULL, "Why, as the sender claims.", "drained", None),
-            "expiresAt": said(TIME_OR_NULL, "When the approval expires.", AT, None),
+            "reason": field(
+                TEXT_OR_NULL, "Why, as the sender claims.", "drained", None
+            ),
+            "expiresAt": field(TIME_OR_NULL, "When the approval expires.", AT, None),
         },
         description="The approval message.",
     ),
 }
 
 
-_REPORTER = said(
+_REPORTER = field(
     ref("Reporter"),
     "The VM whose bridge publishes.",
     {
@@ -96,7 +98,7 @@ _REPORTER = said(
 )
 
 
-_REQUEST = said(
+_REQUEST = field(
     ref("ApprovalRequest"),
     "The approval message.",
     {
@@ -112,61 +114,61 @@ _REQUEST = said(
 _SCHEDULED_EVENT = record(
     "ScheduledEventData",
     {
-        "transition": said(
+        "transition": field(
             {"enum": [kind.value for kind in TransitionKind]},
             "The step of the event.",
             "scheduled",
         ),
-        "event": said(
+        "event": field(
             ref("ImdsEvent"),
             "The event; if it is gone, as it was last seen.",
             IMDS_EVENT,
         ),
-        "previous": said(
+        "previous": field(
             or_null("ImdsEvent"),
             "The event before this step; null at first sight.",
             None,
             IMDS_EVENT,
         ),
-        "changes": said(
+        "changes": field(
             TEXTS, "The fields that changed, sorted.", ["EventStatus", "NotBefore"], []
         ),
-        "announced": said(
+        "announced": field(
             YES_NO_OR_NULL,
             "Whether it was seen here before it started; null: not known.",
             *(True, False, None),
         ),
-        "documentIncarnation": said(
+        "documentIncarnation": field(
             WHOLE_OR_NULL, "The DocumentIncarnation that showed it.", 2, None
         ),
         "observedAt": _OBSERVED_AT,
-        "notBefore": said(TIME_OR_NULL, "The earliest time of the start.", AT, None),
-        "noticeSeconds": said(
+        "notBefore": field(TIME_OR_NULL, "The earliest time of the start.", AT, None),
+        "noticeSeconds": field(
             WHOLE_OR_NULL,
             "Seconds from observedAt to notBefore; may be negative.",
             *(900, -3, None),
         ),
-        "affectsThisVm": said(
+        "affectsThisVm": field(
             YES_NO_OR_NULL,
             "Whether it affects the VM of the reporter; null: not known.",
             *(True, False, None),
         ),
-        "unobservedSeconds": said(
+        "unobservedSeconds": field(
             WHOLE_OR_NULL,
             "Seconds since the bridge had last read a document; null: not known.",
             *(1, None),
         ),
         "reporter": _REPORTER,
-        "outcome": said(
+        "outcome": field(
             {"const": "unknown"},
             "For an event that ended: its outcome is not known.",
             "unknown",
         ),
         "truncated": _TRUNCATED,
-        "durable": said(
+        "durable": field(
             {"const": False}, "The state file could not be written.", *(False,)
         ),
-        "test": said(
+        "test": field(
             {"const": True},
             "This is a test event, sent by `sebridge send-test`.",
             *(True,),
@@ -180,30 +182,30 @@ _SCHEDULED_EVENT = record(
 _START_REQUEST = record(
     "StartRequestData",
     {
-        "outcome": said(
+        "outcome": field(
             {"enum": list(OUTCOMES)}, "The outcome of the approval.", "relayed"
         ),
-        "eventId": said(
+        "eventId": field(
             TEXT_OR_NULL, "The EventId, if it could be read.", EVENT_ID, None
         ),
-        "event": said(
+        "event": field(
             or_null("ImdsEvent"),
             "The event; null if the document did not show it.",
             IMDS_EVENT,
             None,
         ),
-        "imdsStatus": said(
+        "imdsStatus": field(
             WHOLE_OR_NULL,
             "The HTTP status that IMDS answered; null: no answer.",
             200,
             None,
         ),
-        "confirmed": said(
+        "confirmed": field(
             YES_NO_OR_NULL,
             "For relayed: whether IMDS confirmed it. Null for other outcomes.",
             *(True, False, None),
         ),
-        "reason": said(
+        "reason": field(
             TEXT_OR_NULL, "The reason, as text.", "the event has changed", None
         ),
         "request": _REQUEST,
@@ -218,42 +220,42 @@ _START_REQUEST = record(
 _COMMAND = record(
     "CommandData",
     {
-        "sink": said(TEXT, "The name of the command sink.", "drain"),
-        "action": said(
+        "sink": field(TEXT, "The name of the command sink.", "drain"),
+        "action": field(
             {"enum": ["prepare", "restore"]}, "The purpose of the run.", "prepare"
         ),
-        "event": said(
+        "event": field(
             or_null("ImdsEvent"),
             "The event of the run; null at the start of the bridge.",
             *(IMDS_EVENT, None),
         ),
-        "transition": said(
+        "transition": field(
             {"enum": [*(kind.value for kind in TransitionKind), None]},
             "The step of the event; null at the start of the bridge.",
             *("scheduled", None),
         ),
-        "exitCode": said(
+        "exitCode": field(
             WHOLE_OR_NULL, "The exit code; null if there is none.", 0, None
         ),
-        "signal": said(
+        "signal": field(
             TEXT_OR_NULL,
             "The signal that ended the command; null: none.",
             "SIGKILL",
             None,
         ),
-        "timedOut": said({"type": "boolean"}, "Whether it ran too long.", *(False,)),
-        "seconds": said({"type": "number", "minimum": 0}, "How long it ran.", 4.2),
-        "attempts": said(
+        "timedOut": field({"type": "boolean"}, "Whether it ran too long.", *(False,)),
+        "seconds": field({"type": "number", "minimum": 0}, "How long it ran.", 4.2),
+        "attempts": field(
             {"type": "integer", "minimum": 0}, "How many times it was started.", 1
         ),
-        "output": said(
+        "output": field(
             TEXT_OR_NULL, "Its output, shortened; null: not kept.", "drained", None
         ),
-        "reason": said(TEXT_OR_NULL, "The reason, as text.", "exit code 3", None),
+        "reason": field(TEXT_OR_NULL, "The reason, as text.", "exit code 3", None),
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
         "truncated": _TRUNCATED,
-        "durable": said(
+        "durable": field(
             {"const": False}, "The state file could not be written.", *(False,)
         ),
     },
@@ -266,18 +268,19 @@ _BRIDGE = record(
     {
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
-        "reason": said(TEXT_OR_NULL, "The reason, as text.", "timeout", None),
-        "pending": said(WHOLE, "How many deliveries are pending.", 3),
-        "dead": said(WHOLE, "How many deliveries are dead letters.", 0),
-        "freeDiskBytes": said(
+        "reason": field(TEXT_OR_NULL, "The reason, as text.", "timeout", None),
+        "pending": field(WHOLE, "How many deliveries are pending.", 3),
+        "dead": field(WHOLE, "How many deliveries are dead letters.", 0),
+        "freeDiskBytes": field(
             WHOLE, "Free bytes on the disk of state.path.", 21474836480
         ),
-        "intervalSeconds": said(
+        "intervalSeconds": field(
             {"type": "number"}, "Seconds between heartbeats; 0: none is sent.", 60
         ),
-        "approvals": said(
+        "approvals": field(
             {"type": ["object", "null"]},
-            "Where it takes approvals, and by which rules; of a heartbeat the digest.",
+            "Where the bridge receives approvals, and its rules; in a heartbeat only "
+            "the digest.",
             {
                 "entity": "vm-approvals",
                 "session": None,
@@ -287,10 +290,10 @@ _BRIDGE = record(
             },
             None,
         ),
-        "eventId": said(
+        "eventId": field(
             TEXT_OR_NULL, "The event that took the VM out of rotation.", EVENT_ID, None
         ),
-        "since": said(TIME, "When the probe began to say so.", AT),
+        "since": field(TIME, "When the VM left or entered the rotation.", AT),
     },
     optional=(
         *("pending", "dead", "freeDiskBytes", "eventId", "since"),
@@ -302,11 +305,13 @@ _BRIDGE = record(
 _DOCUMENT = record(
     "DocumentData",
     {
-        "documentIncarnation": said(WHOLE_OR_NULL, "Its DocumentIncarnation.", 2, None),
-        "previousIncarnation": said(
+        "documentIncarnation": field(
+            WHOLE_OR_NULL, "Its DocumentIncarnation.", 2, None
+        ),
+        "previousIncarnation": field(
             WHOLE_OR_NULL, "The DocumentIncarnation before it.", 1, None
         ),
-        "document": said(
+        "document": field(
             {"type": ["object", "null"]},
             "The document; null if it was too large.",
             {"DocumentIncarnation": 2, "Events": [IMDS_EVENT]},

@@ -16,9 +16,9 @@ from bridge.configuration.schema_parts import (
     TEXT,
     TIME,
     Json,
+    field,
     record,
     ref,
-    said,
 )
 
 
@@ -49,51 +49,51 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
     pattern = f"^{PREFIX}\\.{kind}\\.({names})\\.v1$"
     types = [f"sebridge.{kind}.{step}.v1" for step in steps]
     attributes = {
-        "specversion": said({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
-        "id": said(
+        "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
+        "id": field(
             {"type": "string", "pattern": "^[0-9a-f]{32}$"},
             "The same for the same change, from every VM and on every delivery.",
             "0f4c0bd2b5b7d7ce43cf0e4ed2c7a3f1",
         ),
-        "source": said(
+        "source": field(
             {"type": "string", "minLength": 1, "format": "uri-reference"},
             "The origin: the same for all VMs of a resource group.",
             f"{GROUP}/providers/microsoft.compute",
         ),
-        "type": said(
+        "type": field(
             {"type": "string", "pattern": pattern},
             "What happened, after events.type_prefix. It decides what data is.",
             *types,
         ),
-        "subject": said(
+        "subject": field(
             {"type": "string", "minLength": 1},
             "The EventId; the vmId if the event is about the bridge; or none.",
             EVENT_ID,
         ),
-        "time": said(TIME, "When this bridge observed it.", AT),
-        "datacontenttype": said(
+        "time": field(TIME, "When this bridge observed it.", AT),
+        "datacontenttype": field(
             {"const": "application/json"}, "The format of data.", "application/json"
         ),
-        "dataschema": said(
+        "dataschema": field(
             {"const": of_schema}, "The name of data's schema.", of_schema
         ),
-        "eventtype": said(TEXT, "The EventType, for filters.", "Reboot"),
-        "eventsource": said(TEXT, "The EventSource, for filters.", "Platform"),
-        "eventstatus": said(TEXT, "The EventStatus, for filters.", "Scheduled"),
-        "correlationid": said(TEXT, "The EventId.", EVENT_ID),
-        "severitytext": said(
+        "eventtype": field(TEXT, "The EventType, for filters.", "Reboot"),
+        "eventsource": field(TEXT, "The EventSource, for filters.", "Platform"),
+        "eventstatus": field(TEXT, "The EventStatus, for filters.", "Scheduled"),
+        "correlationid": field(TEXT, "The EventId.", EVENT_ID),
+        "severitytext": field(
             {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", "ERROR"
         ),
-        "severitynumber": said(
+        "severitynumber": field(
             {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", 17
         ),
-        "traceparent": said(
+        "traceparent": field(
             {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
             "W3C Trace Context: one trace for each EventId, one span for each event.",
             "00-602d9444d2cd49c786248643e7171297-0f4c0bd2b5b7d7ce-01",
         ),
-        "sebridgetest": said({"const": "true"}, "This is a test event.", "true"),
-        "data": said(ref(data["title"]), "The details.", _example(data)),
+        "sebridgetest": field({"const": "true"}, "This is a test event.", "true"),
+        "data": field(ref(data["title"]), "The details.", _example(data)),
     }
     seen = ("eventtype", "eventsource", "eventstatus", "correlationid")
     optional = ("subject", *seen, "traceparent", "sebridgetest")

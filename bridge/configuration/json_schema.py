@@ -127,10 +127,10 @@ def _docs(kind: type[Section]) -> dict[str, Json]:
     A sink with the keys of a Service Bus namespace gets their descriptions, too.
     """
     names = {field.name for field in msgspec.structs.fields(kind)}
-    lent = {field.name for field in msgspec.structs.fields(NamespaceConfig)}
-    lenders = [NamespaceConfig] if lent <= names else []
+    of_namespace = {field.name for field in msgspec.structs.fields(NamespaceConfig)}
+    more = [NamespaceConfig] if of_namespace <= names else []
     found: dict[str, Json] = {}
-    for owner in (*reversed(kind.__mro__), *lenders):
+    for owner in (*reversed(kind.__mro__), *more):
         text = inspect.cleandoc(owner.__dict__.get("__doc__") or "")
         _, _, attributes = text.partition("\nAttributes:\n")
         for name, words in _ATTRIBUTE.findall(attributes):

@@ -1,4 +1,4 @@
-"""Find what is allowed in a configuration but probably a mistake, and its secrets."""
+"""Find probable mistakes in a valid configuration, and all of its secrets."""
 
 from collections.abc import Iterator, Sequence
 
@@ -57,7 +57,7 @@ def _limits(
 
 
 def odd_rules(approvals: ApprovalsConfig) -> Iterator[str]:
-    """Yield a warning for rules that fit every event, and for those never reached."""
+    """Yield a warning for a rule that fits every event, and for unreachable rules."""
     rules = approvals.rules
     last = catch_all(rules)
     for index, rule in enumerate(rules[last:], start=last):
@@ -133,7 +133,7 @@ def odd_replies(
 def hidden_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
     """Yield a warning for each sink to Service Bus that leaves outcomes out.
 
-    A hub that reads there learns what became of an approval from these alone.
+    A hub that reads this entity learns the result of an approval only from outcomes.
     """
     for sink in sinks:
         route = sink.route
@@ -152,21 +152,21 @@ def hidden_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
 
 
 def own_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
-    """Yield a note for each sink to Service Bus that tells of this VM's events alone.
+    """Yield a note for each sink to Service Bus that gets only the events of this VM.
 
-    Where VMs share a session, one may take an approval for the event of another.
+    If VMs share a session, a VM may receive an approval for an event of another VM.
     """
     for sink in sinks:
         if sink.target is not None and sink.route.scope == "own":
             yield (
                 f"sinks.{sink.name}.when.scope: outcomes of approvals that this VM "
-                "takes for events of other VMs are not sent there, so that a hub "
-                "does not learn of them"
+                "receives for events of other VMs are not sent there, so a hub does "
+                "not learn of them"
             )
 
 
-def taken_for_granted(approvals: ApprovalsConfig) -> Iterator[str]:
-    """Yield what the bridge assumes about the approval entity and cannot check."""
+def assumptions(approvals: ApprovalsConfig) -> Iterator[str]:
+    """Yield the assumptions about the approval entity that the bridge cannot check."""
     entity = approvals.queue or f"{approvals.topic}/{approvals.subscription}"
     yield (
         f"approvals.max_delivery_count: the bridge assumes that {entity} has "

@@ -78,10 +78,10 @@ def _refuse_empty(root: Mapping[str, object], reader: Reader) -> None:
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """Read what a command needs that only shows what a forwarder has done.
+    """Read the settings for a command that only shows what a forwarder has done.
 
-    Sinks and approvals are not read: a person at a shell cannot read the secrets of
-    the service.
+    Sinks and approvals are not read, because they may need secrets, which a person at
+    a shell cannot read.
 
     Returns:
         The settings, and the names of the sinks.
@@ -97,7 +97,7 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
 
 
 def load_state(path: Path, environ: Mapping[str, str]) -> StateConfig:
-    """Read where the state file is, and nothing else.
+    """Read only the section ``[state]``, which says where the state file is.
 
     Raises:
         ConfigError: holds every fault with its place.
@@ -111,7 +111,7 @@ def load_state(path: Path, environ: Mapping[str, str]) -> StateConfig:
 def load_routes(
     path: Path, environ: Mapping[str, str]
 ) -> tuple[Settings, dict[str, Route]]:
-    """Read what decides which sink gets which event; no secret is needed.
+    """Read the routes, which decide which sink gets which event; needs no secret.
 
     Only ``name``, ``type`` and ``when`` of the sinks are read, and of the other tables
     only ``[events]``, ``[identity]`` and ``[state]``.
@@ -148,9 +148,10 @@ def _routes(tables: object, reader: Reader) -> Iterator[tuple[str, Route]]:
 def load_for_sink(
     path: Path, environ: Mapping[str, str], name: str
 ) -> tuple[Config, list[tuple[str, str]]]:
-    """Read what is needed to render for one sink; missing secrets are replaced.
+    """Read the configuration for rendering an event; missing secrets are replaced.
 
-    It reads this sink, and ``[approvals]``, ``[events]``, ``[identity]``, ``[state]``.
+    Only this sink and ``[approvals]``, ``[events]``, ``[identity]`` and ``[state]`` are
+    read.
 
     Returns:
         The configuration with this sink alone, and for each missing secret its place
@@ -167,10 +168,10 @@ def load_for_sink(
         raise ConfigError(reader.faults)
     stand_ins = StandIns(dict(environ))
     kept = {
-        key: stand_ins.lent(root[key], key)
+        key: stand_ins.replaced(root[key], key)
         for key in root.keys() & {"approvals", "events", "identity", "state"}
     }
-    kept["sinks"] = [stand_ins.lent(tables[upper(name)], f"sinks.{name}")]
+    kept["sinks"] = [stand_ins.replaced(tables[upper(name)], f"sinks.{name}")]
     reader.environ = stand_ins.environ
     return _config(kept, reader, is_whole=False), stand_ins.missing
 
@@ -178,10 +179,10 @@ def load_for_sink(
 def load_for_approver(
     path: Path, environ: Mapping[str, str]
 ) -> tuple[Config, list[Entity]]:
-    """Read what an approver needs: events, identity and approvals.
+    """Read the sections that an approver needs: events, identity and approvals.
 
-    An approver may have the forwarder's file, but not the secrets of its sinks. So the
-    only other thing that is read is where the sinks send to.
+    An approver may have the forwarder's file, but not the secrets of its sinks. So only
+    the entities that the sinks send to are read besides these sections.
 
     Returns:
         The configuration, and the Service Bus entities that sinks send to.
@@ -247,9 +248,10 @@ def _config(
 
 
 def _refuse_needy(sinks: tuple[SinkConfig, ...], what: str, reader: Reader) -> None:
+    """Record a fault for each sink with a key that works only with approvals."""
     for sink in sinks:
-        if needy := sink.needs_approvals:
-            reader.fault(f"sinks.{sink.name}.{needy}", what)
+        if key := sink.needs_approvals:
+            reader.fault(f"sinks.{sink.name}.{key}", what)
 
 
 def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
@@ -260,7 +262,7 @@ def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
 
 
 def read_sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
-    """Read ``[[sinks]]``; each fault is noted, with its place."""
+    """Read ``[[sinks]]``; record each fault with its place."""
     if not isinstance(tables, list):
         reader.fault("sinks", _NO_SINKS)
         return ()

@@ -45,14 +45,14 @@ IMDS_MEANINGS = {
 }
 
 
-def said(schema: Json, description: str, *examples: object) -> Json:
-    """Return a schema with its description and examples."""
+def field(schema: Json, description: str, *examples: object) -> Json:
+    """Return the schema of a field, with its description and examples."""
     return {"description": description, **schema, "examples": list(examples)}
 
 
-LINK = said(
+LINK = field(
     {"type": "string", "format": "uri"},
-    "Where people read about it: events.link, or the page of the hub.",
+    "The page about the event: events.link, or the page of the hub.",
     f"https://maintenance.contoso.com/events/{EVENT_ID}",
 )
 

@@ -1,7 +1,7 @@
 """Placeholders for secrets that cannot be read here.
 
 A person at a shell, or a build server, cannot read the secrets of the service. A dry
-run (``sebridge render``) hardly needs them.
+run (``sebridge render``) works with placeholders in their place.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _BY_KEY = {
     "url": f"https://{_HOST}",
     "webhook_url": f"https://{_HOST}",
 }
-# Files that only a connection needs; only the service may read them.
+# Files that are needed only for a connection, and that only the service may read.
 _FOR_TLS = frozenset({"ca_file", "client_certificate", "client_key"})
 _SHOWN = "<secret>"
 
@@ -38,22 +38,22 @@ class StandIns(Struct):
     environ: dict[str, str]
     missing: list[tuple[str, str]] = field(default_factory=list)
 
-    def lent(self, value: object, place: str, key: str = "") -> object:
+    def replaced(self, value: object, place: str, key: str = "") -> object:
         """Return a value of the configuration with its missing secrets replaced."""
         if isinstance(value, Mapping):
             return {
-                name: self.lent(part, f"{place}.{name}", name)
+                name: self.replaced(part, f"{place}.{name}", name)
                 for name, part in value.items()
                 if name not in _FOR_TLS
             }
         if isinstance(value, list):
             return [
-                self.lent(part, f"{place}[{index}]", key)
+                self.replaced(part, f"{place}[{index}]", key)
                 for index, part in enumerate(value)
             ]
-        return self._lent(value, place, key) if isinstance(value, str) else value
+        return self._replaced(value, place, key) if isinstance(value, str) else value
 
-    def _lent(self, reference: str, place: str, key: str) -> str:
+    def _replaced(self, reference: str, place: str, key: str) -> str:
         secret = Secret(reference, self.environ)
         if secret.is_literal:
             return reference

@@ -1,6 +1,7 @@
-"""The text of a first configuration file, from what the bridge is to do.
+"""Makes the text of a first configuration file from the user's choices.
 
-Pure, except that the result is validated: nothing is written here.
+Nothing is written here. ``refuse_faults`` reads the environment and the files of
+secrets; all other functions are pure.
 """
 
 import json
@@ -24,15 +25,15 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the bridge is to do; an empty text means: not this.
+    """The user's choices: what the bridge shall do. An empty text leaves a part out.
 
     Attributes:
         slack: a reference (``env:`` or ``file:``) to the incoming webhook of Slack.
         webhook: the URL that events are posted to, or a reference to it.
         servicebus: ``NAMESPACE/TOPIC``.
         command: the program that is run before an event, and again after it.
-        by_unit: whether root runs it as a hook: the service itself has not the rights
-            that a hook needs.
+        by_unit: whether root runs the command as a hook, because the service itself
+            does not have the rights that a hook needs.
         traffic: whether to answer the health probe of a load balancer.
     """
 
@@ -45,18 +46,18 @@ class Wishes:
 
     @property
     def hook(self) -> str | None:
-        """The name of the hook that root runs; None where it is no hook of root's."""
+        """The name of the hook that root runs; None if the service runs the command."""
         name = _file_of(self.command).partition(".")[0]
         return name if self.by_unit and _NAME.fullmatch(name) else None
 
     @property
     def has_no_secret(self) -> bool:
-        """Whether the file holds no secret; the path of a URL may hold one."""
+        """Whether the file holds no secret; the path of the URL may be a secret."""
         return not self.webhook or self.webhook.startswith(("env:", "file:"))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether nothing was chosen."""
         sinks = (self.slack, self.webhook, self.servicebus, self.command)
         return not (any(sinks) or self.traffic)
 

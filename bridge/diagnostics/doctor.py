@@ -53,9 +53,9 @@ _REFUSING_IMDS = (
     "does a proxy on this machine intercept requests to 169.254.169.254, or does this "
     "cloud not support imds.api_version?"
 )
-_NO_WAY = "check name resolution, routes and firewalls of this VM"
-_NO_WAY_TO_BUS = (
-    f'{_NO_WAY} (Service Bus: port 5671, or transport = "amqp-websocket" for 443)'
+_UNREACHABLE = "check name resolution, routes and firewalls of this VM"
+_BUS_UNREACHABLE = (
+    f'{_UNREACHABLE} (Service Bus: port 5671, or transport = "amqp-websocket" for 443)'
 )
 _UNPROVEN = "many services accept only POST"
 _NO_IDENTITY = (
@@ -78,40 +78,40 @@ async def examine(
 
     Args:
         config: the configuration of the forwarder.
-        clock: what time it is.
+        clock: the source of time.
         patience: seconds for each test; all tests but IMDS run at the same time.
     """
     daemon_threads.lend()
     me = Identity().overridden(config.identity)
-    visit = _Visit(config, clock, me, patience)
+    checks = _Checks(config, clock, me, patience)
     async with open_client(config.imds, clock, Metrics((), __version__)) as client:
         imds = [
-            await visit.tried("imds: instance metadata", visit.instance(client)),
-            await visit.tried(
-                "imds: scheduledevents", visit.document(client), slow=_SLOW
+            await checks.run("imds: instance metadata", checks.instance(client)),
+            await checks.run(
+                "imds: scheduledevents", checks.document(client), if_slow=_SLOW
             ),
-            *visit.noticed,
+            *checks.more_findings,
         ]
     try:
-        config = config.filled_in(visit.identity.expand)
+        config = config.filled_in(checks.identity.expand)
     except ConfigError as error:
         return [*imds, Finding(is_good=False, text=str(error))]
-    tries = [visit.tried("token", visit.token(one)) for one in tokens.uses(config)]
-    tries += [_tried_sink(visit, one) for one in config.sinks]
+    tries = [checks.run("token", checks.token(one)) for one in tokens.uses(config)]
+    tries += [_check_sink(checks, one) for one in config.sinks]
     if (approvals := config.approval_entity) is not None:
         tries += [
-            visit.tried(
+            checks.run(
                 "approvals",
-                visit.approvals(approvals, session),
-                no_way=_NO_WAY_TO_BUS,
+                checks.approvals(approvals, session),
+                if_unreachable=_BUS_UNREACHABLE,
             )
             for session in approvals.sessions or (None,)
         ]
         tries += [
-            visit.tried(
+            checks.run(
                 "approvals.reply_to",
-                visit.replies(approvals, entity),
-                no_way=_NO_WAY_TO_BUS,
+                checks.replies(approvals, entity),
+                if_unreachable=_BUS_UNREACHABLE,
             )
             for entity in approvals.reply_to
             if not set("*?[").intersection(entity)
@@ -119,12 +119,12 @@ async def examine(
     return [*imds, *await asyncio.gather(*tries)]
 
 
-async def _tried_sink(visit: "_Visit", sink: SinkConfig) -> Finding:
+async def _check_sink(checks: "_Checks", sink: SinkConfig) -> Finding:
     """Return the result of connecting to a sink, with advice."""
-    what, attempt = f"sinks.{sink.name}", visit.sink(sink)
-    no_way = _NO_WAY if sink.target is None else _NO_WAY_TO_BUS
+    what, attempt = f"sinks.{sink.name}", checks.sink(sink)
+    if_unreachable = _UNREACHABLE if sink.target is None else _BUS_UNREACHABLE
     try:
-        return await visit.tried(what, attempt, no_way=no_way)
+        return await checks.run(what, attempt, if_unreachable=if_unreachable)
     except UnprovenError as doubt:
         advice = (
             f"{doubt.advice or _UNPROVEN}{'' if doubt.advice else ':'} "
@@ -135,50 +135,50 @@ async def _tried_sink(visit: "_Visit", sink: SinkConfig) -> Finding:
         )
 
 
-def _advice(error: Exception, no_way: str) -> str:
+def _advice(error: Exception, if_unreachable: str) -> str:
     """Return advice that the error itself does not give; "" = none."""
     if isinstance(error, MetadataRefusedError):
         return _REFUSING_IMDS
     if isinstance(error, MetadataError):
         return _NO_IMDS
     reason = error.reason if isinstance(error, DeliveryError) else None
-    return no_way if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
+    return if_unreachable if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
 
 
 @dataclass(slots=True)
-class _Visit:
-    """One examination; each method is one test and returns what it found.
+class _Checks:
+    """The tests of one examination; each method is one test and returns its result.
 
     Attributes:
-        identity: what is known of this VM; ``instance`` adds to it.
+        identity: the identity of this VM, as far as known; ``instance`` completes it.
         patience: seconds for each test.
-        noticed: further findings, made during other tests.
+        more_findings: findings that tests made besides their own result.
     """
 
     config: Config
     clock: Clock
     identity: Identity
     patience: float
-    noticed: list[Finding] = field(default_factory=list)
+    more_findings: list[Finding] = field(default_factory=list)
 
-    async def tried(
+    async def run(
         self,
         what: str,
         attempt: Awaitable[str],
         *,
-        slow: str = "",
-        no_way: str = _NO_WAY,
+        if_slow: str = "",
+        if_unreachable: str = _UNREACHABLE,
     ) -> Finding:
-        """Return the result of a test with advice; a timeout is a result, too.
+        """Run a test; return its result with advice. A timeout is a failed test.
 
         Args:
             what: the name of the test.
-            attempt: returns what was found.
-            slow: the advice after a timeout; "" = ``no_way``.
-            no_way: the advice if there is no connection.
+            attempt: the test; returns the text of its result.
+            if_slow: the advice after a timeout; "" = ``if_unreachable``.
+            if_unreachable: the advice if there is no connection.
 
         Raises:
-            UnprovenError: a sink can be reached, but the test proves nothing more.
+            UnprovenError: the sink can be reached, but nothing more was proved.
         """
         try:
             with waiting_for(what):
@@ -187,9 +187,12 @@ class _Visit:
         except UnprovenError:
             raise
         except TimeoutError:
-            text, advice = f"no answer within {self.patience:g} s", slow or no_way
+            text, advice = (
+                f"no answer within {self.patience:g} s",
+                if_slow or if_unreachable,
+            )
         except (BridgeError, ValueError) as error:
-            text, advice = str(error), _advice(error, no_way)
+            text, advice = str(error), _advice(error, if_unreachable)
         return Finding(is_good=False, text=f"{what}: {text}", advice=advice)
 
     async def instance(self, client: MetadataClient) -> str:
@@ -203,7 +206,7 @@ class _Visit:
             return f"{error}; [identity] says {given.vm_name}"
         self.identity = Identity.from_metadata(compute).overridden(given)
         if _has_ephemeral_disk(compute):
-            self.noticed.append(
+            self.more_findings.append(
                 Finding(
                     is_good=True,
                     is_warning=True,
@@ -218,7 +221,7 @@ class _Visit:
         patience = self.config.imds.first_request_timeout
         before = self.clock.now()
         answer = await client.fetch(etag=None, timeout=patience)
-        self.noticed.append(compared(answer.date, before, self.clock.now()))
+        self.more_findings.append(compared(answer.date, before, self.clock.now()))
         return f"answers; events now: {len(parse(answer.body or b'').events)}"
 
     async def sink(self, config: SinkConfig) -> str:
@@ -229,7 +232,7 @@ class _Visit:
             return await config.reach(Resources(http=http, expand=self.identity.expand))
 
     async def token(self, use: TokenUse) -> str:
-        """Get a token; return its principal, which is the one that needs the roles."""
+        """Get a token; return its principal, to which roles must be assigned."""
         what = "" if use.scope == tokens.SERVICE_BUS else f" for {use.scope}"
         target = f"credential {use.credential}{what}"
         try:
@@ -273,13 +276,13 @@ class _Visit:
 
 
 def excused(source: ApprovalSource, error: ApprovalQueueError) -> str:
-    """Return why a failure to attach is not a fault.
+    """Return the text of a good result, if another bridge holds the entity.
 
-    The cause is read with the bridge's own rules, which look into the SDK's wrapping.
+    The SDK wraps errors, so the cause is examined by the same rules as in the bridge.
 
     Raises:
-        ApprovalQueueError: it is a fault.
-        DeliveryError: it is a fault of a known kind.
+        ApprovalQueueError: the failure to attach is a fault.
+        DeliveryError: the failure is a fault of a known kind.
     """
     if not isinstance(cause := error.__cause__, Exception):
         raise error
@@ -293,7 +296,7 @@ def excused(source: ApprovalSource, error: ApprovalQueueError) -> str:
 
 
 def compared(date: datetime | None, before: datetime, after: datetime) -> Finding:
-    """Return by how much the clock of this machine is wrong.
+    """Compare the clock of this machine with IMDS.
 
     Args:
         date: the Date header of an answer, in whole seconds; None without one.
@@ -317,7 +320,7 @@ def compared(date: datetime | None, before: datetime, after: datetime) -> Findin
 
 
 def _has_ephemeral_disk(compute: Mapping[str, object]) -> bool:
-    """Whether the OS disk is local to the host, and is lost when the host changes."""
+    """Whether the OS disk is ephemeral: it is lost if the VM moves to another host."""
     found: object = compute
     for key in ("storageProfile", "osDisk", "diffDiskSettings", "option"):
         found = found.get(key) if isinstance(found, Mapping) else None

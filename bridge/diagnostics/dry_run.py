@@ -97,7 +97,7 @@ async def _last_known(path: Path) -> Identity | None:
 async def _asked(
     config: Config, clock: Clock, patience: float
 ) -> tuple[Identity, str | None]:
-    """Ask instance metadata once; return also why the identity is not known."""
+    """Read instance metadata once; return also the reason if that failed."""
     try:
         async with (
             open_client(config.imds, clock, Metrics((), __version__)) as client,
@@ -172,7 +172,7 @@ async def send_test(
     Args:
         config: with the sinks that are sent to.
         event_type: of the event in IMDS.
-        clock: what time it is.
+        clock: the source of time.
         patience: seconds for instance metadata.
 
     Raises:
@@ -204,7 +204,7 @@ async def _sent(
                 http=http, expand=identity.expand, vm_id=identity.vm_id
             )
             opened = await stack.enter_async_context(sink.open(resources))
-            # From bytes, as the relay reads it from the outbox.
+            # Encode and decode the event, because the outbox does so, too.
             await opened.deliver(CloudEvent.from_json(event.to_json()))
     except (BridgeError, ValueError) as trouble:
         hints = [text for kind, text in _CONSEQUENCES if isinstance(trouble, kind)]
@@ -246,7 +246,7 @@ class ShownIdentity:
         return self.identity.expand(text)
 
     def note(self) -> str | None:
-        """Say which values are invented; None = none."""
+        """Return a text that names the invented values; None if there are none."""
         names = [f"{{{name}}}" for name in PLACEHOLDERS if name in self.unknown]
         if not names:
             return None
@@ -259,7 +259,7 @@ class ShownIdentity:
 
 
 async def preview(config: Config, sample: Sample, shown_as: ShownIdentity) -> Preview:
-    """Return what the one sink of ``config`` would send; nothing is connected.
+    """Return what the only sink of ``config`` would send; open no connection.
 
     Raises:
         DeliveryError: the event cannot be rendered for this sink.

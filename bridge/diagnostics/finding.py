@@ -1,4 +1,4 @@
-"""What one check of an installation found."""
+"""The result of one check of an installation."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     Attributes:
         is_good: False = the bridge cannot work like this.
         is_warning: the bridge can work, but this is probably a mistake.
-        advice: what to do about it; "" if the text says it, or nothing is to be done.
+        advice: what to do; "" if the text already says it, or nothing must be done.
     """
 
     is_good: bool

@@ -41,13 +41,13 @@ def _may_write(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the operating system says of this machine.
+    """Functions and files that describe this machine; tests replace them.
 
     Attributes:
-        mounts: the file that lists what is mounted; Linux only.
-        is_mount: whether something is mounted at a path.
-        free: how many bytes are free on the disk of a folder.
-        may_write: whether this user may read and write a path.
+        mounts: the file that lists the mounted file systems; Linux only.
+        is_mount: returns whether a file system is mounted at a path.
+        free: returns how many bytes are free on the disk of a folder.
+        may_write: returns whether this user may read and write a path.
         sqlite: the version of SQLite.
     """
 
@@ -72,8 +72,8 @@ def examine(
     Args:
         config: the configuration of the forwarder.
         environ: the environment.
-        answer: the status of a forwarder that runs with it; None if none runs.
-        host: what the operating system says.
+        answer: the status of the running forwarder; None if no forwarder runs.
+        host: describes this machine.
     """
     return [
         *state(config.state, host),
@@ -155,7 +155,7 @@ def _user() -> str:
 
 
 def _disk(path: Path, there: Path, host: Host) -> Iterator[Finding]:
-    """Warn of a disk that loses its content, or that SQLite cannot use."""
+    """Warn of a disk that loses its content, or on which SQLite does not work."""
     mount = there.resolve()
     while not host.is_mount(mount) and mount != mount.parent:
         mount = mount.parent
@@ -201,7 +201,7 @@ def port(config: HttpConfig, answer: Mapping[str, object] | None) -> Finding:
 
 
 def listening_fault(host: str, number: int) -> str | None:
-    """Return why a port cannot be listened on now; None: it is free."""
+    """Return why this process cannot listen on a port; None = the port is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, number), family=family)):
@@ -211,7 +211,7 @@ def listening_fault(host: str, number: int) -> str | None:
 
 
 def secrets(config: Config) -> Iterator[Finding]:
-    """Check the files of secrets; the configuration has read each of them already."""
+    """Check who may access the files of secrets; all of them could be read before."""
     found = list(config.secrets())
     if found:
         yield _good(f"secrets: {len(found)} can be read")
@@ -225,7 +225,7 @@ def secrets(config: Config) -> Iterator[Finding]:
 
 
 def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Say that the bridge does not use a proxy of the environment for IMDS."""
+    """Report a proxy of the environment, which the bridge does not use for IMDS."""
     names = {name.lower() for name, value in environ.items() if value}
     if found := [name for name in _PROXIES if name in names]:
         yield _good(
@@ -235,7 +235,7 @@ def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def versions(host: Host = HERE) -> Finding:
-    """List the versions that belong into a bug report."""
+    """List the versions that a bug report needs."""
     found = [f"bridge {__version__}", f"Python {sys.version.split()[0]}"]
     for package in _PACKAGES:
         try:

@@ -33,7 +33,7 @@ from bridge.traffic.config import TrafficConfig
 _PATIENCE = 2.0
 _RECENT = 10
 _KEYS = {"vm", "document", "imds", "sinks", "approvals"}
-_NOT_OURS = (
+_NO_ANSWER = (  # nothing answers at the port, or a program that is not a bridge
     aiohttp.ClientError,
     TimeoutError,
     OSError,
@@ -125,7 +125,7 @@ async def _stored(
 
 
 async def _traffic(config: Settings) -> dict[str, object]:
-    """Return what the probe answers; for a balancer, no answer means out."""
+    """Return the probe's answer; without an answer "out", as for a balancer."""
     if config.traffic is None:
         return {}
     answer = await probed(config.traffic)
@@ -140,9 +140,15 @@ async def probed(config: TrafficConfig) -> dict[str, object] | None:
 
 
 async def _asked(
-    url: str, headers: Mapping[str, str], taken: Container[int]
+    url: str, headers: Mapping[str, str], accepted: Container[int]
 ) -> dict[str, object] | None:
-    """Return the JSON object that a local bridge answers; None without one."""
+    """Request a URL of a local bridge; return the JSON object, or None.
+
+    Args:
+        url: the URL.
+        headers: the headers of the request.
+        accepted: the HTTP statuses that count as an answer.
+    """
     timeout = aiohttp.ClientTimeout(total=_PATIENCE)
     try:
         async with (
@@ -150,12 +156,12 @@ async def _asked(
             session.get(url, headers=headers, allow_redirects=False) as response,
         ):
             answer = msgspec.json.decode(await response.read(), type=dict[str, object])
-            return answer if response.status in taken else None
-    except _NOT_OURS:
+            return answer if response.status in accepted else None
+    except _NO_ANSWER:
         return None
 
 
 def _reachable(host: str) -> str:
-    """Return the host of a URL for a listening address."""
+    """Return the host for a URL that reaches a listening address from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
     return f"[{host}]" if ":" in host else host

@@ -16,10 +16,10 @@ _RESTART = "restart the forwarder: it runs with another [traffic], or without on
 
 
 async def examine(config: TrafficConfig | None, *, is_running: bool) -> list[Finding]:
-    """Send the probe as a balancer does; if there is no answer, say why.
+    """Request the probe as a balancer does; if nothing answers, find out why.
 
     Args:
-        config: ``[traffic]``; None: there is no probe to check.
+        config: ``[traffic]``; None = no probe is configured.
         is_running: whether the forwarder answers at its health port.
     """
     if config is None or config.address[1] == 0:
@@ -37,6 +37,6 @@ async def examine(config: TrafficConfig | None, *, is_running: bool) -> list[Fin
 
 
 def _says(answer: Mapping[str, object]) -> str:
-    """Return the answer of the probe, with its reason."""
+    """Return the probe's answer and its reason as text."""
     why = " ".join(str(answer[key]) for key in ("reason", "eventId") if answer.get(key))
     return f"says {answer['traffic']}" + (f" ({why})" if why else "")

@@ -2,8 +2,8 @@
 
     listening ──first connection──▶ load the HTTP server ──▶ it gets all connections
 
-Many forwarders never get a request. They save the memory of aiohttp's server and of the
-Prometheus client, a tenth of the process.
+Many forwarders never get a request. They do not load aiohttp's server and the
+Prometheus client, which would need a tenth of the memory of the process.
 """
 
 import asyncio
@@ -32,23 +32,26 @@ async def serve(config: HttpConfig, status_source: StatusSource) -> AsyncIterato
         yield
         return
     async with AsyncExitStack() as stack:
-        door = _Door(config, status_source, stack)
-        server = await _listen(door, config)
+        lazy_server = _LazyServer(config, status_source, stack)
+        server = await _listen(lazy_server, config)
         try:
             async with in_background(
-                door.answer, name="health port", clock=status_source.clock, may_end=True
+                lazy_server.answer,
+                name="health port",
+                clock=status_source.clock,
+                may_end=True,
             ):
                 yield
         finally:
             server.close()
-            door.close()
+            lazy_server.close()
 
 
-async def _listen(door: "_Door", config: HttpConfig) -> asyncio.Server:
+async def _listen(lazy_server: "_LazyServer", config: HttpConfig) -> asyncio.Server:
     host, port = config.address
     loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(door.protocol, host, port)
+        server = await loop.create_server(lazy_server.protocol, host, port)
     except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
         cause = getattr(error, "strerror", None) or "it is no address"
         text = f"http.listen: cannot listen on {config.listen}: {cause}"
@@ -62,8 +65,8 @@ def _addresses(server: asyncio.Server) -> list[str]:
     return [":".join(map(str, name[:2])) for name in names]
 
 
-class _Door(Struct):
-    """Passes connections to the HTTP server, as soon as that is loaded.
+class _LazyServer(Struct):
+    """Loads the HTTP server at the first connection, and passes connections to it.
 
     Attributes:
         stack: closes the server.
@@ -82,7 +85,7 @@ class _Door(Struct):
         return _Waiting(self) if self._make is None else self._make()
 
     async def answer(self) -> None:
-        """Load the server at the first connection, and pass it all that wait."""
+        """Load the server at the first connection; pass it all waiting connections."""
         await self._called.wait()
         # Only loaded at the first connection: it costs memory.
         from bridge.health.server import opened  # noqa: PLC0415 - see above
@@ -96,7 +99,7 @@ class _Door(Struct):
         self._waiting.clear()
 
     def enter(self, transport: asyncio.Transport) -> None:
-        """Let a connection wait for the server, or pass it on if that is loaded."""
+        """Pass a connection to the server; if that is not loaded yet, let it wait."""
         if self._is_closed:
             transport.abort()
         elif self._make is not None:
@@ -110,32 +113,32 @@ class _Door(Struct):
         self._waiting.pop(transport, None)
 
     def close(self) -> None:
-        """Close the connections that wait, and those that come later."""
+        """Abort the connections that wait, and all that come later."""
         self._is_closed = True
         for transport in tuple(self._waiting):
             transport.abort()
 
 
 def _give(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-    """Give a connection, of which nothing was read yet, another protocol."""
+    """Give another protocol to a connection of which nothing was read yet."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     transport.resume_reading()
 
 
 class _Waiting(asyncio.Protocol):
-    """A connection that waits until the server is loaded: nothing of it is read."""
+    """A connection that waits until the server is loaded; it reads no data."""
 
-    def __init__(self, door: _Door) -> None:
-        self._door = door
+    def __init__(self, lazy_server: _LazyServer) -> None:
+        self._lazy_server = lazy_server
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy  # nosec B101
         self._transport = transport
         transport.pause_reading()
-        self._door.enter(transport)
+        self._lazy_server.enter(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         if self._transport is not None:
-            self._door.leave(self._transport)
+            self._lazy_server.leave(self._transport)

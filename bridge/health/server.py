@@ -4,8 +4,8 @@ A foreign web page can make a browser on this machine send requests here, under 
 name that resolves to 127.0.0.1 (DNS rebinding). So without a token, the Host header
 must be localhost or a loopback address. ``/readyz`` answers every request, because a
 probe has neither token nor host name. But a client that may not read ``/status`` gets
-only the kinds of missing things, without names of entities, sessions or sinks. Any
-local process can open many connections, so their number is limited.
+only the kind of each cause, without names of entities, sessions or sinks. Any local
+process can open many connections, so their number is limited.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _OPEN_PATHS = {"/livez", "/readyz"}
 _MOST_CONNECTIONS = 32
 _SHUTDOWN_SECONDS = 1.0  # for responses in progress; a client may never read one
-_NOT_MEANT = "without http.token, only localhost and loopback addresses are answered\n"
+_WRONG_HOST = "without http.token, only localhost and loopback addresses are answered\n"
 
 
 @asynccontextmanager
@@ -56,7 +56,7 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
     ) -> web.StreamResponse:
         if request.path not in _OPEN_PATHS:
             if not _is_meant(config, request):
-                return web.Response(status=421, text=_NOT_MEANT)
+                return web.Response(status=421, text=_WRONG_HOST)
             if not _is_allowed(config, request):
                 return _refusal(request)
         return await handler(request)
@@ -132,8 +132,8 @@ def _is_meant(config: HttpConfig, request: web.Request) -> bool:
 def _may_see_details(config: HttpConfig, request: web.Request) -> bool:
     """Return whether a client may read ``/status``.
 
-    Most probes send no token. For those, the file of the token is not read, so that no
-    warning is logged.
+    Most probes send no token. For a request without a token, the file of the token is
+    not read, because a warning would be logged if the file is missing.
     """
     if config.token is not None and "Authorization" not in request.headers:
         return False

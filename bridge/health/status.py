@@ -24,9 +24,9 @@ _NOT_SHOWN = {"output", "reporter", "truncated"}
 
 
 class Missing(StrEnum):
-    """The kinds of things that may be missing, or need attention.
+    """The kinds of the texts in ``/readyz``: causes of unreadiness, and notes.
 
-    A text about such a thing begins with its kind, followed by a colon or a dot.
+    Each text begins with its kind, followed by a colon or a dot.
     """
 
     STARTING = "starting"
@@ -48,7 +48,7 @@ class Receiver(Protocol):
 
     @property
     def stands_by(self) -> bool:
-        """Whether another bridge serves the session, and this one is ready for it."""
+        """Whether another bridge serves the session, and this bridge can take over."""
         ...
 
     @property
@@ -139,7 +139,7 @@ class StatusSource(Struct):
         return self.outbox is None or self.outbox.database.is_answering
 
     def missing(self) -> list[str]:
-        """Return what is missing for the bridge to do its work; empty = ready."""
+        """Return why the bridge is not ready: a text for each cause; empty = ready."""
         if (
             self.outbox is None
             or self.poller is None
@@ -169,7 +169,7 @@ class StatusSource(Struct):
         return found
 
     def notes(self) -> list[str]:
-        """Return what is worth a note although the bridge is ready, as parked sinks."""
+        """Return notes that do not affect readiness, such as parked sinks."""
         standing = {} if self.rotation is None else self.rotation.shown()
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)

@@ -14,8 +14,8 @@ class Cell:
     Attributes:
         text: the text at the time of the status.
         mood: whether the value is good or bad news; "" = neither.
-        moment: the time to which, or from which, ``text`` counts; None if it does not
-            count.
+        moment: the time until which, or since which, ``text`` gives the duration; None
+            if ``text`` is not a duration.
     """
 
     text: str

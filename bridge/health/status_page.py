@@ -58,8 +58,8 @@ function span(s) {
 function tick() {
   for (const time of document.querySelectorAll("time")) {
     const left = (Date.parse(time.dateTime) - Date.now() - ahead) / 1000;
-    const told = span(Math.floor(Math.abs(left)));
-    time.textContent = left > 0 ? `in ${told}` : `${told} ago`;
+    const duration = span(Math.floor(Math.abs(left)));
+    time.textContent = left > 0 ? `in ${duration}` : `${duration} ago`;
   }
 }
 tick();

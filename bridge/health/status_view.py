@@ -21,10 +21,10 @@ from bridge.health.status_times import countdown, span
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
 _LONG = 120  # seconds: a notice is shown if a delivery waits longer
-_NOBODY_ANSWERS = "No forwarder answers. This is what its state file knows."
+_NOBODY_ANSWERS = "No forwarder answers. This is the content of its state file."
 _NOT_ASKED = (
-    "http.listen is off, so it is not known whether the forwarder runs. This is what "
-    "its state file knows."
+    "http.listen is off, so it is not known whether the forwarder runs. This is the "
+    "content of its state file."
 )
 _QUIET_STATES = {
     "starting": "The bridge is starting: it asks IMDS who this VM is.",
@@ -38,7 +38,7 @@ _READY = Cell("Ready.", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """All that is shown of a status.
+    """The parts of the status that the page and the shell show.
 
     Attributes:
         title: how many events there are, and on which VM.
@@ -54,7 +54,7 @@ class Overview:
 
 
 def overview(status: Mapping[str, object], now: datetime) -> Overview:
-    """Return what to show of the JSON of ``/status``."""
+    """Make the overview from the JSON of ``/status``."""
     events = _objects(_object(status, "document"), "events")
     vm = _object(status, "vm")
     return Overview(
@@ -260,7 +260,7 @@ def _receivers(status: Mapping[str, object], now: datetime) -> Table:
         ),
         empty="Nothing is received."
         if "receivers" in status
-        else "Only a forwarder that runs knows.",
+        else "Only a running forwarder can report this.",
     )
 
 
@@ -305,7 +305,7 @@ def _approved(outcome: Mapping[str, object]) -> str:
     return f"{kind} {_text(outcome, 'eventId')}".strip()
 
 
-_FATES: Mapping[str, Mood] = {"succeeded": "good", "failed": "bad"}
+_COMMAND_MOODS: Mapping[str, Mood] = {"succeeded": "good", "failed": "bad"}
 
 
 def _commands(status: Mapping[str, object], now: datetime) -> Iterator[Table]:
@@ -328,7 +328,7 @@ def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
         _since(_text(one, "observedAt"), now),
         Cell(_text(one, "sink")),
         Cell(_text(one, "action")),
-        Cell(outcome, _FATES.get(outcome, "warning")),
+        Cell(outcome, _COMMAND_MOODS.get(outcome, "warning")),
         Cell(f"{_text(event, 'EventType')} {_text(event, 'EventId')}".strip()),
         Cell(took if one.get("attempts") else ""),
         Cell(_text(one, "reason")),

@@ -1,1 +1,1 @@
-"""The hub: one view and one hand for a fleet of bridges."""
+"""The hub: shows a fleet of bridges, and sends people's decisions to them."""

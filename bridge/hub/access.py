@@ -1,11 +1,12 @@
-"""Who asks, and whether they may. Pure.
+"""Identifies the person who sends a request, and checks their permissions. Pure.
 
-    loopback    everybody is "local": only loopback names, and nothing that a proxy adds
+    loopback    everybody is "local"; Host must be loopback, without headers of a proxy
     easy-auth   X-MS-CLIENT-PRINCIPAL, from a trusted proxy
     header      the user header, from a trusted proxy
 
-An identity that anybody else claims, that comes twice, or in a spelling that servers
-take for another, is an attempt: 400. None at all is 401.
+An identity header counts as forged if it comes from another peer, occurs twice, or has
+an underscore (some servers take it for a hyphen): the answer is 400. A request without
+an identity gets 401.
 
 Source: learn.microsoft.com/azure/app-service/configure-authentication-user-identities
 """
@@ -24,7 +25,7 @@ from bridge.hub.access_config import LOCAL, AccessConfig, is_named, network
 from bridge.hub.facts import table, text
 
 _PRINCIPAL = "x-ms-client-principal"
-_PROXYS = ("forwarded", "x-forwarded-", _PRINCIPAL, "x-ms-token-")
+_PROXY_HEADERS = ("forwarded", "x-forwarded-", _PRINCIPAL, "x-ms-token-")
 _CLAIMS = "http://schemas.microsoft.com/identity/claims/"
 _OID = ("oid", f"{_CLAIMS}objectidentifier")
 _TID = ("tid", f"{_CLAIMS}tenantid")
@@ -36,13 +37,13 @@ Headers = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Who asks.
+    """The person who sends a request.
 
     Attributes:
         id: "local", tenant id/object id, or the value of the user header.
-        name: as a person reads it.
-        roles: app roles alone.
-        is_application: whether no human being has signed in.
+        name: the name to display.
+        roles: the app roles.
+        is_application: whether an application has signed in, not a human being.
         may_view: whether they may look.
         may_decide: whether they may decide.
     """
@@ -57,20 +58,20 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why somebody is not answered."""
+    """The HTTP status and the reason of a refused request."""
 
     status: int
     words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is known of a request before its path is looked at.
+class RequestInfo:
+    """The parts of a request that identify its sender.
 
     Attributes:
         peer: the address of the TCP peer.
-        host: the Host header; None where there is none.
-        headers: all of them, as they came, in order.
+        host: the Host header; None = there is none.
+        headers: all headers, unchanged and in order.
     """
 
     peer: str
@@ -82,14 +83,14 @@ class Asked:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
-def who_asks(config: AccessConfig, asked: Asked) -> Person | Refusal:
-    """Say who asks, or why they are not answered."""
+def identify(config: AccessConfig, request: RequestInfo) -> Person | Refusal:
+    """Return the person who sends a request, or why the request is refused."""
     if config.mode == "loopback":
-        return _local(config, asked)
+        return _local(config, request)
     wanted = _PRINCIPAL if config.mode == "easy-auth" else config.user_header.lower()
-    if what := _forged(config, asked, wanted):
+    if what := _identity_fault(config, request, wanted):
         return Refusal(status=400, words=what)
-    values = asked.values(wanted)
+    values = request.values(wanted)
     if not values or not values[0].strip():
         return Refusal(status=401, words="nobody is signed in")
     if config.mode == "easy-auth":
@@ -98,42 +99,47 @@ def who_asks(config: AccessConfig, asked: Asked) -> Person | Refusal:
     return _allowed(config, Person(id=name, name=name))
 
 
-def _local(config: AccessConfig, asked: Asked) -> Person | Refusal:
-    if not is_meant(asked.host):
+def _local(config: AccessConfig, request: RequestInfo) -> Person | Refusal:
+    if not is_this_machine(request.host):
         words = "only localhost and loopback addresses are answered"
         return Refusal(status=421, words=words)
-    names = {name.lower().replace("_", "-") for name, _ in asked.headers}
-    if any(name.startswith(_PROXYS) for name in names):
+    names = {name.lower().replace("_", "-") for name, _ in request.headers}
+    if any(name.startswith(_PROXY_HEADERS) for name in names):
         words = "loopback mode is for no proxy: its headers are refused"
         return Refusal(status=400, words=words)
     return _allowed(config, Person(id=LOCAL, name=LOCAL))
 
 
-def is_meant(host: str | None) -> bool:
-    """Whether a Host header names this machine: no browser leaves it out."""
+def is_this_machine(host: str | None) -> bool:
+    """Whether a Host header names this machine; a request without one is accepted.
+
+    Browsers always send Host, so a page of another site cannot leave it out.
+    """
     if host is None:
         return True
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return is_loopback(name)
 
 
-def _forged(config: AccessConfig, asked: Asked, wanted: str) -> str | None:
-    """Return why an identity is not believed; None = it may be, or there is none."""
+def _identity_fault(
+    config: AccessConfig, request: RequestInfo, wanted: str
+) -> str | None:
+    """Return why an identity header is refused; None = it is valid, or missing."""
     ours = (_PRINCIPAL, wanted)
-    for name, _ in asked.headers:
+    for name, _ in request.headers:
         spelt = name.lower().replace("_", "-")
         is_identity = spelt.startswith(ours)
         if is_identity and "_" in name:
             return "an identity header has an underscore"
-        if is_identity and not is_trusted(config, asked.peer):
+        if is_identity and not is_trusted(config, request.peer):
             return "an identity header comes from no trusted proxy"
-    if len(asked.values(wanted)) > 1:
+    if len(request.values(wanted)) > 1:
         return "the identity header comes twice"
     return None
 
 
 def is_trusted(config: AccessConfig, peer: str) -> bool:
-    """Whether an address is one of a proxy that is believed."""
+    """Whether an address belongs to a trusted proxy."""
     try:
         address = ipaddress.ip_address(peer)
     except ValueError:
@@ -144,7 +150,7 @@ def is_trusted(config: AccessConfig, peer: str) -> bool:
 
 
 def _principal(config: AccessConfig, value: str) -> Person | Refusal:
-    """Read what Easy Auth says of whoever has signed in."""
+    """Parse X-MS-CLIENT-PRINCIPAL of Easy Auth."""
     try:
         claims = table(orjson.loads(base64.b64decode(value, validate=True)))
     except (binascii.Error, ValueError):
@@ -152,8 +158,11 @@ def _principal(config: AccessConfig, value: str) -> Person | Refusal:
     listed = claims.get("claims")
     found: dict[str, list[str]] = {}
     for claim in listed if isinstance(listed, list) else ():
-        kind, said = text(table(claim).get("typ")), text(table(claim).get("val"))
-        found.setdefault(kind, []).append(said)
+        kind, content = (
+            text(table(claim).get("typ")),
+            text(table(claim).get("val")),
+        )
+        found.setdefault(kind, []).append(content)
     tenant, oid = _first(found, _TID), _first(found, _OID)
     if not tenant or not oid:
         return Refusal(status=401, words="the identity names no tenant and object id")
@@ -172,7 +181,7 @@ def _first(found: Mapping[str, list[str]], keys: Sequence[str]) -> str:
 
 
 def _is_application(found: Mapping[str, list[str]]) -> bool:
-    """Whether a token was had by a client secret or certificate, for nobody.
+    """Whether an application got the token by its own secret, for no user.
 
     Source: learn.microsoft.com/entra/identity-platform/access-token-claims-reference
     """
@@ -184,7 +193,7 @@ def _is_application(found: Mapping[str, list[str]]) -> bool:
 
 
 def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
-    """Add what a person may; 403 where they may not even look."""
+    """Add the permissions of a person; refuse with 403 if they may not look."""
     named = [one.lower() if "/" in one else one for one in config.approvers]
     may_decide = is_named(person.id, person.roles, named)
     viewers = [one.lower() if "/" in one else one for one in config.viewers]
@@ -201,16 +210,16 @@ def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
 
 
 def origin_fault(origin: str | None, public_url: str, host: str | None) -> str | None:
-    """Return why a browser may not post from there; None = it may.
+    """Return why a POST from an Origin is refused; None = it is accepted.
 
     Args:
-        origin: the Origin header; None where there is none, as of a program.
-        public_url: how people reach the hub; "" = by the address it listens on.
+        origin: the Origin header; None = there is none, as from a program.
+        public_url: the URL of the hub for people; "" = the address it listens on.
         host: the Host header.
     """
     if origin is None:
         return None
     allowed = public_url or f"http://{host}"
     if origin.lower() != allowed.lower().rstrip("/"):
-        return "this page may not decide here: the Origin is another"
+        return "this page may not decide here: it has another Origin"
     return None

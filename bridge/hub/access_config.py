@@ -1,4 +1,4 @@
-"""``[hub.access]``: who may look, who may decide, and how many it takes."""
+"""``[hub.access]``: who may look, who may decide, and how many people must agree."""
 
 import ipaddress
 import re
@@ -7,7 +7,7 @@ from typing import Literal
 
 from bridge.foundation.sections import Section
 
-LOCAL = "local"  # the one person of loopback mode
+LOCAL = "local"  # the only person in loopback mode
 ANYBODY = "*"
 _ROLE = "role:"
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
@@ -15,14 +15,15 @@ _MOST_PERSONS = 10
 
 
 class AccessRule(Section, frozen=True, kw_only=True):
-    """One of ``[[hub.access.rules]]``: the first one that fits says how many it takes.
+    """One of ``[[hub.access.rules]]``. The first rule that matches an event applies.
 
     Attributes:
-        event_types: the types that it fits; [] is all. A type that is not documented
-            takes the largest persons of all rules. Example: ``["Redeploy"]``.
-        resource_groups: the resource groups that it fits: all machines of the event
-            must be in one of them; [] is all. Example: ``["web"]``.
-        persons: so many different people must approve.
+        event_types: the event types that the rule matches; [] is all. An event of an
+            undocumented type needs the largest persons of all rules. Example:
+            ``["Redeploy"]``.
+        resource_groups: the resource groups that the rule matches: all machines of the
+            event must be in one of them; [] is all. Example: ``["web"]``.
+        persons: how many different people must approve.
     """
 
     event_types: tuple[str, ...] = ()
@@ -30,7 +31,7 @@ class AccessRule(Section, frozen=True, kw_only=True):
     persons: int = 1
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check that the number can be had."""
+        """Check the number of people."""
         if not 1 <= self.persons <= _MOST_PERSONS:
             yield "persons", f"must be 1 to {_MOST_PERSONS}"
 
@@ -39,18 +40,19 @@ class AccessConfig(Section, frozen=True, kw_only=True):
     """``[hub.access]``: who may look, and who may decide.
 
     Attributes:
-        mode: "loopback" takes whoever is on this machine for "local"; "easy-auth" reads
-            X-MS-CLIENT-PRINCIPAL; "header" reads user_header of a proxy.
-        user_header: of mode "header": where the proxy writes who it is. Example:
+        mode: how people are identified: in mode "loopback" everybody on this machine is
+            "local"; "easy-auth" reads X-MS-CLIENT-PRINCIPAL; "header" reads
+            user_header, which a proxy sets.
+        user_header: the header with the person's name, in mode "header". Example:
             ``"X-Forwarded-Email"``.
         trusted_proxies: the addresses or networks of the proxies whose identity headers
-            are believed. Example: ``["10.0.0.0/24"]``.
-        viewers: who may look: "*" is anybody who is signed in. Example:
+            are accepted. Example: ``["10.0.0.0/24"]``.
+        viewers: who may look: "*" is everybody who is signed in. Example:
             ``["*"]``.
         approvers: who may decide: "local", "role:NAME", tenant id/object id, or the
             value of user_header; [] is nobody. Example: ``["role:operators"]``.
-        rules: how many it takes; where none fits: one. Example: ``[{"event_types":
-            ["Redeploy"], "persons": 2}]``.
+        rules: how many people must approve an event; if no rule matches, one person.
+            Example: ``[{"event_types": ["Redeploy"], "persons": 2}]``.
     """
 
     mode: Literal["loopback", "easy-auth", "header"] = "loopback"
@@ -62,11 +64,11 @@ class AccessConfig(Section, frozen=True, kw_only=True):
 
     @property
     def most_persons(self) -> int:
-        """The largest number of people that any rule asks for."""
+        """The largest number of people that a rule requires."""
         return max((rule.persons for rule in self.rules), default=1)
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check that nobody is left in, or out, by a slip."""
+        """Check the names of people, the proxies, and the numbers of the rules."""
         yield from self._proxy_faults()
         if not _HEADER.fullmatch(self.user_header):
             yield "user_header", 'must be the name of a header: "X-Forwarded-Email"'
@@ -76,7 +78,7 @@ class AccessConfig(Section, frozen=True, kw_only=True):
                     yield f"{key}[{index}]", what, "mode"
         for index, rule in enumerate(self.rules):
             if self.mode == "loopback" and rule.persons > 1:
-                words = "loopback mode knows one person alone: it must be 1"
+                words = "loopback mode has only one person: it must be 1"
                 yield f"rules[{index}].persons", words, "mode"
 
     def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
@@ -91,20 +93,20 @@ class AccessConfig(Section, frozen=True, kw_only=True):
             yield "trusted_proxies", words
 
     def _person_fault(self, key: str, who: str) -> str | None:
-        """Return why nobody would ever be this person; None = somebody may be."""
+        """Return why an entry can never match a person; None = it can."""
         if not who.strip() or who == _ROLE:
             return "names nobody"
         if who == ANYBODY:
             return None if key == "viewers" else "must name people: anybody is too many"
         if (who == LOCAL) != (self.mode == "loopback"):
-            return f'"local" is who asks in loopback mode; this is {self.mode}'
+            return f'"local" is the person of loopback mode only; this is {self.mode}'
         if who.startswith(_ROLE) and self.mode == "header":
-            return 'mode "header" knows no roles'
+            return 'mode "header" has no roles'
         return None
 
 
 def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Return the network that a text names; None = it names none."""
+    """Parse an address or network; None = it is neither."""
     try:
         return ipaddress.ip_network(text)
     except ValueError:
@@ -112,6 +114,6 @@ def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 
 def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
-    """Whether a person, or one of his roles, is among those named."""
+    """Whether a list of names has a person, one of their roles, or "*"."""
     mine = {who, *(f"{_ROLE}{role}" for role in roles)}
     return ANYBODY in named or not mine.isdisjoint(named)

@@ -1,8 +1,8 @@
-"""Hands alarms on to the sinks of ``hub.toml``, by the same outbox as a forwarder's.
+"""Publishes alarms to the sinks of ``hub.toml``, through an outbox as in a forwarder.
 
-row of the store ──▶ outbox of this hub, committed ──▶ row marked ──▶ relay ──▶ sink
+row in the store ──▶ outbox of this hub, committed ──▶ row marked ──▶ relay ──▶ sink
 
-After a crash before the mark, a row is handed on again: an event comes twice then.
+After a crash before the mark, an alarm is published again: its event comes twice.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from bridge.foundation.errors import HubStoreError
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
-from bridge.hub.alarms import Surroundings, events_of
+from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.load import HubFile
 from bridge.hub.store import alarms
 from bridge.hub.store.store import Store
@@ -46,19 +46,19 @@ from bridge.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _EVERY = 5.0
-_TURN = 60.0  # seconds that the right to hand on is held
-_OLDEST = timedelta(days=1)  # an alarm of yesterday helps nobody
+_LEASE_SECONDS = 60.0  # only the hub with the lease publishes alarms
+_OLDEST = timedelta(days=1)  # older alarms are dropped: they are of no use
 _PREFIX = "sebridge"
-_OWN, _HOLDER = "(hub)", "holder"  # of no sink: none has such a name
+_OWN, _HOLDER = "(hub)", "holder"  # a key in the state file; no sink has such a name
 
 
 @dataclass(slots=True)
-class Handing:
-    """Hands alarms on to the outbox until asked to stop.
+class AlarmPublisher:
+    """Publishes alarms to the outbox until asked to stop.
 
     Attributes:
-        context: what all events of this hub share.
-        holder: this hub, among those on one store.
+        context: the prefix, source and version in all events of this hub.
+        holder: the id of this hub, among several hubs on one store.
     """
 
     store: Store
@@ -70,7 +70,7 @@ class Handing:
     name: str = "alarms"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Hand on what waits, again and again."""
+        """Publish waiting alarms, again and again."""
         while not stop.is_set():
             try:
                 await self.step()
@@ -79,7 +79,7 @@ class Handing:
             await self.clock.wait(stop, _EVERY)
 
     async def step(self) -> int:
-        """Hand on what waits now; return how many alarms it was.
+        """Publish the waiting alarms; returns how many.
 
         Raises:
             HubStoreError: the store cannot be used now.
@@ -87,7 +87,7 @@ class Handing:
         """
         now = self.clock.now()
         is_ours = await self.store.write(
-            lambda c: alarms.take_turn(c, self.holder, now, _TURN)
+            lambda c: alarms.take_lease(c, self.holder, now, _LEASE_SECONDS)
         )
         if not is_ours:
             return 0
@@ -97,20 +97,20 @@ class Handing:
         if not rows:
             return 0
         fresh = [row for row in rows if now - row.time < _OLDEST]
-        around = Surroundings(
+        shared = AlarmContext(
             context=self.context, public_url=self.public_url, silent=silent
         )
         if fresh:
-            events = events_of(fresh, around, now)
+            events = events_of(fresh, shared, now)
             await self.outbox.commit(events, now=now.timestamp())
         ids = [row.id for row in rows]
-        await self.store.write(lambda c: alarms.mark_handed(c, ids, now))
+        await self.store.write(lambda c: alarms.mark_published(c, ids, now))
         return len(fresh)
 
 
 @dataclass(frozen=True, slots=True)
 class _NoDocument:
-    """What a hub knows of the document of a VM: it has none."""
+    """Stands for the observer, which a hub does not have: an empty watch."""
 
     watch: Watch = field(default_factory=Watch)
 
@@ -119,7 +119,7 @@ class _NoDocument:
 async def open_alarms(
     file: HubFile, store: Store, clock: Clock, metrics: Metrics
 ) -> AsyncIterator[list[Worker]]:
-    """Open the sinks; yields the workers that hand alarms on, none without sinks.
+    """Open the sinks; yields the workers that publish alarms, none without sinks.
 
     Raises:
         OutboxError: the state file cannot be used.
@@ -149,16 +149,18 @@ async def open_alarms(
             retention=file.state.retention,
             max_size=file.state.max_size,
         )
-        handing = Handing(store, outbox, clock, context_of(file), file.hub.public_url)
-        handing.holder = await _same_holder(SinkMemory(database, _OWN, clock))
-        yield [StateWatch(database), upkeep, *workers, handing]
+        publisher = AlarmPublisher(
+            store, outbox, clock, context_of(file), file.hub.public_url
+        )
+        publisher.holder = await _stored_holder(SinkMemory(database, _OWN, clock))
+        yield [StateWatch(database), upkeep, *workers, publisher]
 
 
-async def _same_holder(memory: SinkMemory) -> str:
-    """Return the name of this hub, the same in each of its lives.
+async def _stored_holder(memory: SinkMemory) -> str:
+    """Return the id of this hub, from the state file; the first time, create it.
 
-    So a hub that was killed has its turn again at once. Only one process at a time has
-    the state file that the name is in.
+    A hub that was killed and restarted has the same id, so it still holds its lease.
+    Only one process at a time uses the state file, so no other hub has this id.
     """
     known = await memory.recall(_HOLDER)
     holder = known.decode() if known else secrets.token_hex(8)
@@ -167,7 +169,7 @@ async def _same_holder(memory: SinkMemory) -> str:
 
 
 def context_of(file: HubFile) -> HubContext:
-    """Return what the events of this hub share."""
+    """Return the prefix, source, name and version in all events of this hub."""
     url, host = file.hub.public_url, socket.gethostname()
     return HubContext(
         prefix=_PREFIX,

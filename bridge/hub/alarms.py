@@ -1,7 +1,7 @@
-"""Puts alarms into words, and many of one kind into one event. Pure.
+"""Builds CloudEvents from alarms; alarms of one kind share an event. Pure.
 
-hub.bridge-silent, hub.bridge-back, hub.unreported   one event for all that wait
-hub.approval.*                                       one event for each
+hub.bridge-silent, hub.bridge-back, hub.unreported   one event for all waiting alarms
+hub.approval.*                                       one event for each alarm
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,12 +44,12 @@ _BAD = {"failed", "void"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What an alarm is told with.
+class AlarmContext:
+    """The values besides an alarm's own that its event needs.
 
     Attributes:
-        context: what all events of this hub share.
-        public_url: for links; "" = there are none.
+        context: the prefix, source and version in all events of this hub.
+        public_url: the start of links; "" = without links.
         silent: how many bridges are silent now.
     """
 
@@ -59,35 +59,35 @@ class Surroundings:
 
 
 def events_of(
-    rows: Sequence[AlarmRow], around: Surroundings, now: datetime
+    rows: Sequence[AlarmRow], shared: AlarmContext, now: datetime
 ) -> list[OutgoingEvent]:
-    """Return the events that tell of alarms."""
+    """Return the events for alarms."""
     groups: dict[str, list[AlarmRow]] = {}
     for row in rows:
         name = row.id if row.kind.startswith(_APPROVAL) else row.kind
         groups.setdefault(name, []).append(row)
     return [
-        from_alarm(around.context, _alarm(group, around), now)
+        from_alarm(shared.context, _alarm(group, shared), now)
         for group in groups.values()
     ]
 
 
-def _alarm(group: Sequence[AlarmRow], around: Surroundings) -> Alarm:
+def _alarm(group: Sequence[AlarmRow], shared: AlarmContext) -> Alarm:
     what = group[0].kind.removeprefix(_FAMILY)
     if group[0].kind.startswith(_APPROVAL):
-        return _of_approval(what, group[0], around)
+        return _of_approval(what, group[0], shared)
     shown = [row.data for row in group[:_MOST_NAMES]]
     page = "/" if what == UNREPORTED else "/bridges"
     more: dict[str, object] = {"count": len(group), _LISTS[what]: shown}
     if what != UNREPORTED:
-        more["stillSilent"] = around.silent
+        more["stillSilent"] = shared.silent
     return Alarm(
         what=what,
         id=hash32(sorted(row.id for row in group)),
         severity=_SEVERITIES[what],
         headline=_headline(what, len(group), shown),
         reason=_REASONS[what],
-        more={**more, **_link(around, page)},
+        more={**more, **_link(shared, page)},
     )
 
 
@@ -111,7 +111,7 @@ def _name(what: str, one: Mapping[str, Any]) -> str:
     return name if one["state"] in {"silent", "alive"} else f"{name} ({one['state']})"
 
 
-def _of_approval(what: str, row: AlarmRow, around: Surroundings) -> Alarm:
+def _of_approval(what: str, row: AlarmRow, shared: AlarmContext) -> Alarm:
     word, event_id = what.rpartition(".")[2], str(row.data["eventId"])
     page = f"/events/{quote(event_id, safe='')}"
     return Alarm(
@@ -121,9 +121,9 @@ def _of_approval(what: str, row: AlarmRow, around: Surroundings) -> Alarm:
         headline=f"{_WORDS.get(word, f'Approval {word}')}: {event_id}",
         reason=str(row.data["detail"] or ""),
         subject=event_id,
-        more={**row.data, **_link(around, page)},
+        more={**row.data, **_link(shared, page)},
     )
 
 
-def _link(around: Surroundings, page: str) -> dict[str, object]:
-    return {"link": f"{around.public_url}{page}"} if around.public_url else {}
+def _link(shared: AlarmContext, page: str) -> dict[str, object]:
+    return {"link": f"{shared.public_url}{page}"} if shared.public_url else {}

@@ -1,7 +1,7 @@
-"""``/api/v1``: what is known, as JSON.
+"""``/api/v1``: events and bridges as JSON.
 
-A list goes on from a cursor, ``next``; each answer has an ETag, and whoever sends it
-back is told 304 where nothing has changed.
+A list continues at the cursor ``next``. Each answer has an ETag; a request with this
+ETag in If-None-Match gets 304, if nothing has changed.
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from bridge.hub.view_rows import PAGE, Filters, Situation
 
 _LONGEST = 1024
 PERSON = web.RequestKey("person", Person)
-WORDS = web.ResponseKey("words", str)  # of a fault: why
+WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class BadQueryError(Exception):
-    """A request asks for something that cannot be."""
+    """A request has an invalid parameter or body."""
 
 
 class Api:
-    """Answers what is asked of the store.
+    """Answers read requests from the store.
 
     Args:
-        store: what is kept.
-        situation: says how things are at this moment.
+        store: the store.
+        situation: returns the current Situation.
     """
 
     def __init__(self, store: Store, situation: Callable[[], Situation]) -> None:
@@ -42,7 +42,7 @@ class Api:
         self._situation = situation
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is answered, and by whom."""
+        """Return the routes of this class."""
         return [
             web.get("/api/v1/openapi.json", self.openapi),
             web.get("/api/v1/events", self.events),
@@ -89,10 +89,10 @@ class Api:
 
 
 def filters_of(query: Mapping[str, str]) -> Filters:
-    """Read what is wanted of the events.
+    """Parse the query parameters of a list of events.
 
     Raises:
-        BadQueryError: it cannot be.
+        BadQueryError: a parameter is invalid.
     """
     is_open = {"true": True, "false": False, "": None}
     if query.get("open", "") not in is_open:
@@ -110,10 +110,10 @@ def filters_of(query: Mapping[str, str]) -> Filters:
 
 
 def limit_of(query: Mapping[str, str]) -> int:
-    """Read how many are wanted.
+    """Parse the query parameter ``limit``.
 
     Raises:
-        BadQueryError: it is no number of 1 to 200.
+        BadQueryError: it is not a number from 1 to 200.
     """
     found = _number(query, "limit", PAGE, PAGE)
     if found < 1:
@@ -124,7 +124,7 @@ def limit_of(query: Mapping[str, str]) -> int:
 def _word(query: Mapping[str, str], name: str) -> str:
     found = query.get(name, "")
     if len(found) > _LONGEST or "\0" in found:
-        raise BadQueryError(f"{name} is no name")
+        raise BadQueryError(f"{name} is too long, or has a NUL character")
     return found
 
 
@@ -139,7 +139,7 @@ def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> i
 
 
 def answer(request: web.Request, value: object, status: int = 200) -> web.Response:
-    """Return JSON, or 304 where whoever asks has it already."""
+    """Return a value as JSON, or 304 if the client already has it."""
     body = orjson.dumps(value)
     mark = hashlib.sha256(body).hexdigest()[:32]
     etag = f'"{mark}"'
@@ -153,7 +153,7 @@ def answer(request: web.Request, value: object, status: int = 200) -> web.Respon
 
 
 def fault(status: int, words: str, **more: object) -> web.Response:
-    """Return why something is not answered."""
+    """Return an error as JSON, with the reason."""
     body = orjson.dumps({"error": words, **more})
     headers = {"Cache-Control": "no-store"}
     found = web.Response(
@@ -164,8 +164,8 @@ def fault(status: int, words: str, **more: object) -> web.Response:
 
 
 @web.middleware
-async def faults_told(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Say in JSON what is wrong."""
+async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn exceptions of a handler into errors as JSON."""
     try:
         return await handler(request)
     except BadQueryError as error:

@@ -1,7 +1,8 @@
-"""``POST /api/v1/events/{id}/approval``, and ``/api/v1/decisions``.
+"""Answers ``POST /api/v1/events/{id}/approval`` and ``GET /api/v1/decisions``.
 
-Before anything is looked at, the request must be one that no page of another site can
-make in a person's name: of JSON, with a header of ours, and from our own Origin.
+A page of another site must not be able to approve in a person's name. So a POST must be
+JSON, must have the header X-Sebridge, and must come from the hub's own Origin. These
+are checked before the body is read.
 """
 
 import csv
@@ -19,10 +20,10 @@ from bridge.hub.access import origin_fault
 from bridge.hub.api import PERSON, BadQueryError, answer, fault, limit_of
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
-from bridge.hub.store.deciding import Answer, Ask, answer_to
+from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import DecisionRow, Situation
-from bridge.hub.voting import BRIDGE, WAYS
+from bridge.hub.voting import BRIDGE, CHANNELS
 
 ACTIONS = ("approve", "refuse")
 _LONGEST_REASON = 1024
@@ -33,8 +34,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What the body of a request asks for."""
+class DecisionInput:
+    """The fields of a request to approve or refuse."""
 
     action: str
     via: str
@@ -46,9 +47,9 @@ class Approving:
     """Takes votes, and lists decisions.
 
     Args:
-        store: what is kept.
-        config: who may decide, and where to.
-        situation: says how things are at this moment.
+        store: the store.
+        config: who may decide, and where approvals may be sent.
+        situation: returns the current Situation.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Approving:
         self._situation = situation
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is answered, and by whom."""
+        """Return the routes of this class."""
         return [
             web.post("/api/v1/events/{id}/approval", self.approval),
             web.get("/api/v1/decisions", self.decisions),
@@ -70,37 +71,39 @@ class Approving:
         """Take a vote or a refusal."""
         if refused := self._refusal(request):
             return refused
-        wish = wish_of(await request.read())
+        given = parse_body(await request.read())
         key = key_of(request.match_info["id"])
-        found = await self.ask(request, key, wish)
+        found = await self.submit(request, key, given)
         if found.status in {200, 202}:
-            told = {"id": found.id, "missing": found.missing}
+            result = {"id": found.id, "missing": found.missing}
             state = "decided" if found.status == 200 else "counted"
-            return answer(request, {"state": state, **told}, found.status)
+            return answer(request, {"state": state, **result}, found.status)
         if found.is_changed:
             return fault(409, found.words, event=await self._now(key))
         return fault(found.status, found.words)
 
-    async def ask(self, request: web.Request, key: str, wish: Wish) -> Answer:
-        """Do what a person wants, or say why not."""
+    async def submit(
+        self, request: web.Request, key: str, given: DecisionInput
+    ) -> VoteResult:
+        """Count a vote or a refusal of the person who sent a request."""
         person, situation = request[PERSON], self._situation()
         if not person.may_decide:
-            return Answer(status=403, words="you may look, but not decide")
-        ask = Ask(
+            return VoteResult(status=403, words="you may look, but not decide")
+        vote = VoteRequest(
             key=key,
-            action=wish.action,
-            via=wish.via,
-            reason=wish.reason,
-            content=wish.content,
+            action=given.action,
+            via=given.via,
+            reason=given.reason,
+            content=given.content,
             person=person,
             id=uuid.uuid4().hex,
         )
         return await self._store.write(
-            lambda c: answer_to(c, ask, self._config, situation)
+            lambda c: handle_vote(c, vote, self._config, situation)
         )
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        """Return why a request is not even read; None = it is."""
+        """Return the answer to a request that another site may have caused."""
         if request.content_type != "application/json":
             return fault(415, "the Content-Type must be application/json")
         if request.headers.getall("X-Sebridge", []) != ["1"]:
@@ -109,7 +112,7 @@ class Approving:
         return None if what is None else fault(403, what)
 
     def origin_fault(self, request: web.Request) -> str | None:
-        """Return why a browser may not decide from where it is; None = it may."""
+        """Return why the Origin of a request is refused; None = it is accepted."""
         origins = request.headers.getall("Origin", [])
         if len(origins) > 1:
             return "the Origin comes twice"
@@ -131,7 +134,7 @@ class Approving:
         return answer(request, {"decisions": listed, "next": more})
 
     async def table(self, request: web.Request) -> web.Response:
-        """List decisions for a spreadsheet: no cell of it is a formula."""
+        """List decisions as CSV; a spreadsheet runs no cell of it as a formula."""
         rows = await self._rows(request)
         text = as_csv([as_json.decision(row) for row in rows])
         name = 'attachment; filename="decisions.csv"'
@@ -144,18 +147,18 @@ class Approving:
         cursor = request.query.get("cursor", "")[:_LONGEST_CURSOR]
         before = decision_view.place_of(cursor)
         if cursor and before is None:
-            raise BadQueryError("cursor is none of this list")
+            raise BadQueryError("cursor is not a cursor of this list")
         limit = limit_of(request.query)
         return await self._store.read(
             lambda c: decision_view.list_decisions(c, before=before, limit=limit)
         )
 
 
-def wish_of(body: bytes) -> Wish:
-    """Read what is asked for.
+def parse_body(body: bytes) -> DecisionInput:
+    """Parse the JSON body of a request to approve or refuse.
 
     Raises:
-        BadQueryError: it cannot be.
+        BadQueryError: the body is invalid.
     """
     try:
         found = orjson.loads(body)
@@ -163,33 +166,37 @@ def wish_of(body: bytes) -> Wish:
         raise BadQueryError("the body is no JSON") from error
     if not isinstance(found, dict):
         raise BadQueryError("the body is no JSON object")
-    return wish_from(found)
+    return parse_fields(found)
 
 
-def wish_from(found: Mapping[str, object]) -> Wish:
-    """Read what is asked for, of JSON or of a form.
+def parse_fields(found: Mapping[str, object]) -> DecisionInput:
+    """Validate the fields of a JSON body or of a form.
 
     Raises:
-        BadQueryError: it cannot be.
+        BadQueryError: a field is missing or invalid.
     """
     action = found.get("decision")
     if action not in ACTIONS:
         raise BadQueryError('decision must be "approve" or "refuse"')
     via = found.get("via", BRIDGE)
-    if via not in WAYS:
+    if via not in CHANNELS:
         raise BadQueryError('via must be "bridge" or "arm"')
     content, reason = found.get("content"), found.get("reason") or ""
     if not isinstance(content, str) or not content:
-        words = "content is missing: that of the event as it was shown"
+        words = "content is missing: the content of the event as it was shown"
         raise BadQueryError(words)
     if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
-        raise BadQueryError(f"reason must be a text of at most {_LONGEST_REASON} signs")
+        raise BadQueryError(
+            f"reason must be a text of at most {_LONGEST_REASON} characters"
+        )
     words = clean(" ".join(reason.split()))
-    return Wish(action=str(action), via=str(via), reason=words, content=content)
+    return DecisionInput(
+        action=str(action), via=str(via), reason=words, content=content
+    )
 
 
 def as_csv(found: list[as_json.Json]) -> str:
-    """Return decisions as a table; a cell that a spreadsheet would run is quoted."""
+    """Write decisions as CSV. Cells that a spreadsheet would run get a leading '."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow([*_COLUMNS, *_MORE])

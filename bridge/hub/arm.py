@@ -1,13 +1,13 @@
 """Acknowledges scheduled events at Azure Resource Manager, one attempt at a time.
 
     200                    acknowledged
-    207                    as the one entry says: OK, NotFound, Conflict
-    409                    started already: nothing to ask for
-    404                    gone
-    401, 403               refused: a person must look at it
-    429, 5xx, no answer    later, as Retry-After says
+    207                    the entry of the event decides: OK, NotFound, Conflict
+    409                    the event has started already: done
+    404                    the event is gone
+    401, 403               the identity has no permission: failed after 3 attempts
+    429, 5xx, no answer    try again later, as Retry-After says
 
-An acknowledgement in doubt is sent again: it is idempotent.
+An acknowledgement without an answer is sent again: it is idempotent.
 
 Source: the REST specification of Microsoft.Maintenance, 2025-11-01.
 """
@@ -50,14 +50,14 @@ _DONE = {"ok": "acknowledged", "conflict": "already-started"}
 
 
 @dataclass(frozen=True, slots=True)
-class ArmHand:
-    """Carries decisions to ARM. Made by ``open_arm``."""
+class ArmTransport:
+    """Sends decisions to ARM. Created by ``open_arm``."""
 
     config: ArmConfig
     session: aiohttp.ClientSession
     credential: "AsyncTokenCredential | None" = field(repr=False)
 
-    async def carry(self, claimed: Claimed) -> Result:
+    async def send(self, claimed: Claimed) -> Result:
         """Make one attempt."""
         path = str(orjson.loads(claimed.message)["path"])
         base = self.config.endpoint.rstrip("/")
@@ -71,7 +71,7 @@ class ArmHand:
             answer = await exchange(self.session, request, _TARGET)
         except (DeliveryError, _NoTokenError) as error:
             wait = _LATER.delay(claimed.attempt, unit=1.0)
-            return Result(words=str(error), again=wait)
+            return Result(fault=str(error), retry_after=wait)
         return result_of(answer, claimed)
 
     async def _headers(self) -> Mapping[str, str]:
@@ -87,17 +87,17 @@ class ArmHand:
 
 
 class _NoTokenError(Exception):
-    """The identity gives no token now."""
+    """No token could be obtained now."""
 
 
 @asynccontextmanager
 async def open_arm(
     config: ArmConfig, session: aiohttp.ClientSession
-) -> AsyncIterator[ArmHand]:
-    """Open the way to ARM, with its credential.
+) -> AsyncIterator[ArmTransport]:
+    """Open the transport to ARM, with its credential.
 
     Raises:
-        ValueError: something that the credential needs is missing.
+        ValueError: the credential cannot be used on this machine.
     """
     async with AsyncExitStack() as stack:
         credential = None
@@ -106,19 +106,19 @@ async def open_arm(
                 config.credential, client_id=config.client_id, proxy=None
             )
             await stack.enter_async_context(credential)
-        yield ArmHand(config, session, credential)
+        yield ArmTransport(config, session, credential)
 
 
 def result_of(answer: Answer, claimed: Claimed) -> Result:
-    """Say what an answer of ARM means."""
+    """Return what an answer of ARM means for the decision."""
     if answer.status == 207:
-        return _of_many(answer, claimed)
+        return _of_details(answer, claimed)
     why = _why(answer)
     is_refused = answer.status in {401, 403}
     is_later = answer.status in {408, 429} or answer.status >= 500
     if is_later or (is_refused and claimed.attempt < _MOST_REFUSED):
         wait = _LATER.delay(claimed.attempt, unit=1.0, retry_after=answer.retry_after)
-        return Result(words=why, again=wait)
+        return Result(fault=why, retry_after=wait)
     state, outcome = _ENDS.get(answer.status, (DecisionState.FAILED, "rejected"))
     return _end(state, outcome, "" if answer.status == 200 else why)
 
@@ -127,14 +127,14 @@ def _end(state: DecisionState, outcome: str, reason: str) -> Result:
     return Result(end=End(state=state, outcome=outcome, reason=reason))
 
 
-def _of_many(answer: Answer, claimed: Claimed) -> Result:
-    """Read the answer for several events: of the one that was asked for."""
+def _of_details(answer: Answer, claimed: Claimed) -> Result:
+    """Read the entry of the event in an answer with several entries."""
     listed = _json(answer.body).get("details")
     details = [table(one) for one in listed] if isinstance(listed, list) else []
     mine = [one for one in details if _is_mine(one, claimed)]
     found = mine[0] if mine else None
     code = text(found.get("code")) if found else ""
-    why = _short(text(found.get("message")) if found else "the answer names no event")
+    why = _cleaned(text(found.get("message")) if found else "the answer names no event")
     if code.lower() in _DONE:
         return _end(DecisionState.DONE, _DONE[code.lower()], why)
     outcome = "unknown-event" if code.lower() == "notfound" else "rejected"
@@ -142,19 +142,19 @@ def _of_many(answer: Answer, claimed: Claimed) -> Result:
 
 
 def _is_mine(entry: Mapping[str, object], claimed: Claimed) -> bool:
-    """Whether an entry is of the event: one without a target goes by its place."""
+    """Whether an entry is about the event; an entry without a target counts as such."""
     target = text(entry.get("target"))
     return not target or target.rpartition("/")[2].upper() == claimed.event_key
 
 
 def _why(answer: Answer) -> str:
-    """Return status and code; of the text only what a person needs."""
+    """Return status, code and message of an answer, cut to a readable length."""
     body = _json(answer.body)
     error = table(body.get("error")) or table(body.get("response"))
     words = " ".join(
         part for part in (text(error.get("code")), text(error.get("message"))) if part
     )
-    return _short(f"HTTP {answer.status} {words}".strip())
+    return _cleaned(f"HTTP {answer.status} {words}".strip())
 
 
 def _json(body: bytes) -> Mapping[str, Any]:
@@ -164,5 +164,5 @@ def _json(body: bytes) -> Mapping[str, Any]:
         return {}
 
 
-def _short(words: str) -> str:
+def _cleaned(words: str) -> str:
     return clean(words)[:_LONGEST]

@@ -14,20 +14,21 @@ _VERSION = re.compile(r"\d{4}-\d\d-\d\d(-preview)?")
 
 
 class ArmConfig(Section, frozen=True, kw_only=True):
-    """``[hub.arm]``: a second hand, for events that no bridge answers for.
+    """``[hub.arm]``: approving through Azure, for events that no bridge answers for.
 
     Attributes:
-        endpoint: of Azure Resource Manager. Example:
+        endpoint: the URL of Azure Resource Manager. Example:
             ``"https://management.azure.com"``.
-        api_version: of Microsoft.Maintenance. Example: ``"2025-11-01"``.
-        credential: how the hub proves who it is; "none" sends no token, and is for an
-            endpoint on loopback alone.
+        api_version: the API version of Microsoft.Maintenance. Example:
+            ``"2025-11-01"``.
+        credential: how the hub authenticates to Azure; "none" sends no token, and is
+            allowed only for an endpoint on loopback.
         client_id: the id of a user-assigned managed identity; "" is the system-assigned
             one. Example: ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
-        unknown_rules: whether machines may be approved for whose bridge's rules are not
-            known.
-        seen_within: so long ago, at most, Azure may have told of an event for it to be
-            approved this way.
+        unknown_rules: whether an event may be approved if the rules of the bridge of
+            one of its machines are not known.
+        seen_within: an event can be approved this way only if Azure published it at
+            most this long ago.
     """
 
     endpoint: str = "https://management.azure.com"
@@ -45,7 +46,7 @@ class ArmConfig(Section, frozen=True, kw_only=True):
         return is_loopback(urlsplit(self.endpoint).hostname or "")
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the endpoint, and that no token is left out or shown on the way."""
+        """Check the endpoint, and that tokens are sent, and only over TLS."""
         if what := url_fault(self.endpoint):
             yield "endpoint", what
             return

@@ -1,8 +1,10 @@
-"""When an event may be approved through ARM, and under which path. Pure.
+"""Decides whether an event may be approved through ARM, and under which path. Pure.
+
+It may, if all of these are true:
 
     no bridge answers for the event
     every machine in Resources has a bridge whose known rules allow it now
-    Azure showed the same content a short time ago
+    Azure published the same content a short time ago
 
 Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-overview
 """
@@ -12,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bridge.hub.arm_config import ArmConfig
+from bridge.hub.bridge_rules import NOT_KNOWN, Verdict, expected_answer
 from bridge.hub.fold import kept_name
-from bridge.hub.offers import NOT_KNOWN, Word, opinion
 from bridge.hub.view_rows import BridgeRow
-from bridge.hub.voting import Standing, is_void
+from bridge.hub.voting import CurrentEvent, is_void
 
 _SEGMENT = r"[A-Za-z0-9](?:[A-Za-z0-9._()-]*[A-Za-z0-9_()-])?"
 _RESOURCE = re.compile(
@@ -31,21 +33,21 @@ _EVENT = re.compile(
 _EVENT_ID = re.compile(r"[A-Za-z0-9-]{1,128}")
 
 
-def path_of(standing: Standing) -> str | None:
-    """Return the path that acknowledges an event; None where Azure told none.
+def path_of(current: CurrentEvent) -> str | None:
+    """Return the path that acknowledges an event; None = Azure has named none.
 
-    What Azure's message names is data: nothing but the id of a machine, a scale set or
-    an availability set becomes part of a path.
+    The resource id in Azure's message is untrusted: only the id of a machine, a scale
+    set or an availability set becomes part of the path.
     """
-    return path_to(standing.resource, standing.event_id)
+    return path_to(current.resource, current.event_id)
 
 
 def path_to(resource: str, event_id: str) -> str | None:
-    """Return the path that acknowledges an event; None where a part of it is none.
+    """Return the path that acknowledges an event; None = an argument is invalid.
 
     Args:
-        resource: the id of a machine, a scale set or an availability set, or that of
-            the event below it.
+        resource: the resource id of a machine, a scale set or an availability set, or
+            the resource id of the event below one.
         event_id: the EventId.
     """
     found = _RESOURCE.match(resource)
@@ -60,52 +62,52 @@ def path_to(resource: str, event_id: str) -> str | None:
 
 
 def forbids(
-    config: ArmConfig, standing: Standing, fleet: Iterable[BridgeRow], now: datetime
+    config: ArmConfig, current: CurrentEvent, fleet: Iterable[BridgeRow], now: datetime
 ) -> str | None:
-    """Return why the rules of bridges forbid it; None = they do not.
+    """Return why the rules of bridges forbid an approval through ARM; None = allowed.
 
     Args:
-        config: what to do where rules are not known.
-        standing: the event.
+        config: whether machines with unknown rules are allowed.
+        current: the event.
         fleet: the bridges of its machines.
         now: the present moment.
     """
-    if not standing.machines:
+    if not current.machines:
         return "the event names no machine"
-    if not standing.is_whole:
+    if not current.is_whole:
         return "not all machines of the event are known"
     known = {(b.subscription, b.group, kept_name(b.name)): b for b in fleet}
-    for machine in standing.machines:
+    for machine in current.machines:
         bridge = known.get((machine.subscription, machine.group, machine.name))
         found = (
-            opinion(bridge.approvals, standing, bridge.name, now)
+            expected_answer(bridge.approvals, current, bridge.name, now)
             if bridge is not None
             else NOT_KNOWN
         )
-        if found.word is Word.UNKNOWN and config.unknown_rules == "allow":
+        if found.verdict is Verdict.UNKNOWN and config.unknown_rules == "allow":
             continue
-        if found.word is not Word.ALLOWS:
+        if found.verdict is not Verdict.ALLOWS:
             return f"the bridge of {machine.name} does not allow it: {found.why}"
     return None
 
 
-def is_shown(config: ArmConfig, standing: Standing, now: datetime) -> str | None:
-    """Return why Azure does not show this event now; None = it does."""
-    if standing.azure is None or standing.azure_seen is None:
-        return "Azure has not told of the event"
-    if path_of(standing) is None:
-        return "Azure told no id that an event can be acknowledged by"
-    if now - standing.azure_seen > timedelta(seconds=config.seen_within):
-        return "Azure told of the event too long ago"
-    mine, azures = standing.event or {}, standing.azure
+def not_shown(config: ArmConfig, current: CurrentEvent, now: datetime) -> str | None:
+    """Return why Azure's message cannot confirm the event now; None = it does."""
+    if current.azure is None or current.azure_seen is None:
+        return "Azure has not published the event"
+    if path_of(current) is None:
+        return "Azure's message has no resource id that can be acknowledged"
+    if now - current.azure_seen > timedelta(seconds=config.seen_within):
+        return "Azure published the event too long ago"
+    mine, azures = current.event or {}, current.azure
     if is_void(mine, azures) or is_void(azures, mine):
-        return "Azure shows the event otherwise than bridges do"
+        return "Azure and the bridges describe the event differently"
     return None
 
 
 def objection(
     config: ArmConfig | None,
-    standing: Standing,
+    current: CurrentEvent,
     fleet: Sequence[BridgeRow],
     now: datetime,
     *,
@@ -116,4 +118,4 @@ def objection(
         return "approving through ARM is off: there is no [hub.arm]"
     if is_answered:
         return "a bridge answers for the event: approve it there"
-    return is_shown(config, standing, now) or forbids(config, standing, fleet, now)
+    return not_shown(config, current, now) or forbids(config, current, fleet, now)

@@ -1,4 +1,4 @@
-"""Rows as the API writes them. Pure."""
+"""Converts rows into the JSON of the API. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def event(row: EventRow) -> Json:
-    """Return an event of a list."""
+    """Return an event, as in lists."""
     return {
         "eventId": row.event_id,
         "version": row.version,
@@ -27,8 +27,8 @@ def event(row: EventRow) -> Json:
         "notBefore": _time(row.not_before),
         "opened": _time(row.opened),
         "ended": _time(row.ended),
-        "lastTold": _time(row.told),
-        "firstReportedBy": _teller(row.first_reported_by),
+        "lastTold": _time(row.last_reported),
+        "firstReportedBy": _reporter(row.first_reported_by),
         "unreported": row.is_unreported,
         "bridgesSay": row.bridges_say,
         "azureStatus": (row.azure or {}).get("status"),
@@ -42,11 +42,11 @@ def event(row: EventRow) -> Json:
 
 
 def page(found: EventPage) -> Json:
-    """Return an event with all that is known of it."""
+    """Return an event with its messages, outcomes, decisions and record."""
     return {
         **event(found.row),
         "occurrences": [
-            {**one, "firstReportedBy": _teller(one["firstReportedBy"])}
+            {**one, "firstReportedBy": _reporter(one["firstReportedBy"])}
             for one in found.occurrences
         ],
         "outcomes": [
@@ -55,7 +55,7 @@ def page(found: EventPage) -> Json:
                 "messageId": one["message_id"],
                 "reason": one["reason"] or None,
                 "time": one["time"],
-                "reporter": _teller(one["reporter"]),
+                "reporter": _reporter(one["reporter"]),
             }
             for one in found.outcomes
         ],
@@ -121,7 +121,7 @@ def bridge(row: BridgeRow) -> Json:
     }
 
 
-def _teller(found: Mapping[str, Any]) -> Json:
+def _reporter(found: Mapping[str, Any]) -> Json:
     return {
         "vmId": found.get("vm_id") or None,
         "vmName": found.get("name") or None,

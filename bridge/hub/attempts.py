@@ -1,4 +1,4 @@
-"""One attempt to carry a decision: what is carried, and how it ended. Pure."""
+"""One attempt to send a decision: what is sent, and the result. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,18 +6,18 @@ from datetime import datetime
 from bridge.hub.decisions import End
 from bridge.hub.facts import Address
 
-WAIT = 5.0  # seconds until somebody answers
+WAIT = 5.0  # seconds until the next attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A decision that is to be carried now.
+    """A decision that one hub has claimed, in order to send it now.
 
     Attributes:
-        address: where to; None of ARM.
-        message: the very bytes.
-        attempt: its number, from 1.
-        until: when the claim ends, unless it is renewed.
+        address: the address to send to; None for ARM.
+        message: the stored bytes, the same for each attempt.
+        attempt: the number of the attempt, from 1.
+        until: when the claim expires, unless it is renewed.
     """
 
     id: str
@@ -33,16 +33,16 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How an attempt ended.
+    """The result of an attempt.
 
     Attributes:
-        end: what became of it; None = it is not known yet.
-        is_out: whether it was taken.
-        words: why not.
-        again: seconds after which it is tried again.
+        end: the end of the decision; None = not known yet.
+        is_accepted: whether the receiver has accepted the message.
+        fault: why it was not accepted.
+        retry_after: seconds until the next attempt.
     """
 
     end: End | None = None
-    is_out: bool = False
-    words: str = ""
-    again: float = WAIT
+    is_accepted: bool = False
+    fault: str = ""
+    retry_after: float = WAIT

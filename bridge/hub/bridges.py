@@ -1,13 +1,14 @@
-"""What is known of a bridge: a function of the set of what it said. Pure.
+"""Derives the state of a bridge from the set of its messages. Pure.
 
-Each part of it is held by whatever was said last of it, so that neither order nor
-repetition makes a difference.
+Each part of the state comes from the latest message about that part, so order and
+repetition of messages make no difference.
 
-    alive     heard within three intervals
-    silent    not heard for longer, while the source is connected and drained
-    stopped   it said so itself
-    gone      its machine was terminated or preempted, or nothing for ``forget_after``
-    unknown   it sends no heartbeats, or nobody listens now
+    alive     its last message is at most three heartbeat intervals old
+    silent    its last message is older, and the source is connected and drained
+    stopped   it has reported that it stops
+    gone      its machine was terminated or preempted, or a person said that it is gone,
+              or it was silent for ``forget_after``
+    unknown   it sends no heartbeats, or the source is not connected and drained
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,8 @@ from enum import StrEnum
 
 import orjson
 
-from bridge.hub.bridge_words import BridgeWord
-from bridge.hub.facts import Teller, group_of, table
+from bridge.hub.bridge_messages import BridgeReport
+from bridge.hub.facts import Reporter, group_of, table
 from bridge.hub.fold import Machine, kept_name
 
 _INTERVALS = 3
@@ -26,11 +27,11 @@ _LIFE = {"started", "stopped"}
 _IMDS = {"imds-unreachable", "imds-recovered"}
 _BEATS = {"started", "heartbeat"}
 
-Stamp = tuple[str, str]  # time and id: what is later holds
+Stamp = tuple[str, str]  # time and id of a message: the larger one is later
 
 
 class Liveness(StrEnum):
-    """How a bridge fares."""
+    """Whether a bridge is running, as far as the hub knows."""
 
     ALIVE = "alive"
     SILENT = "silent"
@@ -41,13 +42,13 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of what is known, and what said it."""
+    """One part of the state, with the stamp of the message that it comes from."""
 
     stamp: Stamp = ("", "")
     data: Mapping[str, object] = field(default_factory=dict)
 
     def later(self, other: "Part") -> "Part":
-        """Return the one of two that was said later."""
+        """Return the later one of two parts."""
         return max(self, other, key=lambda part: (part.stamp, _text(part.data)))
 
 
@@ -60,16 +61,16 @@ def _text(data: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeState:
-    """What is known of a bridge.
+    """The state of a bridge.
 
     Attributes:
-        vm_id: of its VM.
-        heard: when the broker took its last message.
-        who: names, version and place.
+        vm_id: the vmId of its VM.
+        heard: when the broker enqueued its last message.
+        who: name, resource id, version and location.
         life: started or stopped.
-        beat: interval, backlog and digest of its rules.
+        beat: the heartbeat: interval, backlog and digest of its rules.
         offer: where it takes approvals, and by which rules.
-        imds: whether it reaches IMDS.
+        imds: whether it can reach IMDS.
     """
 
     vm_id: str
@@ -81,9 +82,9 @@ class BridgeState:
     imds: Part = NEVER
 
     @property
-    def teller(self) -> Teller:
-        """Who it is."""
-        return Teller(
+    def reporter(self) -> Reporter:
+        """The VM of the bridge."""
+        return Reporter(
             vm_id=self.vm_id,
             name=str(self.who.data.get("name", "")),
             resource_id=str(self.who.data.get("resourceId", "")),
@@ -92,22 +93,22 @@ class BridgeState:
     @property
     def machine(self) -> Machine:
         """The machine it runs on."""
-        subscription, group = group_of(self.teller.resource_id)
-        name = kept_name(self.teller.name)
+        subscription, group = group_of(self.reporter.resource_id)
+        name = kept_name(self.reporter.name)
         return Machine(subscription=subscription, group=group, name=name)
 
     @property
     def interval(self) -> float:
-        """Seconds between its heartbeats; 0 = it sends none, as far as is known."""
+        """Seconds between its heartbeats; 0 = no heartbeats, or not known."""
         value = self.beat.data.get("intervalSeconds")
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return min(max(float(value), 0.0), 1e6) if is_number else 0.0  # type: ignore[arg-type]  # it is one
+        return min(max(float(value), 0.0), 1e6) if is_number else 0.0  # type: ignore[arg-type]  # a number
 
     @property
     def approvals(self) -> Mapping[str, object] | None:
-        """Where it takes approvals, and by which rules; None where not known.
+        """Where it takes approvals, and by which rules; None = not known.
 
-        A heartbeat with another digest says that they are others by now.
+        If a later heartbeat has another digest, the rules have changed since.
         """
         offer = self.offer.data.get("approvals")
         if not isinstance(offer, dict):
@@ -117,14 +118,14 @@ class BridgeState:
         return offer if is_same else None
 
     def to_json(self) -> bytes:
-        """Return the parts as a store keeps them."""
+        """Return the parts as JSON for the store."""
         names = ("who", "life", "beat", "offer", "imds")
         parts: dict[str, Part] = {name: getattr(self, name) for name in names}
         return orjson.dumps({n: [p.stamp, p.data] for n, p in parts.items()})
 
     @classmethod
     def from_json(cls, vm_id: str, heard: datetime, body: bytes) -> "BridgeState":
-        """Read back what ``to_json`` wrote."""
+        """Parse the JSON of ``to_json``."""
         parts = {
             name: Part(stamp=(stamp[0], stamp[1]), data=data)
             for name, (stamp, data) in orjson.loads(body).items()
@@ -132,7 +133,7 @@ class BridgeState:
         return cls(vm_id=vm_id, heard=heard, **parts)
 
     def joined(self, other: "BridgeState") -> "BridgeState":
-        """Return what is known from both."""
+        """Merge two states: the later one of each part."""
         return replace(
             self,
             heard=max(self.heard, other.heard),
@@ -144,36 +145,36 @@ class BridgeState:
         )
 
 
-def of_word(word: BridgeWord) -> BridgeState:
-    """Return what one message says of a bridge."""
-    stamp = (word.time.isoformat(timespec="microseconds"), word.id)
+def of_report(report: BridgeReport) -> BridgeState:
+    """Return the state of a bridge according to one message."""
+    stamp = (report.time.isoformat(timespec="microseconds"), report.id)
     who = {
-        "name": word.teller.name,
-        "resourceId": word.teller.resource_id,
-        "version": word.version,
-        "location": word.location,
+        "name": report.reporter.name,
+        "resourceId": report.reporter.resource_id,
+        "version": report.version,
+        "location": report.location,
     }
-    said = Part(stamp=stamp, data={**word.data, "word": word.word})
+    part = Part(stamp=stamp, data={**report.data, "word": report.kind})
     return BridgeState(
-        vm_id=word.teller.vm_id,
-        heard=word.heard,
+        vm_id=report.reporter.vm_id,
+        heard=report.heard,
         who=Part(stamp=stamp, data=who),
-        life=_part(said, word.word in _LIFE, ("word",)),
+        life=_part(part, report.kind in _LIFE, ("word",)),
         beat=_part(
-            said,
-            word.word in _BEATS,
+            part,
+            report.kind in _BEATS,
             ("intervalSeconds", "pending", "dead", "freeDiskBytes", "approvals"),
         ),
-        offer=_part(said, word.word == "started", ("approvals",)),
-        imds=_part(said, word.word in _IMDS, ("word", "reason")),
+        offer=_part(part, report.kind == "started", ("approvals",)),
+        imds=_part(part, report.kind in _IMDS, ("word", "reason")),
     )
 
 
-def _part(said: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT001 - of one caller
+def _part(part: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT001 - of one caller
     if not is_so:
         return NEVER
-    kept = {key: said.data[key] for key in keys if key in said.data}
-    return Part(stamp=said.stamp, data=kept)
+    kept = {key: part.data[key] for key in keys if key in part.data}
+    return Part(stamp=part.stamp, data=kept)
 
 
 def liveness(
@@ -184,14 +185,14 @@ def liveness(
     forget_after: float,
     gone: datetime | None = None,
 ) -> Liveness:
-    """Say how a bridge fares.
+    """Return whether a bridge is alive, silent, stopped, gone or unknown.
 
     Args:
-        state: what is known of it.
+        state: the state of the bridge.
         now: the present moment.
         listening: since when its source is connected and drained; None = it is not.
-        forget_after: seconds of silence after which it is taken for gone.
-        gone: when its machine ended, or a person said so; None = neither.
+        forget_after: seconds of silence after which it counts as gone.
+        gone: when its machine ended, or a person declared it gone; None = neither.
     """
     if gone is not None and state.heard <= gone:
         return Liveness.GONE
@@ -214,13 +215,13 @@ def is_unreported(
     *,
     missing_after: float,
 ) -> bool:
-    """Whether Azure told of an event and bridges have had their time to do so.
+    """Whether bridges have had enough time to report an event of Azure.
 
     Args:
-        received: when the hub had it of Azure.
+        received: when Azure's message about the event was enqueued.
         drained: since when all sources of bridges are drained; None = they are not.
         now: the present moment.
-        missing_after: seconds.
+        missing_after: how long bridges may take, in seconds.
     """
     if drained is None:
         return False

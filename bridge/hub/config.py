@@ -1,4 +1,4 @@
-"""``[hub]``: where the hub listens, what it reads, where it keeps it, and how long."""
+"""``[hub]``: the address, the sources, the store, and how long data is kept."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ _SQLITE = "sqlite:"
 
 
 class HubConfig(Section, frozen=True, kw_only=True):
-    """``[hub]``: one view and one hand for a fleet of bridges.
+    """``[hub]``: the hub for a fleet of bridges.
 
     Attributes:
         listen: the address and port of the page and of the API. Example:
@@ -26,19 +26,18 @@ class HubConfig(Section, frozen=True, kw_only=True):
         public_url: how people reach the hub: the start of every link, and the only
             Origin whose browsers may decide. Example:
             ``"https://maintenance.contoso.com"``.
-        store: where everything is kept: a file of SQLite for one hub, or a database of
-            PostgreSQL that several hubs share. Example:
-            ``"sqlite:/var/lib/sebridge/hub.db"``.
-        retention: how long what is over is kept; open events never expire.
+        store: the database: an SQLite file for one hub, or a PostgreSQL database that
+            several hubs share. Example: ``"sqlite:/var/lib/sebridge/hub.db"``.
+        retention: how long events are kept after their end; open events never expire.
         audit_retention: how long decisions are kept.
-        forget_after: a bridge that was silent for so long is taken for gone.
-        token: the bearer token that /metrics asks for; left out: /metrics answers in
-            loopback mode alone.
-        sources: where the hub reads from. Example: ``[{"name": "bridges", "type":
-            "bridges", "connection_string": "env:BUS", "topic": "scheduled-events",
-            "subscription": "hub"}]``.
-        arm: a second hand: approving through Azure Resource Manager; left out: off.
-            Example: ``{"credential": "managed-identity"}``.
+        forget_after: a bridge that was silent for this long counts as gone.
+        token: the bearer token that requests for /metrics must have; left out: /metrics
+            answers in loopback mode only.
+        sources: the queues and subscriptions that the hub reads. Example: ``[{"name":
+            "bridges", "type": "bridges", "connection_string": "env:BUS", "topic":
+            "scheduled-events", "subscription": "hub"}]``.
+        arm: approving through Azure Resource Manager, where no bridge answers; left
+            out: off. Example: ``{"credential": "managed-identity"}``.
         access: who may look, and who may decide. Example: ``{"mode": "loopback"}``.
     """
 
@@ -60,23 +59,23 @@ class HubConfig(Section, frozen=True, kw_only=True):
 
     @property
     def bridge_sources(self) -> tuple[BridgesSource, ...]:
-        """The sources that bridges speak through."""
+        """The sources with messages of bridges."""
         return tuple(one for one in self.sources if isinstance(one, BridgesSource))
 
     @property
     def azure_sources(self) -> tuple[AzureSource, ...]:
-        """The sources that Azure itself speaks through."""
+        """The sources with messages of Azure (Event Grid)."""
         return tuple(one for one in self.sources if isinstance(one, AzureSource))
 
     @property
     def sqlite_file(self) -> Path | None:
-        """The file of SQLite; None for another store."""
+        """The SQLite file; None for PostgreSQL."""
         text = self.store.reveal()
         is_file = text.startswith(_SQLITE)
         return Path(text.removeprefix(_SQLITE)) if is_file else None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check addresses, the store, and that times are no nonsense."""
+        """Check the addresses, the store, and that durations are more than 0."""
         if not is_listen_address(self.listen):
             yield "listen", 'must be host:port, such as "127.0.0.1:9470"'
         elif self.access.mode == "loopback" and not is_loopback(
@@ -93,23 +92,23 @@ class HubConfig(Section, frozen=True, kw_only=True):
                 yield key, "must be more than 0"
 
     def warnings(self) -> Iterator[str]:
-        """Tell of what is allowed but hardly meant."""
-        has_hand = self.arm is not None or any(
+        """Yield settings that are allowed, but probably a mistake."""
+        can_approve = self.arm is not None or any(
             one.approvals is not None for one in self.bridge_sources
         )
-        if has_hand and not self.access.approvers:
+        if can_approve and not self.access.approvers:
             yield "hub.access.approvers: is empty, so nobody can decide on an event"
-        if self.access.approvers and not has_hand:
+        if self.access.approvers and not can_approve:
             yield (
-                "hub.access.approvers: nothing can be approved: neither a source has "
-                "approvals nor is there [hub.arm]"
+                "hub.access.approvers: nothing can be approved: no source has "
+                "approvals, and [hub.arm] is missing"
             )
         if self.store.is_literal and urlsplit(self.store.reveal()).password:
             yield "hub.store: a literal secret; better env:NAME or file:PATH"
 
 
 def _origin_fault(url: str) -> str | None:
-    """Return why a URL is no origin that browsers send; None = it is one."""
+    """Return why a URL is not an Origin as browsers send it; None = it is one."""
     wanted = 'a URL without a path, such as "https://maintenance.contoso.com"'
     if what := url_fault(url, wanted):
         return what
@@ -122,7 +121,10 @@ def _origin_fault(url: str) -> str | None:
 
 
 def _store_fault(text: str) -> str | None:
-    """Return why nothing can be kept there; nothing of the text is repeated."""
+    """Return why a text is no address of a store; None = it is one.
+
+    The fault does not repeat the text, which may contain a password.
+    """
     if text.startswith(_SQLITE):
         path = text.removeprefix(_SQLITE)
         is_path = bool(path) and not path.startswith("//") and "\0" not in path
@@ -130,7 +132,7 @@ def _store_fault(text: str) -> str | None:
     try:
         parts = urlsplit(text)
         is_whole = parts.scheme in _POSTGRES and len(parts.path) > 1
-        parts.port  # noqa: B018  reading it is what finds a port that is none
+        parts.port  # noqa: B018  raises ValueError if the port is invalid
     except ValueError:
         is_whole = False
     return None if is_whole else f"must be {_STORES}"

@@ -1,4 +1,4 @@
-"""The decisions, and the record of all that was done: the rows of ``/decisions``."""
+"""Queries for decisions, and for the record of an event."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +18,9 @@ def list_decisions(
     """Return decisions, the newest first.
 
     Args:
-        connection: of one transaction.
-        before: the place of the last one that was shown; None = from the newest.
-        limit: how many.
+        connection: a connection within a transaction.
+        before: the place of the last decision that was shown; None = from the newest.
+        limit: how many decisions at most.
     """
     place = tuple_(decisions.c.time, decisions.c.id)
     query = select(decisions)
@@ -32,7 +32,7 @@ def list_decisions(
 
 
 def decision_row(row: Any) -> DecisionRow:
-    """Return a decision as it is shown."""
+    """Convert a row of the table into a DecisionRow."""
     persons: list[str] = json_of(row.persons)["by"]  # type: ignore[assignment]  # as it was written
     return DecisionRow(
         id=row.id,
@@ -50,19 +50,19 @@ def decision_row(row: Any) -> DecisionRow:
 
 
 def cursor_of(row: DecisionRow) -> str:
-    """Return where a list goes on after a row."""
+    """Return the cursor of the list after a row."""
     return f"{micros(row.time)}-{row.id}"
 
 
 def place_of(cursor: str) -> Place | None:
-    """Read a cursor; None = it is none."""
+    """Parse a cursor; None = it is invalid."""
     number, _, name = cursor.partition("-")
     is_place = number.isascii() and number.isdigit() and len(number) < 18 and name
     return (int(number), name) if is_place and "\0" not in name else None
 
 
 def trail_of(connection: Connection, key: str) -> Sequence[TrailRow]:
-    """Return all that was done about an event, in order."""
+    """Return the latest entries of the record of an event, the oldest first."""
     query = select(trail).where(trail.c.event_key == key)
     found = connection.execute(query.order_by(trail.c.seq.desc()).limit(PAGE)).all()
     return [

@@ -1,12 +1,12 @@
-"""What a decision is, from the votes to the message that carries it. Pure.
+"""The states of a decision, and the message that is sent for it. Pure.
 
     decided ──▶ sending ──▶ sent ──▶ done
        │           └──────────┴────▶ failed      a bad outcome, or none in time
-       └──▶ void      a change, a rule or a refusal came before it was sent
-    refused           one person said no: nothing is sent
+       └──▶ void      cancelled before it was sent: by a change, a rule or a refusal
+    refused           one person has refused: nothing is sent
 
-A decision in ``sending`` may have gone out or not: whoever finds it sends the very same
-bytes again, and the bridge answers from its memory.
+A decision in the state ``sending`` may have been sent or not. After a crash the same
+bytes are sent again: the bridge recognizes the MessageId and repeats its answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ from bridge.events.build import clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub.arm_rules import path_of
-from bridge.hub.voting import ARM, Standing
+from bridge.hub.voting import ARM, CurrentEvent
 
-_PREFIX = "sebridge"  # of bridges whose own is not known
+_PREFIX = "sebridge"  # if the bridge's own prefix is not known
 _LEAST = timedelta(minutes=1)
-_NO_TIME = timedelta(hours=1)  # where NotBefore is not known
-_MOST = timedelta(days=30)  # a TimeToLive has 49 at most, and a date ends with 9999
-_MOST_BYTES = 56 * 1024  # so that more names and reasons have room
+_NO_TIME = timedelta(hours=1)  # if NotBefore is not known
+_MOST = timedelta(days=30)  # a TimeToLive can be 49 days; a date ends with year 9999
+_MOST_BYTES = 56 * 1024  # leaves room for the names and reasons of more voters
 _LONGEST_NAMES = 256
 _LONGEST_REASON = 1024
 SOURCE = "urn:sebridge:hub"
@@ -36,7 +36,7 @@ GOOD = {"relayed", "already-started", "acknowledged", "event-ended"}
 
 
 class DecisionState(StrEnum):
-    """How far a decision has come."""
+    """The state of a decision; the module's docstring has the transitions."""
 
     DECIDED = "decided"
     SENDING = "sending"
@@ -48,48 +48,48 @@ class DecisionState(StrEnum):
 
 
 LIVE = (DecisionState.DECIDED, DecisionState.SENDING, DecisionState.SENT)
-OUT = (DecisionState.SENDING, DecisionState.SENT)  # it may have gone out
+MAYBE_SENT = (DecisionState.SENDING, DecisionState.SENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """One person's approval."""
+    """The approval of one person, with the IMDS object that the person saw."""
 
     person: str
     reason: str
     seen: Mapping[str, object]
 
 
-def expiry(standing: Standing, now: datetime) -> datetime:
-    """Return until when an approval is of use: NotBefore, in a minute to 30 days."""
-    not_before = standing.scheduled.not_before or now + _NO_TIME
+def expiry(current: CurrentEvent, now: datetime) -> datetime:
+    """Return when an approval expires: at NotBefore, but in 1 minute to 30 days."""
+    not_before = current.scheduled.not_before or now + _NO_TIME
     return min(max(not_before, now + _LEAST), now + _MOST)
 
 
 def reason_of(votes: Sequence[Vote]) -> str:
-    """Return what the voters gave as their reasons, as one text."""
+    """Join the reasons of the voters into one text, without duplicates."""
     found = dict.fromkeys(vote.reason for vote in votes if vote.reason)
     return "; ".join(found)[:_LONGEST_REASON]
 
 
 def message(
-    decision: str, standing: Standing, votes: Sequence[Vote], now: datetime
+    decision: str, current: CurrentEvent, votes: Sequence[Vote], now: datetime
 ) -> bytes | None:
-    """Return the message that asks a bridge for a StartRequest; None: none can be made.
+    """Return the approval message for a bridge; None = a bridge would not accept it.
 
     Args:
-        decision: its id, which is the MessageId too.
-        standing: the event, as the voters saw it.
+        decision: the id of the decision; it is also the MessageId.
+        current: the event.
         votes: the approvals.
         now: the present moment.
     """
-    prefix = standing.prefix or _PREFIX
+    prefix = current.prefix or _PREFIX
     by = ", ".join(vote.person for vote in votes)[:_LONGEST_NAMES]
     data: dict[str, object] = {
-        "StartRequests": [{"EventId": standing.event_id}],
+        "StartRequests": [{"EventId": current.event_id}],
         "approvedBy": by,
-        "expiresAt": rfc3339(expiry(standing, now)),
-        "approvedEvent": standing.event,
+        "expiresAt": rfc3339(expiry(current, now)),
+        "approvedEvent": current.event,
     }
     if reason := reason_of(votes):
         data["reason"] = reason
@@ -97,7 +97,7 @@ def message(
         id=decision,
         source=SOURCE,
         type=f"{prefix}.startrequest.v1",
-        subject=standing.event_id,
+        subject=current.event_id,
         time=rfc3339(now),
         dataschema="urn:sebridge:schema:approval:v1",
         data=data,
@@ -106,7 +106,7 @@ def message(
 
 
 def _checked(body: bytes, prefix: str) -> bytes | None:
-    """Return a message that a bridge takes; None where it would not."""
+    """Return a message if a bridge can parse it; otherwise None."""
     try:
         parse(body, {}, prefix=prefix)
     except MalformedApprovalError:
@@ -114,22 +114,22 @@ def _checked(body: bytes, prefix: str) -> bytes | None:
     return body
 
 
-def arm_message(decision: str, standing: Standing) -> bytes:
-    """Return what is asked of ARM, as it is kept."""
-    return orjson.dumps({"id": decision, "path": path_of(standing)})
+def arm_message(decision: str, current: CurrentEvent) -> bytes:
+    """Return the id and the path of a request to ARM, as JSON for the store."""
+    return orjson.dumps({"id": decision, "path": path_of(current)})
 
 
-def fits(standing: Standing, vote: Vote, via: str, now: datetime) -> bool:
-    """Whether a decision on an event can be carried at all, whoever joins in."""
+def fits(current: CurrentEvent, vote: Vote, via: str, now: datetime) -> bool:
+    """Whether a decision can be sent, even if more voters add names and reasons."""
     if via == ARM:
-        return path_of(standing) is not None
-    body = message("0" * 32, standing, [vote], now)
+        return path_of(current) is not None
+    body = message("0" * 32, current, [vote], now)
     return body is not None and len(body) <= _MOST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """What became of a decision."""
+    """The end of a decision: its final state and its outcome."""
 
     state: DecisionState
     outcome: str
@@ -137,14 +137,14 @@ class End:
 
 
 def end_of(outcomes: Sequence[Mapping[str, object]], decision: str) -> End | None:
-    """Return what bridges tell of a decision; None = nothing yet.
+    """Derive the end of a decision from outcomes of bridges; None = no outcome yet.
 
-    Any good outcome holds; of several bad ones the last by time does, so that the order
-    in which they come makes no difference.
+    A good outcome wins over bad ones. Of several good or bad ones the latest by time
+    wins, so the order in which they arrive makes no difference.
 
     Args:
-        outcomes: of the event, as they are kept.
-        decision: its id.
+        outcomes: the outcomes of the event, as they are stored.
+        decision: the id of the decision.
     """
     mine = [one for one in outcomes if one.get("message_id") == decision]
     if not mine:

@@ -1,7 +1,7 @@
-"""What one message says of one scheduled event, whoever sent it. Pure.
+"""The content of one message about one scheduled event, whoever sent it. Pure.
 
-Shared by the readers of bridges' CloudEvents (``bridge_words``) and of Event Grid's
-events (``azure_words``), and folded by ``fold``.
+``bridge_messages`` parses the CloudEvents of bridges into facts, ``azure_messages`` the
+events of Event Grid; ``fold`` derives the state of an event from all its facts.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent, is_deep
 from bridge.foundation.errors import UnreadableMessageError
 
-AZURE = "azure"  # the teller of Event Grid's events
+AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
 _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
 )
 _LONGEST_ID = 1024
-_FEW_BRACKETS = 64  # no deeper than that: what is nested has brackets
+_FEW_BRACKETS = 64  # with so few, a body cannot be nested too deep
 
 
 class Kind(StrEnum):
-    """What a message tells of an event."""
+    """What a message reports about an event."""
 
     SCHEDULED = "scheduled"
     STARTED = "started"
@@ -35,16 +35,16 @@ class Kind(StrEnum):
     CANCELLED = "cancelled"
     ENDED = "ended"
     OUTCOME = "outcome"
-    OTHER = "other"  # a status of Azure's that is not documented
+    OTHER = "other"  # a status of Azure that is not documented
 
     @property
     def is_end(self) -> bool:
-        """Whether the event is gone."""
+        """Whether it reports the end of the event."""
         return self in {Kind.COMPLETED, Kind.CANCELLED, Kind.ENDED}
 
     @property
     def is_appearance(self) -> bool:
-        """Whether the event is there."""
+        """Whether it reports that the event exists."""
         return self in {Kind.SCHEDULED, Kind.STARTED, Kind.UPDATED}
 
 
@@ -53,9 +53,10 @@ class Address:
     """Where an approval of an event may be sent.
 
     Attributes:
-        source: the hub's own name of the source: ReplyTo names no namespace.
+        source: the name of the hub's source. It stands for the namespace, which ReplyTo
+            does not contain.
         entity: the queue or topic.
-        session: "" where the entity has none.
+        session: the session id; "" = the entity has no sessions.
     """
 
     source: str
@@ -64,13 +65,13 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
-    """Who sent it.
+class Reporter:
+    """The VM whose bridge sent a message, or Azure.
 
     Attributes:
-        vm_id: of the VM whose bridge told it; "azure" for Event Grid; "" unknown.
-        name: of the VM.
-        resource_id: of the VM.
+        vm_id: the vmId of the VM; "azure" for Event Grid; "" = not known.
+        name: the name of the VM.
+        resource_id: the resource id of the VM.
     """
 
     vm_id: str = ""
@@ -80,12 +81,12 @@ class Teller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a request to start.
+    """The result of an approval for one EventId.
 
     Attributes:
         outcome: relayed, denied, expired and so on.
-        message_id: of the request.
-        reason: a word on why.
+        message_id: the MessageId of the approval.
+        reason: why, as a short code.
     """
 
     outcome: str
@@ -95,23 +96,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """What one message says of one event.
+    """The content of one message about one event.
 
     Attributes:
-        source: with ``id``, what makes the message unique.
-        kind: what it tells.
-        time: when it was so, by the clock of whoever tells it.
-        event_id: as received.
-        teller: who tells it.
-        event: the IMDS object; None where an outcome has none.
-        previous: the object before, where that was known.
-        is_whole: False where names of Resources were left out.
-        group: subscription and resource group, in lower case; "" where not known.
-        outcome: of a request; None for all else.
-        prefix: what the types of this bridge's events begin with; "" of Azure.
-        resource: the id that ARM knows the event by; "" of a bridge.
-        address: where an approval may be sent; None where nobody asks for one.
-        digest: of the message's body.
+        source: the source of the CloudEvent; source and ``id`` identify the message.
+        kind: what the message reports.
+        time: when it happened, by the clock of the reporter.
+        event_id: the EventId, as received.
+        reporter: who sent the message.
+        event: the IMDS object; None = an outcome without one.
+        previous: the IMDS object before the change, if the reporter knew it.
+        is_whole: False = the reporter has left out names of Resources.
+        group: subscription and resource group, in lower case; "" = not known.
+        outcome: the result of an approval; None for all other kinds.
+        prefix: the prefix of the types of this bridge's events; "" for Azure.
+        resource: the resource id of the event at ARM; "" for bridges.
+        address: where an approval may be sent; None = the message has no ReplyTo.
+        digest: the fingerprint of the message's body.
     """
 
     source: str
@@ -119,7 +120,7 @@ class Fact:
     kind: Kind
     time: datetime
     event_id: str
-    teller: Teller
+    reporter: Reporter
     event: ScheduledEvent | None = None
     previous: ScheduledEvent | None = None
     is_whole: bool = True
@@ -132,46 +133,46 @@ class Fact:
 
     @property
     def key(self) -> str:
-        """The EventId as it is compared."""
+        """The EventId in the form that is compared."""
         return key_of(self.event_id)
 
     @property
     def order(self) -> tuple[datetime, str, str]:
-        """What facts are sorted by: never two alike in one set."""
+        """The sort key of facts; unique within a set of messages."""
         return self.time, self.id, self.source
 
     @property
     def precedence(self) -> tuple[datetime, str, str]:
-        """What decides between two messages of one source and id: the lesser holds."""
-        return self.time, self.teller.vm_id, self.digest
+        """Orders messages with the same source and id: the smallest one is kept."""
+        return self.time, self.reporter.vm_id, self.digest
 
     @property
     def is_azures(self) -> bool:
-        """Whether Azure itself tells it."""
-        return self.teller.vm_id == AZURE
+        """Whether Azure itself sent the message."""
+        return self.reporter.vm_id == AZURE
 
 
 def digest_of(body: bytes) -> str:
-    """Return the fingerprint of a message's body."""
+    """Return the fingerprint of a message's body: 32 hex digits of SHA-256."""
     return hashlib.sha256(body).hexdigest()[:32]
 
 
 def key_of(event_id: str) -> str:
-    """Return an EventId as it is compared and kept: without case, nothing hidden."""
+    """Return an EventId in capitals, with forbidden characters replaced, as stored."""
     return clean(event_id).upper()
 
 
 def group_of(resource_id: str) -> tuple[str, str]:
-    """Return subscription and resource group of an id, in lower case."""
+    """Return subscription and resource group of a resource id, in lower case."""
     found = _GROUP.match(resource_id)
     return (clean(found[1]).lower(), clean(found[2]).lower()) if found else ("", "")
 
 
 def object_in(body: bytes) -> dict[str, object]:
-    """Read a JSON object.
+    """Parse a body as a JSON object.
 
     Raises:
-        UnreadableMessageError: it is none.
+        UnreadableMessageError: the body is no JSON object, or is nested too deep.
     """
     try:
         found = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
@@ -185,31 +186,33 @@ def object_in(body: bytes) -> dict[str, object]:
 
 
 def table(value: object) -> Mapping[str, object]:
-    """Return a JSON object; an empty one in place of anything else."""
+    """Return a value if it is a JSON object; otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def text(value: object) -> str:
-    """Return a text as a store can keep it; "" in place of anything else."""
+    """Return a string in a form that the store accepts; "" for any other value."""
     return clean(value) if isinstance(value, str) else ""
 
 
 def required(value: object, what: str) -> str:
-    """Return a text.
+    """Return a string that must be present.
 
     Raises:
-        UnreadableMessageError: it is none, or an endless one.
+        UnreadableMessageError: the value is no string, is empty, or is too long.
     """
     if not isinstance(value, str) or not value or len(value) > _LONGEST_ID:
-        raise UnreadableMessageError(f"{what} is no text of 1 to {_LONGEST_ID} signs")
+        raise UnreadableMessageError(
+            f"{what} is no text of 1 to {_LONGEST_ID} characters"
+        )
     return clean(value)
 
 
 def moment(value: object) -> datetime:
-    """Return an RFC 3339 time in UTC.
+    """Parse an RFC 3339 time; returns it in UTC.
 
     Raises:
-        UnreadableMessageError: it is none.
+        UnreadableMessageError: the value is no such time.
     """
     try:
         found = datetime.fromisoformat(str(value).upper())

@@ -1,16 +1,16 @@
-"""What is known of an event: a function of the set of its messages. Pure.
+"""Derives the state of an event from the set of its messages. Pure.
 
-Neither order nor repetition makes a difference, and one reporter of twelve says what
-all of them do:
+Order and repetition of messages make no difference. An event of twelve machines has up
+to twelve reporters; one of them is enough:
 
-    (source, id)      is taken once: of two that differ, the one told first holds
-    content           an ``updated`` follows what it names as ``previous``, whatever the
-                      clocks say; otherwise the later one by (time, id) holds
-    end               completed > ended > cancelled; Azure's word overrules all three
-    back again        an appearance more than 10 s after the end, or any from a teller
-                      that told the end, opens another occurrence
+    (source, id)      counts once: of two different messages, the earlier one is kept
+    content           an ``updated`` comes after the content in its ``previous``, even
+                      if the clocks disagree; otherwise the latest by (time, id) is kept
+    end               completed > ended > cancelled; the end that Azure reports wins
+    another           an appearance more than 10 s after the end, or at any time from a
+    occurrence        reporter that has already reported the end
 
-Source: the hub's contract; ``tests/hub/test_fold.py`` holds it to that.
+Source: the hub's contract; ``tests/hub/test_fold.py`` checks it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from bridge.events.document import STARTED, ScheduledEvent
 from bridge.events.identity import bare
 from bridge.hub.facts import Address, Fact, Kind
 
-_LATE = timedelta(seconds=10)  # so far VMs may lag behind one another
+_LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Machine:
-    """A virtual machine, by the names that a person knows it by; in lower case."""
+    """A virtual machine: subscription, resource group and name, in lower case."""
 
     subscription: str
     group: str
@@ -39,23 +39,23 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """One life of an event, from its first appearance to its end.
+    """One occurrence of an event, from its first appearance to its end.
 
     Attributes:
-        status: scheduled, started, completed, cancelled or ended; other where Azure
-            alone spoke, in a word that is not documented.
-        event: the IMDS object as it was last; None where only ends were told of it.
-        is_whole: False where names of its Resources were left out.
-        first: what was told first.
-        opened: when that was.
-        ended: when an end was told first; None while it is there.
-        bridges_say: the end that bridges told, where Azure said another.
-        azure: what Azure said last; None where it said nothing.
+        status: scheduled, started, completed, cancelled or ended; other = only Azure
+            reported it, with an undocumented status.
+        event: the latest IMDS object; None = no message contained one.
+        is_whole: False = the reporter has left out names of Resources.
+        first: the first message.
+        opened: the time of the first message.
+        ended: the time of the first message about the end; None = not ended.
+        bridges_say: the end that bridges reported, if Azure reported another one.
+        azure: the latest message of Azure; None = there is none.
         group: subscription and resource group.
-        machines: sorted.
-        has_bridge: whether any bridge told of it.
-        prefix: what the types of the bridges' events begin with.
-        resource: the id that ARM knows it by; "" where Azure said nothing.
+        machines: the machines in Resources, sorted.
+        has_bridge: whether a bridge has reported it.
+        prefix: the prefix of the types of the bridges' events.
+        resource: the resource id of the event at ARM; "" = Azure has not reported it.
     """
 
     status: Kind
@@ -80,15 +80,15 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is known of an event.
+    """The state of an event.
 
     Attributes:
-        key: the EventId without case.
-        event_id: as it was told first.
-        occurrences: its lives, the last one last.
-        outcomes: what became of requests, in order.
-        addresses: every approval address that came, sorted.
-        told: when anything was told of it last.
+        key: the EventId in capitals.
+        event_id: the EventId as in the first message.
+        occurrences: its occurrences, the oldest first.
+        outcomes: the results of approvals, the oldest first.
+        addresses: every approval address in its messages, sorted.
+        last_reported: the time of the latest message.
     """
 
     key: str
@@ -96,60 +96,61 @@ class State:
     occurrences: tuple[Occurrence, ...]
     outcomes: tuple[Fact, ...]
     addresses: tuple[Address, ...]
-    told: datetime
+    last_reported: datetime
 
     @property
     def now(self) -> Occurrence | None:
-        """Its last life; None where only outcomes were told."""
+        """Its latest occurrence; None if there are only outcomes."""
         return self.occurrences[-1] if self.occurrences else None
 
 
 @dataclass(slots=True)
 class _Life:
-    """One occurrence while its facts are read in order."""
+    """An occurrence while its facts are collected in the order of their times."""
 
     facts: list[Fact] = field(default_factory=list)
     ended: datetime | None = None
     enders: set[str] = field(default_factory=set)
 
     def is_over_for(self, fact: Fact) -> bool:
-        """Whether a fact can only be of another life."""
+        """Whether a fact must belong to the next occurrence."""
         if self.ended is None or not fact.kind.is_appearance:
             return False
-        return fact.teller.vm_id in self.enders or fact.time - self.ended > _LATE
+        return fact.reporter.vm_id in self.enders or fact.time - self.ended > _LATE
 
     def take(self, fact: Fact) -> None:
         """Add a fact."""
         self.facts.append(fact)
         if fact.kind.is_end:
             self.ended = self.ended or fact.time
-            self.enders.add(fact.teller.vm_id)
+            self.enders.add(fact.reporter.vm_id)
 
 
 def fold(facts: Iterable[Fact], addresses: Iterable[Address] = ()) -> State | None:
-    """Return what is known of one event; None of no messages.
+    """Return the state of one event; None if there are no facts.
 
     Args:
-        facts: of one EventId.
-        addresses: more of them, of messages whose (source, id) came before.
+        facts: all facts of one EventId.
+        addresses: approval addresses of messages that were dropped, because one with
+            the same (source, id) is kept.
     """
     known = list(facts)
     if not known:
         return None
-    told = sorted(unique(known), key=lambda fact: fact.order)
+    ordered = sorted(unique(known), key=lambda fact: fact.order)
     found = {fact.address for fact in known if fact.address} | set(addresses)
     return State(
-        key=told[0].key,
-        event_id=told[0].event_id,
-        occurrences=tuple(_closed(life) for life in _lives(told)),
-        outcomes=tuple(fact for fact in told if fact.kind is Kind.OUTCOME),
+        key=ordered[0].key,
+        event_id=ordered[0].event_id,
+        occurrences=tuple(_occurrence(life) for life in _lives(ordered)),
+        outcomes=tuple(fact for fact in ordered if fact.kind is Kind.OUTCOME),
         addresses=tuple(sorted(found)),
-        told=told[-1].time,
+        last_reported=ordered[-1].time,
     )
 
 
 def unique(facts: Iterable[Fact]) -> list[Fact]:
-    """Take each (source, id) once: the one that was told first."""
+    """Return one fact for each (source, id): the earliest one."""
     kept: dict[tuple[str, str], Fact] = {}
     for fact in facts:
         name = (fact.source, fact.id)
@@ -159,13 +160,13 @@ def unique(facts: Iterable[Fact]) -> list[Fact]:
 
 
 def precedes(fact: Fact, other: Fact) -> bool:
-    """Whether of two messages with one id the first one is to be kept."""
+    """Whether a fact is kept instead of another one with the same source and id."""
     return fact.precedence < other.precedence
 
 
-def _lives(told: Sequence[Fact]) -> list[_Life]:
+def _lives(facts: Sequence[Fact]) -> list[_Life]:
     lives = [_Life()]
-    for fact in told:
+    for fact in facts:
         if fact.kind is Kind.OUTCOME:
             continue
         if lives[-1].is_over_for(fact):
@@ -174,7 +175,7 @@ def _lives(told: Sequence[Fact]) -> list[_Life]:
     return [life for life in lives if life.facts]
 
 
-def _closed(life: _Life) -> Occurrence:
+def _occurrence(life: _Life) -> Occurrence:
     facts = life.facts
     azures = [fact for fact in facts if fact.is_azures]
     bridges = [fact for fact in facts if not fact.is_azures]
@@ -199,7 +200,7 @@ def _closed(life: _Life) -> Occurrence:
 
 
 def _status(bridges: list[Fact], azures: list[Fact]) -> tuple[Kind, Kind | None]:
-    """Return what became of an occurrence, and what bridges said instead."""
+    """Return the status, and the end that bridges reported if Azure's differs."""
     mine = max(
         (fact.kind for fact in bridges if fact.kind.is_end),
         key=_STRENGTH.index,
@@ -207,7 +208,8 @@ def _status(bridges: list[Fact], azures: list[Fact]) -> tuple[Kind, Kind | None]
     )
     ends = [fact.kind for fact in azures if fact.kind.is_end]
     if ends:
-        differs = mine not in {None, Kind.ENDED, ends[-1]}  # "ended" is not to know
+        # A bridge reports "ended" when it cannot tell how the event ended.
+        differs = mine not in {None, Kind.ENDED, ends[-1]}
         return ends[-1], mine if differs else None
     if mine is not None:
         return mine, None
@@ -222,13 +224,15 @@ def _is_started(fact: Fact) -> bool:
     return fact.kind is Kind.STARTED or (fact.kind.is_appearance and is_so)
 
 
-def _content(told: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
-    """Return the object as it is now, and whether all of it is known.
+def _content(facts: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
+    """Return the current IMDS object, and whether it is complete.
 
-    A chain of contents is kept: its end is what holds, and its beginning is what the
-    first link names as ``previous``. Whatever turns out to be that comes before it.
+    Each ``updated`` names the content before it as ``previous``, so contents form a
+    chain. ``last`` is the end of the chain, ``needed`` the content before its first
+    link. A fact with the content ``needed`` comes before the chain, even if its time is
+    later, so it does not replace ``last``.
     """
-    shown = [fact for fact in told if fact.kind.is_appearance] or told
+    shown = [fact for fact in facts if fact.kind.is_appearance] or facts
     last, needed = shown[0], _link(shown[0].previous)
     for fact in shown[1:]:
         content, previous = _link(fact.event), _link(fact.previous)
@@ -249,7 +253,7 @@ def _link(event: ScheduledEvent | None) -> bytes | None:
 def machines_of(
     event: ScheduledEvent | None, group: tuple[str, str]
 ) -> tuple[Machine, ...]:
-    """Return the machines that an event names."""
+    """Return the machines in the Resources of an event, sorted."""
     names = event.resources if event else ()
     found = {
         Machine(subscription=group[0], group=group[1], name=kept_name(name))
@@ -259,5 +263,5 @@ def machines_of(
 
 
 def kept_name(name: str) -> str:
-    """Return the name of a machine as it is compared and kept."""
+    """Return the name of a machine in the form that is compared and stored."""
     return clean(bare(name))

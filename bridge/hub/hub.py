@@ -1,6 +1,6 @@
-"""The hub as a process: opens the store, reads the sources, answers.
+"""The hub as a process: builds all parts and runs them until the stop.
 
-store ──▶ who was away? ──▶ port ──▶ sources, keeper, sender … stop
+open the store ──▶ find a long absence ──▶ listen ──▶ run all workers ──▶ stop
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
 from bridge.hub.config import HubConfig
-from bridge.hub.keeper import Keeper
+from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.housekeeping import Housekeeping
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
-from bridge.hub.sending import BridgeHand, Dispatcher, Hand
+from bridge.hub.sending import BridgeTransport, Dispatcher, Transport
 from bridge.hub.server import Hub, serve
 from bridge.hub.sources import SourceReader
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, BRIDGE
-from bridge.hub.watchman import Watchman
 from bridge.net.http_client import open_session
 from bridge.telemetry.metrics import Metrics
 from bridge.telemetry.unseen_errors import log_unseen_errors
@@ -48,13 +48,13 @@ async def run(
     """Run the hub until ``stop`` is set.
 
     Args:
-        file: as it was read.
-        stop: when to stop.
-        clock: what time it is.
-        listening: is told where it listens.
+        file: the configuration.
+        stop: set in order to stop the hub.
+        clock: the clock.
+        listening: called with host and port, once the hub listens.
 
     Raises:
-        BridgeError: it cannot start or go on; also inside an ExceptionGroup.
+        BridgeError: the hub cannot start or continue; may be in an ExceptionGroup.
     """
     daemon_threads.lend()
     log_unseen_errors(asyncio.get_running_loop())
@@ -63,15 +63,15 @@ async def run(
         if store is None:
             return
         parts = Parts.of(file, store, clock)
-        telling = Metrics((sink.name for sink in file.sinks), __version__)
-        parts.metrics.alarms = telling.of_deliveries if file.sinks else None
-        alarms = open_alarms(file, store, clock, telling)
-        tellers = await stack.enter_async_context(alarms)
-        parts.hands.update(await open_hands(file.hub, clock, stack))
-        await parts.keeper.begin()
+        sink_metrics = Metrics((sink.name for sink in file.sinks), __version__)
+        parts.metrics.alarms = sink_metrics.of_deliveries if file.sinks else None
+        alarms = open_alarms(file, store, clock, sink_metrics)
+        alarm_workers = await stack.enter_async_context(alarms)
+        parts.transports.update(await open_transports(file.hub, clock, stack))
+        await parts.housekeeping.begin()
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
-        workers = [*parts.workers(), *tellers]
+        workers = [*parts.workers(), *alarm_workers]
         await run_workers(workers, stop, grace=file.shutdown_grace)
     log.info("hub stopped")
 
@@ -79,7 +79,7 @@ async def run(
 async def _opened(
     file: HubFile, stop: asyncio.Event, clock: Clock, stack: AsyncExitStack
 ) -> Store | None:
-    """Open the store, as soon as it can be reached; None = asked to stop before."""
+    """Open the store; retry while it is away. None = asked to stop before."""
     while not stop.is_set():
         try:
             return await stack.enter_async_context(open_store(file.hub))
@@ -89,39 +89,41 @@ async def _opened(
     return None
 
 
-async def open_hands(
+async def open_transports(
     config: HubConfig, clock: Clock, stack: AsyncExitStack
-) -> dict[str, Hand]:
-    """Open the ways that decisions go.
+) -> dict[str, Transport]:
+    """Open the transports for decisions.
 
     Raises:
         BridgeError: the identity for ARM cannot be used on this machine.
     """
     named = {source.name: source for source in config.bridge_sources}
-    bridges = BridgeHand(named, clock)
+    bridges = BridgeTransport(named, clock)
     stack.push_async_callback(bridges.close)
-    hands: dict[str, Hand] = {BRIDGE: bridges}
+    transports: dict[str, Transport] = {BRIDGE: bridges}
     if config.arm is not None:
         agent = f"scheduled-events-bridge-hub/{__version__}"
         http = await stack.enter_async_context(open_session(user_agent=agent))
         try:
-            hands[ARM] = await stack.enter_async_context(open_arm(config.arm, http))
+            transports[ARM] = await stack.enter_async_context(
+                open_arm(config.arm, http)
+            )
         except ValueError as error:
             raise BridgeError(f"hub.arm: {error}") from error
-    return hands
+    return transports
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the hub consists of."""
+    """The parts of the hub."""
 
     file: HubFile
     store: Store
     clock: Clock
     metrics: HubMetrics
     readers: tuple[SourceReader, ...]
-    keeper: Keeper
-    hands: dict[str, Hand] = field(default_factory=dict)
+    housekeeping: Housekeeping
+    transports: dict[str, Transport] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: HubFile, store: Store, clock: Clock) -> "Parts":
@@ -131,24 +133,26 @@ class Parts:
         readers = tuple(
             SourceReader(source, store, clock, metrics) for source in file.hub.sources
         )
-        keeper = Keeper(store, file.hub, clock)
-        return cls(file, store, clock, metrics, readers, keeper)
+        housekeeping = Housekeeping(store, file.hub, clock)
+        return cls(file, store, clock, metrics, readers, housekeeping)
 
     def workers(self) -> list[Worker]:
-        """Return what runs until the stop."""
+        """Return the workers that run until the stop."""
         dispatcher = Dispatcher(
             store=self.store,
             config=self.file.hub,
             clock=self.clock,
             metrics=self.metrics,
             situation=self.situation,
-            hands=self.hands,
+            transports=self.transports,
         )
-        watchman = Watchman(self.store, self.clock, self.metrics, self.situation)
-        return [*self.readers, self.keeper, dispatcher, watchman]
+        fleet_monitor = FleetMonitor(
+            self.store, self.clock, self.metrics, self.situation
+        )
+        return [*self.readers, self.housekeeping, dispatcher, fleet_monitor]
 
     def answering(self) -> Hub:
-        """Return what the server answers from."""
+        """Return the parts that the server needs."""
         hub, store = self.file.hub, self.store
         pages = Pages(store, hub, self.clock, self.situation)
         return Hub(
@@ -160,11 +164,11 @@ class Parts:
                 *Approving(store, hub, self.situation).routes(),
                 *pages.routes(),
             ],
-            for_people=pages.for_people,
+            error_pages=pages.error_pages,
         )
 
     def missing(self) -> list[str]:
-        """Return what keeps the hub from being ready; no name of an entity."""
+        """Return why the hub is not ready; without names of queues or topics."""
         return [
             f"source {reader.config.name} is not connected"
             for reader in self.readers
@@ -172,7 +176,7 @@ class Parts:
         ]
 
     def situation(self) -> Situation:
-        """Return how things are at this moment, besides the store."""
+        """Return the current time, and what the hub knows besides the store."""
         hub = self.file.hub
         names = {source.name for source in hub.bridge_sources}
         azure = hub.azure_sources
@@ -183,7 +187,7 @@ class Parts:
                 for reader in self.readers
                 if reader.config.name in names
             },
-            absent_until=self.keeper.absent_until,
+            absent_until=self.housekeeping.absent_until,
             forget_after=hub.forget_after,
             missing_after=min((one.missing_after for one in azure), default=None),
             expect=tuple(glob for one in azure for glob in one.expect),

@@ -1,6 +1,6 @@
-"""Reads ``hub.toml``: the sections of the hub, and those it shares with the forwarder.
+"""Reads ``hub.toml``: the hub's own sections, and those that a forwarder has as well.
 
-All faults are found at once and raised as one ConfigError; nothing is opened here.
+All faults are found at once and raised as one ConfigError. Nothing is opened here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,16 +27,16 @@ _VM_ALONE = "works only in the bridge.toml of a forwarder"
 
 
 class HubFile(Section, frozen=True, kw_only=True):
-    """A whole ``hub.toml``, without a fault.
+    """A valid ``hub.toml``.
 
     Attributes:
         hub: the hub itself. Example: ``{"listen": "127.0.0.1:9470"}``.
-        sinks: where its alarms go. Example: ``[{"name": "ops", "type": "slack",
+        sinks: the receivers of alarms. Example: ``[{"name": "ops", "type": "slack",
             "webhook_url": "env:SLACK_WEBHOOK_URL"}]``.
-        state: where alarms wait until they are delivered. Example: ``{"path":
+        state: the file that stores alarms until they are delivered. Example: ``{"path":
             "/var/lib/sebridge/hub-state.db"}``.
         log: how much is logged, and in which form. Example: ``{"level": "info"}``.
-        shutdown_grace: how long a stop waits for what is in flight.
+        shutdown_grace: how long a stop waits for deliveries in progress.
     """
 
     hub: HubConfig = HubConfig()
@@ -46,18 +46,18 @@ class HubFile(Section, frozen=True, kw_only=True):
     shutdown_grace: Duration = Duration(10)
 
     def warnings(self) -> list[str]:
-        """Return what is allowed but hardly meant."""
+        """Return settings that are allowed, but probably a mistake."""
         return [*self.hub.warnings(), *self._idle_filters()]
 
     def _idle_filters(self) -> Iterator[str]:
-        """Tell of filters for events, which alarms are not."""
+        """Yield a warning for each filter of a sink: alarms ignore filters."""
         for sink in self.sinks:
             if sink.when != When():
-                words = "limits nothing: a sink of a hub gets alarms, all of them"
+                words = "limits nothing: a sink of a hub gets all alarms"
                 yield f"sinks.{sink.name}.when: {words}"
 
     def notes(self) -> list[str]:
-        """Return what is worth knowing, and what the hub cannot check."""
+        """Return assumptions of this configuration that the hub cannot check."""
         globs = [
             glob
             for one in self.hub.bridge_sources
@@ -72,10 +72,10 @@ class HubFile(Section, frozen=True, kw_only=True):
 
 
 def is_hub_file(path: Path) -> bool:
-    """Whether a configuration file is one of the hub.
+    """Whether a configuration file is for a hub.
 
     Raises:
-        ConfigError: it cannot be read, or is no TOML.
+        ConfigError: the file cannot be read, or is no TOML.
     """
     return "hub" in TomlFile.read(path).tables
 
@@ -84,13 +84,13 @@ def load(path: Path, environ: Mapping[str, str]) -> HubFile:
     """Read a configuration file of the hub.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: the file is invalid; it lists all faults, each with its place.
     """
     file = TomlFile.read(path)
     reader = Reader(str(path), environ, file.line_of)
     root = overridden(file.tables, HubFile, SINK_TYPES, reader)
     sinks = read_sinks(root.pop("sinks", []), reader)
-    for place, what in _strange_sinks(sinks):
+    for place, what in _unsuitable_sinks(sinks):
         reader.fault(place, what)
     table = root.pop("hub", None)
     if table is None:
@@ -103,7 +103,7 @@ def load(path: Path, environ: Mapping[str, str]) -> HubFile:
 
 
 def _hub(table: object, reader: Reader) -> HubConfig | None:
-    """Read ``[hub]``, whose sources have types of their own."""
+    """Read ``[hub]``. The keys of each source depend on its type."""
     if not isinstance(table, Mapping):
         reader.fault("hub", "must be a table: [hub]")
         return None
@@ -141,12 +141,12 @@ def _source(
     what = "is missing" if kind is None else f"{kind!r} is no type of source"
     reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
     shared = {key: table[key] for key in keys_of(SourceConfig) if key in table}
-    reader.section(SourceConfig, {**shared, "type": ""}, place)  # only for its faults
+    reader.section(SourceConfig, {**shared, "type": ""}, place)  # reports its faults
     return None
 
 
-def _strange_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]]:
-    """Yield what of the sinks makes sense on a VM alone."""
+def _unsuitable_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]]:
+    """Yield faults for settings of sinks that work only in a forwarder."""
     for sink in sinks:
         place = f"sinks.{sink.name}"
         if needy := sink.needs_approvals:

@@ -1,4 +1,4 @@
-"""The figures of the hub, for ``/metrics``. No EventId and no person in a label."""
+"""The metrics of the hub. No label contains an EventId or a person."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ OUTCOMES = ("kept", "left-out", "unreadable")
 
 
 def _registry() -> Any:
-    # Loaded with the hub alone.
+    # Loaded when a hub starts, not when this module is imported.
     from prometheus_client import CollectorRegistry  # noqa: PLC0415 - see above
 
     return CollectorRegistry()
@@ -17,12 +17,12 @@ def _registry() -> Any:
 
 @dataclass(slots=True)
 class HubMetrics:
-    """Counters and gauges; counters stand at 0 from the start.
+    """Counters and gauges; counters of each source start at 0.
 
     Attributes:
         sources: the names of the sources.
-        version: of the hub.
-        alarms: the registry of what becomes of alarms at sinks; None without sinks.
+        version: the version of the hub.
+        alarms: the registry with the deliveries of alarms; None = no sinks.
     """
 
     sources: tuple[str, ...]

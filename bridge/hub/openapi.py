@@ -34,11 +34,11 @@ def document() -> Json:
 
 def _filters() -> list[Json]:
     words = {
-        "open": "true: what is pending or running; false: what is over.",
+        "open": "true: pending or running events; false: events that are over.",
         "status": "One of the statuses.",
         "type": "EventType.",
         "source": "EventSource.",
-        "resourceGroup": "Of the machines.",
+        "resourceGroup": "The resource group of the machines.",
         "q": "The beginning of an EventId or of a machine's name.",
     }
     return [_query(name, what) for name, what in words.items()]
@@ -51,7 +51,7 @@ def _query(name: str, what: str) -> Json:
 def _list(name: str, kind: str, filters: list[Json]) -> Json:
     items = {"type": "array", "items": {"$ref": f"#/components/schemas/{kind}"}}
     schema = {"type": "object", "properties": {name: items, "next": _MAYBE}}
-    cursor = _query("cursor", "The next of the answer before.")
+    cursor = _query("cursor", "The value of next in the previous answer.")
     limit = _query("limit", "1 to 200.")
     return {
         "summary": f"The {name}; with an ETag.",
@@ -84,7 +84,7 @@ def _approval() -> Json:
     schema = {"$ref": "#/components/schemas/Decided"}
     refusals = ("400", "401", "403", "404", "409", "415", "503")
     return {
-        "summary": "Approve or refuse. 200: decided; 202: counted, more are wanted.",
+        "summary": "Approve or refuse. 200: decided; 202: counted, votes are missing.",
         "parameters": [_id(), header],
         "requestBody": {"required": True, "content": body},
         "responses": _responses(schema, *refusals)
@@ -97,7 +97,7 @@ def _table() -> Json:
     return {
         "summary": "The decisions as a table; no cell is a formula.",
         "parameters": [
-            _query("cursor", "As of the list."),
+            _query("cursor", "The value of next in an answer of /api/v1/decisions."),
             _query("limit", "1 to 200."),
         ],
         "responses": {"200": good},
@@ -106,10 +106,10 @@ def _table() -> Json:
 
 def _responses(schema: Json, *refusals: str) -> Json:
     refused = {
-        "description": "Why not.",
+        "description": "The reason of the error.",
         "content": _json({"type": "object", "properties": {"error": _TEXT}}),
     }
-    good = {"description": "What is known.", "content": _json(schema)}
+    good = {"description": "The answer.", "content": _json(schema)}
     return {"200": good} | dict.fromkeys(refusals, refused)
 
 
@@ -153,7 +153,10 @@ def _schemas() -> Json:
         "decision": {"enum": ["approve", "refuse"]},
         "reason": _TEXT,
         "via": {"enum": ["bridge", "arm"]},
-        "content": {**_TEXT, "description": "Of the event as it was shown."},
+        "content": {
+            **_TEXT,
+            "description": "The content of the event, as it was shown.",
+        },
     }
     decision = {
         "id": _TEXT,

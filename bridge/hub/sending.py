@@ -1,7 +1,7 @@
-"""Carries decisions out: to the bridges of an event, or to ARM.
+"""Sends decisions to the bridges of an event, or to ARM.
 
-claim, all rules judged again ──▶ send ──▶ keep that it was taken ──▶ outcome
-└─ a crash anywhere: the claim is not renewed and ends, and the same bytes go again
+claim, check all rules again ──▶ send ──▶ store that it was accepted ──▶ outcome
+└─ after a crash anywhere: the claim expires, and the same bytes are sent again
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import BridgesSource
-from bridge.hub.store.carrying import claim, due_ones, keep_result, renew
+from bridge.hub.store.claims import claim, due_ones, keep_result, renew
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from bridge.servicebus.sender import Message, Sender, short_id
@@ -34,24 +34,24 @@ _EVERY = 0.5
 _AT_ONCE = 64
 _PAUSE = 5.0
 _SECONDS = 40.0
-_RENEW_EVERY = 5.0  # a third of what a claim lasts
+_RENEW_EVERY = 5.0  # a third of the duration of a claim
 _MOST_SENDERS = 32
 
 
-class Hand(Protocol):
-    """Makes one attempt to carry a decision."""
+class Transport(Protocol):
+    """Makes one attempt to send a decision."""
 
-    async def carry(self, claimed: Claimed) -> Result:
-        """Return how it ended; raises nothing that was to be foreseen."""
+    async def send(self, claimed: Claimed) -> Result:
+        """Make the attempt; expected failures are part of the result."""
         ...
 
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Carries decisions until asked to stop.
+    """Sends decisions until asked to stop.
 
     Attributes:
-        hands: by the way that decisions go: bridge, arm.
+        transports: by the ``via`` of decisions: bridge, arm.
     """
 
     store: Store
@@ -59,12 +59,15 @@ class Dispatcher:
     clock: Clock
     metrics: HubMetrics
     situation: Callable[[], Situation]
-    hands: Mapping[str, Hand]
+    transports: Mapping[str, Transport]
     name: str = "dispatcher"
     _under_way: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carry what is due, again and again; one that takes long holds up no other."""
+        """Send due decisions, each in a task of its own, so a slow one delays no other.
+
+        Returns after the attempts in progress have ended.
+        """
         async with asyncio.TaskGroup() as group:
             while not stop.is_set():
                 pause = _EVERY
@@ -76,7 +79,7 @@ class Dispatcher:
                 await self.clock.wait(stop, pause)
 
     async def step(self) -> int:
-        """Carry what is due now, until all of it is carried; return how many it was.
+        """Make one attempt for each due decision; returns how many were claimed.
 
         Raises:
             HubStoreError: the store cannot be used now.
@@ -86,12 +89,12 @@ class Dispatcher:
         return sum(task.result() for task in tasks)
 
     async def _begin(self, group: asyncio.TaskGroup) -> list[asyncio.Task[bool]]:
-        """Begin to carry what is due, as far as there is room; return the attempts."""
+        """Start attempts for due decisions, within the limit; returns their tasks."""
         now, busy = self.clock.now(), set(self._under_way)
         found = await self.store.read(lambda c: due_ones(c, now, _AT_ONCE + len(busy)))
         fresh = [one for one in found if one not in busy][: _AT_ONCE - len(busy)]
         for one in fresh:
-            task = group.create_task(self._safely(one))
+            task = group.create_task(self._send_safely(one))
             self._under_way[one] = task
             task.add_done_callback(partial(self._ended, one))
         return [self._under_way[one] for one in fresh]
@@ -99,16 +102,16 @@ class Dispatcher:
     def _ended(self, decision: str, _: "asyncio.Task[bool]") -> None:
         del self._under_way[decision]
 
-    async def _safely(self, decision: str) -> bool:
-        """Carry a decision; where its end cannot be kept, it is carried again."""
+    async def _send_safely(self, decision: str) -> bool:
+        """Send a decision. If the store is away, log it: it is sent again later."""
         try:
-            return await self._carry(decision)
+            return await self._send(decision)
         except HubStoreError as error:
             extra = {"decision": decision, "fault": str(error)}
             log.warning("decision cannot be carried", extra=extra)
             return False
 
-    async def _carry(self, decision: str) -> bool:
+    async def _send(self, decision: str) -> bool:
         situation = self.situation()
         claimed = await self.store.write(
             lambda c: claim(c, decision, self.config, situation)
@@ -116,40 +119,40 @@ class Dispatcher:
         if claimed is None:
             return False
         async with asyncio.TaskGroup() as group:
-            holding = group.create_task(self._hold(claimed))
+            holding = group.create_task(self._renew_until_cancelled(claimed))
             result = await self._attempt(claimed)
             holding.cancel()
         now = self.clock.now()
         await self.store.write(lambda c: keep_result(c, claimed, result, now))
-        self._tell(claimed, result)
+        self._report(claimed, result)
         return True
 
-    async def _hold(self, claimed: Claimed) -> None:
-        """Renew a claim until cancelled, or until somebody else has it."""
+    async def _renew_until_cancelled(self, claimed: Claimed) -> None:
+        """Renew a claim until cancelled, or until the claim is lost."""
         held: Claimed | None = claimed
         while held is not None:
             await self.clock.wait(asyncio.Event(), _RENEW_EVERY)
             try:
                 held = await self._renewed(held)
-            except HubStoreError:  # then it ends: what goes out twice is the same
-                return
+            except HubStoreError:  # the claim expires; sending the same bytes twice is
+                return  # harmless
 
     async def _renewed(self, held: Claimed) -> Claimed | None:
         now = self.clock.now()
         return await self.store.write(lambda c: renew(c, held, now))
 
     async def _attempt(self, claimed: Claimed) -> Result:
-        hand = self.hands.get(claimed.via)
-        if hand is None:
-            return Result(words=f"there is no way {claimed.via}")
+        transport = self.transports.get(claimed.via)
+        if transport is None:
+            return Result(fault=f"decisions cannot be sent via {claimed.via}")
         try:
             async with asyncio.timeout(_SECONDS):
-                return await hand.carry(claimed)
+                return await transport.send(claimed)
         except TimeoutError:
-            return Result(words="no answer in time")
+            return Result(fault="no answer in time")
 
-    def _tell(self, claimed: Claimed, result: Result) -> None:
-        state = "sent" if result.is_out else "not-sent"
+    def _report(self, claimed: Claimed, result: Result) -> None:
+        state = "sent" if result.is_accepted else "not-sent"
         if result.end is not None:
             state = result.end.state.value
         self.metrics.decisions.labels(claimed.via, state).inc()
@@ -160,18 +163,19 @@ class Dispatcher:
                 "eventId": claimed.event_id,
                 "via": claimed.via,
                 "state": state,
-                "reason": result.words or None,
+                "reason": result.fault or None,
             },
         )
 
 
 @dataclass(slots=True)
-class BridgeHand:
-    """Sends decisions to approval entities, with a sender for each.
+class BridgeTransport:
+    """Sends decisions to approval entities, with one sender for each entity.
 
     Attributes:
-        sources: of bridges, by name: an address is within the namespace of its source.
-        most: how many senders are kept open; each is a connection.
+        sources: the sources of bridges, by name. The namespace of an address is the
+            namespace of its source.
+        most: how many senders stay open; each is a connection.
     """
 
     sources: Mapping[str, BridgesSource]
@@ -179,18 +183,18 @@ class BridgeHand:
     most: int = _MOST_SENDERS
     _senders: OrderedDict[tuple[str, str], Sender] = field(default_factory=OrderedDict)
 
-    async def carry(self, claimed: Claimed) -> Result:
-        """Make one attempt: it is out when the broker has stored it."""
+    async def send(self, claimed: Claimed) -> Result:
+        """Make one attempt; it is accepted when the broker has stored the message."""
         if claimed.address is None or claimed.address.source not in self.sources:
-            return Result(words="the source of this address is not configured")
+            return Result(fault="the source of this address is not configured")
         try:
             await self._sender(claimed.address).send(
                 message_of(claimed, self.clock.now())
             )
         except DeliveryError as error:
-            return Result(words=str(error))
+            return Result(fault=str(error))
         await self._close_surplus()
-        return Result(is_out=True)
+        return Result(is_accepted=True)
 
     def _sender(self, address: Address) -> Sender:
         name = (address.source, address.entity.lower())
@@ -214,7 +218,7 @@ class BridgeHand:
 
 
 def message_of(claimed: Claimed, now: datetime) -> Message:
-    """Return the message that carries a decision: the same body and id each time."""
+    """Return the Service Bus message of a decision; body and id never change."""
     session = claimed.address.session if claimed.address else ""
     return Message(
         body=claimed.message,

@@ -1,7 +1,7 @@
-"""What the hub answers: who asks is found out before anything else is looked at.
+"""The web server of the hub: it identifies the person before it handles a request.
 
-Each request knows who asks as ``request[PERSON]``. ``/livez`` and ``/readyz`` need
-nobody, ``/metrics`` a bearer token.
+Handlers find the person in ``request[PERSON]``. ``/livez`` and ``/readyz`` need no
+identity, ``/metrics`` needs a bearer token.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from bridge.foundation.errors import BridgeError
-from bridge.hub.access import Asked, Refusal, is_meant, who_asks
-from bridge.hub.api import PERSON, Handler, fault, faults_told
+from bridge.hub.access import Refusal, RequestInfo, identify, is_this_machine
+from bridge.hub.api import PERSON, Handler, fault, faults_as_json
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS = 1000  # 200 browsers, and whoever else looks on
+_MOST_CONNECTIONS = 1000  # enough for 200 browsers and other clients
 _SHUTDOWN_SECONDS = 1.0
 _MOST_BYTES = 64 * 1024
-_NOBODY = {"/livez", "/readyz"}
+_WITHOUT_IDENTITY = {"/livez", "/readyz"}
 _METRICS = "/metrics"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -38,32 +38,33 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
-    """What the server answers from.
+    """The parts of the hub that the server needs.
 
     Attributes:
-        missing: says what keeps the hub from being ready; nothing = it is.
-        routes: of the API, and of the pages.
-        for_people: turns what is answered in JSON into a page, where a browser asks;
-            None = it does not.
+        missing: returns why the hub is not ready; empty = it is ready.
+        routes: the routes of the API and of the pages.
+        error_pages: turns errors in JSON into pages, for browsers; None = it does not.
     """
 
     config: HubConfig
     metrics: HubMetrics
     missing: Callable[[], list[str]]
     routes: Sequence[web.RouteDef]
-    for_people: Middleware | None = None
+    error_pages: Middleware | None = None
 
 
 def application(hub: Hub) -> web.Application:
     """Return the web application, not listening yet."""
 
     @web.middleware
-    async def known(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path in _NOBODY:
+    async def authenticated(
+        request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        if request.path in _WITHOUT_IDENTITY:
             return await handler(request)
         if request.path == _METRICS:
-            return await _measured(hub.config, request, handler)
-        person = who_asks(hub.config.access, asked(request))
+            return await _authorize_metrics(hub.config, request, handler)
+        person = identify(hub.config.access, request_info(request))
         if isinstance(person, Refusal):
             return fault(person.status, person.words)
         request[PERSON] = person
@@ -77,7 +78,7 @@ def application(hub: Hub) -> web.Application:
         return web.json_response(missing, status=503 if missing else 200)
 
     async def metrics(_: web.Request) -> web.Response:
-        from prometheus_client import exposition as form  # noqa: PLC0415 - whoever asks
+        from prometheus_client import exposition as form  # noqa: PLC0415 - at first use
 
         body = form.generate_latest(hub.metrics.registry)
         if hub.metrics.alarms is not None:
@@ -87,8 +88,8 @@ def application(hub: Hub) -> web.Application:
             headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 
-    people = [] if hub.for_people is None else [hub.for_people]
-    layers = [_guarded_headers, *people, faults_told, known]
+    people = [] if hub.error_pages is None else [hub.error_pages]
+    layers = [_security_headers, *people, faults_as_json, authenticated]
     app = web.Application(middlewares=layers, client_max_size=_MOST_BYTES)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
@@ -97,10 +98,10 @@ def application(hub: Hub) -> web.Application:
     return app
 
 
-def asked(request: web.Request) -> Asked:
-    """Return what is known of a request before its path is looked at."""
+def request_info(request: web.Request) -> RequestInfo:
+    """Return the parts of a request that identify its sender."""
     name = request.transport and request.transport.get_extra_info("peername")
-    return Asked(
+    return RequestInfo(
         peer=str(name[0]) if name else "",
         host=request.headers.get("Host"),
         headers=[
@@ -111,7 +112,7 @@ def asked(request: web.Request) -> Asked:
 
 
 @web.middleware
-async def _guarded_headers(
+async def _security_headers(
     request: web.Request, handler: Handler
 ) -> web.StreamResponse:
     found = await handler(request)
@@ -120,12 +121,15 @@ async def _guarded_headers(
     return found
 
 
-async def _measured(
+async def _authorize_metrics(
     config: HubConfig, request: web.Request, handler: Handler
 ) -> web.StreamResponse:
-    """Answer whoever has the token; without one, in loopback mode, this machine."""
+    """Check the bearer token of a request for /metrics.
+
+    Without a configured token, only loopback mode answers, and only this machine.
+    """
     if config.token is None:
-        is_near = config.access.mode == "loopback" and is_meant(
+        is_near = config.access.mode == "loopback" and is_this_machine(
             request.headers.get("Host")
         )
         return await handler(request) if is_near else fault(403, "needs hub.token")
@@ -144,7 +148,7 @@ async def serve(hub: Hub) -> AsyncIterator[tuple[str, int]]:
     """Serve as long as the context is open; yields host and port.
 
     Raises:
-        BridgeError: the address cannot be listened on.
+        BridgeError: the hub cannot listen on the address.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
     app = application(hub)

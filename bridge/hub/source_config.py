@@ -1,4 +1,4 @@
-"""``[[hub.sources]]``: the topics of bridges, and Azure's own events."""
+"""``[[hub.sources]]``: the events of bridges, and the events of Azure."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -22,7 +22,7 @@ class ApprovalTargets(Section, frozen=True, kw_only=True):
     entities: tuple[str, ...]
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check that at least one entity is named, and none is empty."""
+        """Check that there is at least one pattern, and that none is empty."""
         if not self.entities:
             yield "entities", 'names nothing: such as ["vm-approvals*"]'
         for index, glob in enumerate(self.entities):
@@ -30,7 +30,7 @@ class ApprovalTargets(Section, frozen=True, kw_only=True):
                 yield f"entities[{index}]", "must not be empty"
 
     def allows(self, entity: str) -> bool:
-        """Whether approvals may be sent to an entity; names have no case."""
+        """Whether approvals may be sent to an entity; case does not matter."""
         name = entity.strip("/").lower()
         return any(fnmatchcase(name, glob.lower()) for glob in self.entities)
 
@@ -39,13 +39,14 @@ class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
     """One of ``[[hub.sources]]``.
 
     Attributes:
-        name: how the source is called in logs, metrics and rows. Example:
+        name: the name of the source in logs, metrics and rows. Example:
             ``"bridges"``.
         type: who sends its messages: ``"bridges"`` or ``"azure"``.
-        queue: the queue that is read. Example: ``"azure-events"``.
-        topic: the topic that is read, with subscription. Example:
+        queue: the queue to read. Example: ``"azure-events"``.
+        topic: the topic to read, together with subscription. Example:
             ``"scheduled-events"``.
-        subscription: of the topic: one of the hub's own. Example: ``"hub"``.
+        subscription: a subscription of the topic that only hubs read. Example:
+            ``"hub"``.
     """
 
     name: str
@@ -56,7 +57,7 @@ class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> ApprovalSource:
-        """What the receiver is to receive from."""
+        """The queue or subscription, as the receiver needs it."""
         return ApprovalSource(
             queue=self.queue,
             topic=self.topic,
@@ -65,7 +66,7 @@ class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
         )
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the namespace, and that there is one entity."""
+        """Check the namespace, and that exactly one entity is named."""
         yield from super().faults()
         yield from entity_faults(self, self.queue, self.topic)
         if bool(self.topic) != bool(self.subscription):
@@ -76,11 +77,11 @@ class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
 
 
 class BridgesSource(SourceConfig, frozen=True, kw_only=True):
-    """The CloudEvents of bridges, from a subscription or a queue of the hub's own.
+    """The CloudEvents of bridges, from a subscription or queue that only hubs read.
 
     Attributes:
-        approvals: where approvals may be sent; left out: the hub only shows. Example:
-            ``{"entities": ["vm-approvals*"]}``.
+        approvals: where approvals may be sent; left out: the hub only shows events.
+            Example: ``{"entities": ["vm-approvals*"]}``.
     """
 
     approvals: ApprovalTargets | None = None
@@ -90,10 +91,10 @@ class AzureSource(SourceConfig, frozen=True, kw_only=True):
     """Event Grid's scheduled events, from a queue or a subscription.
 
     Attributes:
-        missing_after: so long a bridge may take until an event of Azure's counts as
-            unreported.
-        expect: patterns for the resource ids whose events a bridge should report; [] is
-            the machines of the bridges that the hub knows. Example:
+        missing_after: an event of Azure counts as unreported, if no bridge has reported
+            it within this time.
+        expect: patterns for the resource ids whose events a bridge should report; []
+            means the machines of the bridges that the hub knows. Example:
             ``["/subscriptions/*/resourcegroups/web/*"]``.
     """
 
@@ -101,7 +102,7 @@ class AzureSource(SourceConfig, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the patterns too."""
+        """Check the entity and the patterns."""
         yield from super().faults()
         for index, glob in enumerate(self.expect):
             if not glob.startswith(("/", "*")):

@@ -1,8 +1,8 @@
-"""Receives what bridges and Azure say, and settles it once it is kept.
+"""Receives messages of bridges and Azure, and settles them after they are stored.
 
-receive ──▶ read ──▶ keep, in one transaction ──▶ complete
-└─ the store is away: the receiver closes, nothing is
-abandoned, and all of it is delivered again later
+receive ──▶ parse ──▶ store, in one transaction ──▶ complete
+                      └─ the store is away: the receiver closes, no message is
+                         abandoned, and the broker delivers all of them again later
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bridge.foundation.errors import (
     HubStoreAwayError,
     UnreadableMessageError,
 )
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import Fact
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import AzureSource, SourceConfig
@@ -29,19 +29,19 @@ from bridge.servicebus.receiver import ApprovalQueue, open_queue
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 5.0  # until a source or the store is tried again
-_LONG_PAUSE = 30.0  # where it refuses
-_FRESH = timedelta(seconds=10)  # what is older was waiting in the source
-_IDLE = timedelta(seconds=1)  # without a message: nothing waits
+_PAUSE = 5.0  # seconds until a source or the store is tried again
+_LONG_PAUSE = 30.0  # after a refusal, such as missing permissions
+_FRESH = timedelta(seconds=10)  # older messages have waited in the source
+_IDLE = timedelta(seconds=1)  # so long without a message, the source is empty
 
 
 def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incoming:
-    """Read a message; whatever it is, there is something to keep, or nothing in it.
+    """Parse a message; a fault is part of the result, so this raises nothing.
 
     Args:
-        source: where it came from.
-        message: as it was received.
-        now: in place of EnqueuedTime, where the broker told none.
+        source: the source of the message.
+        message: the message, as received.
+        now: replaces EnqueuedTime, if the broker has not set it.
     """
     heard = message.enqueued_at or now
     plain = Incoming(origin=source.name, body=message.body, heard=heard)
@@ -49,15 +49,15 @@ def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incom
         return _faulty(plain, message.fault)
     try:
         if isinstance(source, AzureSource):
-            return _with(plain, message, azure_words.read(message.body), None)
-        found = bridge_words.read(
+            return _with(plain, message, azure_messages.read(message.body), None)
+        found = bridge_messages.read(
             message.body,
             heard=heard,
             source=source.name,
             reply_to=message.reply_to,
             session=message.reply_to_session_id,
         )
-        return _with(plain, message, found.fact, found.word)
+        return _with(plain, message, found.fact, found.report)
     except UnreadableMessageError as error:
         return _faulty(plain, str(error))
 
@@ -66,7 +66,7 @@ def _with(
     plain: Incoming,
     message: ReceivedMessage,
     fact: Fact | None,
-    word: bridge_words.BridgeWord | None,
+    report: bridge_messages.BridgeReport | None,
 ) -> Incoming:
     return Incoming(
         origin=plain.origin,
@@ -75,7 +75,7 @@ def _with(
         reply_to=message.reply_to,
         session=message.reply_to_session_id,
         fact=fact,
-        word=word,
+        report=report,
     )
 
 
@@ -87,10 +87,10 @@ def _faulty(plain: Incoming, fault: str) -> Incoming:
 
 @dataclass(slots=True)
 class SourceReader:
-    """Reads one source.
+    """Receives from one source.
 
     Attributes:
-        last_error: why it was not read last; None once it is.
+        last_error: why the source cannot be read; None = it can.
     """
 
     config: SourceConfig
@@ -108,7 +108,7 @@ class SourceReader:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is being read."""
+        """Whether the source is connected."""
         return self._waiting is not None or self._since is not None
 
     def listening(self) -> datetime | None:
@@ -120,14 +120,14 @@ class SourceReader:
         return self._since
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read until asked to stop."""
+        """Receive until asked to stop."""
         opened = open_queue(self.config, self.config.origin, self.clock)
         async with opened as queue:
             while not stop.is_set():
                 await self.step(queue, stop)
 
     async def step(self, queue: ApprovalQueue, stop: asyncio.Event) -> None:
-        """Take what is there, keep it, and settle it."""
+        """Receive one batch, store it, and settle its messages."""
         try:
             await queue.reach()
             self._connected()
@@ -154,7 +154,7 @@ class SourceReader:
             return
         self._count(batch)
         for message in messages:
-            with suppress(ApprovalQueueError):  # it is delivered again, and known
+            with suppress(ApprovalQueueError):  # delivered again: stored only once
                 await queue.complete(message)
 
     async def _wait_for_store(
@@ -164,10 +164,12 @@ class SourceReader:
         stop: asyncio.Event,
         error: HubStoreAwayError,
     ) -> None:
-        """Close the receiver: what it holds is delivered again, once it can be kept.
+        """Close the receiver, and retry to store the batch until the store is back.
 
-        A store that answers and takes nothing (full, read-only) is away, too: were it
-        received again before, the broker would count that, and dead-letter it at last.
+        The broker delivers the messages again later. Without the close it would deliver
+        them while the store is still away, count each delivery, and dead-letter them at
+        the end. A store that answers but accepts nothing (full, read-only) counts as
+        away, so only a successful write shows that it is back.
         """
         self._lost(str(error))
         self.metrics.store_away.set(1)
@@ -198,7 +200,7 @@ class SourceReader:
         self.metrics.drained.labels(self.config.name).set(0)
 
     def _note_lag(self, batch: Sequence[Incoming], now: datetime) -> None:
-        """Note whether the source is drained: what waited there says it was not."""
+        """Note whether the source is drained: it is not, if messages waited in it."""
         if any(now - one.heard > _FRESH for one in batch):
             self._since = None
         elif self._since is None:
@@ -208,7 +210,7 @@ class SourceReader:
 
     def _count(self, batch: Sequence[Incoming]) -> None:
         for one in batch:
-            is_news = one.fact is not None or one.word is not None
+            is_news = one.fact is not None or one.report is not None
             outcome = "kept" if is_news else "left-out"
             label = "unreadable" if one.fault is not None else outcome
             self.metrics.messages.labels(self.config.name, label).inc()

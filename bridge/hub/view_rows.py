@@ -1,4 +1,4 @@
-"""What a page or a program is shown: the types of its rows. Pure."""
+"""The typed rows that pages and API show. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,20 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What rows depend on besides the store.
+    """The time, and other values besides the store that rows depend on.
 
     Attributes:
         now: the present moment.
-        listening: since when every source of bridges is connected and drained, by its
+        listening: since when each source of bridges is connected and drained, by its
             name; None = it is not.
-        absent_until: open events that were told of no later are not known any more:
-            the hub was away for so long that messages were lost; None = it was not.
-        forget_after: seconds.
-        missing_after: seconds; None where Azure is not heard.
-        expect: patterns of resource ids; () = machines of known bridges.
+        absent_until: the end of the last absence that was long enough to lose messages.
+            Open events without a later message are shown as unknown. None = there was
+            no such absence.
+        forget_after: a bridge that was silent for so many seconds counts as gone.
+        missing_after: an event of Azure that no bridge has reported after so many
+            seconds counts as unreported; None = no source of Azure.
+        expect: patterns for the resource ids whose events a bridge should report; () =
+            machines of known bridges.
     """
 
     now: datetime
@@ -43,12 +46,12 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What of the events is wanted; None and () are no limit.
+    """The filters of a list of events; None and "" match all.
 
     Attributes:
-        is_open: whether it is pending or running.
+        is_open: whether the event is pending or running.
         text: the beginning of an EventId or of a machine's name.
-        after: the version that comes before the first one.
+        after: only events with a larger version.
     """
 
     is_open: bool | None = None
@@ -63,7 +66,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """Somebody who has voted."""
+    """A person who has voted."""
 
     person: str
     via: str
@@ -73,7 +76,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """A decision, and what became of it.
+    """A decision and its outcome.
 
     Attributes:
         state: decided, sent, done, failed, void or refused.
@@ -95,12 +98,12 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrailRow:
-    """One row of the record of all that was done about an event.
+    """One entry of the record of an event: a vote, a decision or an attempt.
 
     Attributes:
-        what: voted, decided, refused, sending, sent, done, failed, void.
+        what: voted, decided, refused, sending, not taken, sent, done, failed, void.
         person: who did it; "" = the hub.
-        decision: its id; "" of a vote that has decided nothing.
+        decision: the id of the decision; "" = a vote, before there is a decision.
     """
 
     time: datetime
@@ -116,16 +119,16 @@ class EventRow:
     """One event in a list.
 
     Attributes:
-        key: what it is asked for by.
-        version: grows with each change, over all events.
+        key: the EventId in capitals.
+        version: the number of its last change, counted over all events.
         status: scheduled, started, completed, cancelled, ended, other, or unknown.
-        content: the fingerprint that a decision names.
-        machines: their names.
-        first_reported_by: a bridge, or Azure.
-        is_unreported: Azure told of it, and no bridge did in time.
-        bridges_say: the end that bridges told, where Azure said another.
-        voters: who has approved the event as it is.
-        decision: the last one; None = there is none.
+        content: the fingerprint of the event, which a vote must name.
+        machines: the names of the machines.
+        first_reported_by: the reporter of the first message: a bridge, or Azure.
+        is_unreported: Azure has reported it, and no bridge did in time.
+        bridges_say: the end that bridges reported, if Azure reported another one.
+        voters: who has approved the event in its present occurrence.
+        decision: the latest decision; None = there is none.
     """
 
     key: str
@@ -142,7 +145,7 @@ class EventRow:
     not_before: datetime | None
     opened: datetime
     ended: datetime | None
-    told: datetime
+    last_reported: datetime
     first_reported_by: Mapping[str, Any]
     is_unreported: bool
     bridges_say: str | None
@@ -155,7 +158,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """One message, as it came."""
+    """One message, as it was received."""
 
     kind: str
     source: str
@@ -168,14 +171,14 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """One event, with all that is known of it.
+    """One event with its messages, outcomes, decisions and record.
 
     Attributes:
-        occurrences: its lives, the last one last, as JSON.
-        outcomes: of requests, as JSON.
-        messages: in the order of their times.
-        decisions: the newest first.
-        trail: what was done about it, in order.
+        occurrences: its occurrences as JSON, the oldest first.
+        outcomes: the results of approvals, as JSON.
+        messages: its messages, the oldest first.
+        decisions: its decisions, the newest first.
+        trail: the record of votes, decisions and attempts, the oldest first.
     """
 
     row: EventRow
@@ -189,12 +192,13 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeRow:
-    """One bridge, and how it fares.
+    """One bridge, and whether it is alive.
 
     Attributes:
-        origin: the hub's own name of the source that it speaks through.
-        approvals: where it takes approvals, and by which rules; None where not known.
-        was_silent: whether an alarm told that it is silent, and none that it is back.
+        origin: the name of the hub's source that its messages come from.
+        approvals: where it takes approvals, and by which rules; None = not known.
+        was_silent: whether there was an alarm that it is silent, and none since that it
+            is back.
     """
 
     vm_id: str

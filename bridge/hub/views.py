@@ -1,11 +1,11 @@
-"""What a page or a program is shown, as typed rows: the seam between store and face.
+"""Queries of the store for pages and API; they return typed rows.
 
-    overview      the list of ``/``: what is open first
+    overview      the list of ``/``: open events first
     list_events   the list of ``/api/v1/events``: in the order of changes
-    one_event     one event, with all that is known of it
+    one_event     one event, with its messages, outcomes, decisions and record
 
-Everything here reads in one transaction, and none of it writes. ``fleet_view`` has the
-bridges, ``view_rows`` the types.
+All functions read in the transaction of their connection, and none writes.
+``fleet_view`` has the queries for bridges, ``view_rows`` the types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,10 +42,11 @@ from bridge.hub.view_rows import (
 def list_events(
     connection: Connection, filters: Filters, situation: Situation
 ) -> list[EventRow]:
-    """Return events in the order in which they changed; the last one is the cursor.
+    """Return events in the order of their changes; the version is the cursor.
 
-    What another transaction may still commit before it is left out, so that nobody who
-    goes on from a cursor misses anything.
+    In PostgreSQL a transaction with a smaller version may commit later. Rows that are
+    newer than such a transaction are left out, so a client that continues from a cursor
+    misses no change.
     """
     query = select(events).where(*_wanted(filters), _is_settled(connection))
     query = query.order_by(events.c.version).limit(max(1, min(filters.limit, PAGE)))
@@ -55,7 +56,7 @@ def list_events(
 def overview(
     connection: Connection, filters: Filters, situation: Situation, *, skip: int = 0
 ) -> list[EventRow]:
-    """Return events as a person wants them: what is open first, the nearest first."""
+    """Return events for people: unreported first, then open ones by NotBefore."""
     no_time = events.c.not_before.is_(None)
     order = (events.c.is_open.desc(), no_time, events.c.not_before)
     query = (
@@ -71,7 +72,7 @@ def overview(
 def of_machine(
     connection: Connection, machine: Machine, situation: Situation
 ) -> list[EventRow]:
-    """Return the events that name a machine: what is open first, then the newest."""
+    """Return the events that name a machine: open ones first, then the newest."""
     of = machines.c
     named = select(of.event_key).where(
         of.name == machine.name,
@@ -84,7 +85,7 @@ def of_machine(
 
 
 def machines_named(connection: Connection, name: str) -> list[Machine]:
-    """Return the machines of a name, of events and of bridges."""
+    """Return all machines with a name, from events and from bridges."""
     found = set[tuple[str, str]]()
     for table in (machines, bridges):
         query = select(table.c.subscription, table.c.group).distinct()
@@ -99,7 +100,7 @@ def machines_named(connection: Connection, name: str) -> list[Machine]:
 def open_without_bridge(
     connection: Connection, situation: Situation, *, after: str, limit: int
 ) -> list[EventRow]:
-    """Return open events that only Azure told of, in the order of their keys."""
+    """Return open events that only Azure has reported, in the order of their keys."""
     is_azures = events.c.azure_received.is_not(None)
     is_alone = events.c.is_open.is_(True) & events.c.has_bridge.is_(False)
     query = select(events).where(is_alone, is_azures, events.c.event_key > after)
@@ -110,14 +111,14 @@ def open_without_bridge(
 def one_event(
     connection: Connection, key: str, situation: Situation
 ) -> EventPage | None:
-    """Return one event; None = nothing is known of it."""
+    """Return one event; None = the store has no such event."""
     query = select(events).where(events.c.event_key == key)
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
     (shown,) = _rows(connection, query, situation)
     state: dict[str, Any] = json_of(row.state)
-    told = select(messages).where(messages.c.event_key == key)
+    received = select(messages).where(messages.c.event_key == key)
     decided = select(decisions).where(decisions.c.event_key == key)
     return EventPage(
         row=shown,
@@ -126,7 +127,9 @@ def one_event(
         addresses=state["addresses"],
         messages=tuple(
             _message(one)
-            for one in connection.execute(told.order_by(messages.c.time).limit(PAGE))
+            for one in connection.execute(
+                received.order_by(messages.c.time).limit(PAGE)
+            )
         ),
         decisions=tuple(
             decision_row(one)
@@ -155,7 +158,7 @@ def _wanted(filters: Filters) -> list[ColumnElement[bool]]:
 
 
 def _begins(words: str) -> ColumnElement[bool]:
-    """Return what is so of an EventId, or of a machine's name, that begins so."""
+    """Return a condition: the EventId or a machine's name begins with a text."""
     name = kept_name(words)
     named = select(machines.c.event_key).where(
         machines.c.name.startswith(name, autoescape=True)
@@ -166,7 +169,7 @@ def _begins(words: str) -> ColumnElement[bool]:
 
 def _is_settled(connection: Connection) -> ColumnElement[bool]:
     if connection.dialect.name != "postgresql":
-        return text("1 = 1")  # type: ignore[return-value]  # it is one of a WHERE
+        return text("1 = 1")  # type: ignore[return-value]  # valid in a WHERE
     least = text("pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
     return events.c.xid < least
 
@@ -218,7 +221,7 @@ def _known_machines(
     return {(row.subscription, row.group, row.name) for row in found}
 
 
-def _event(  # noqa: PLR0913, PLR0917 - what a row is made of
+def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
     row: Any,
     named: Sequence[Machine],
     known: set[tuple[str, str, str]],
@@ -228,7 +231,7 @@ def _event(  # noqa: PLR0913, PLR0917 - what a row is made of
 ) -> EventRow:
     lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
     life = lives[-1] if lives else {}
-    told, absent = moment_of(row.told), situation.absent_until
+    last_reported, absent = moment_of(row.told), situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
     mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
     decision = decided.get(row.event_key)
@@ -247,7 +250,7 @@ def _event(  # noqa: PLR0913, PLR0917 - what a row is made of
         not_before=_moment(row.not_before),
         opened=moment_of(row.opened),
         ended=_moment(row.ended),
-        told=told,
+        last_reported=last_reported,
         first_reported_by=life.get("firstReportedBy", {}),
         is_unreported=_is_unreported(row, named, known, life, situation),
         bridges_say=life.get("bridgesSay"),

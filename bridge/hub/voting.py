@@ -1,7 +1,7 @@
-"""How many people an event takes, and what can be decided about it at all. Pure.
+"""How many people must approve an event, and whether it can be decided on. Pure.
 
-ballot     whose votes count, and what makes them void
-here       the rules of ``[[hub.access.rules]]``, and the event as it stands
+``vote_rules`` has the rules that the Functions app uses as well. This module applies
+``[[hub.access.rules]]`` to the current state of an event.
 """
 
 from collections.abc import Mapping
@@ -10,28 +10,29 @@ from datetime import datetime
 
 from bridge.events.document import EVENT_TYPES, STARTED, ScheduledEvent
 from bridge.hub.access_config import AccessConfig, AccessRule
-from bridge.hub.ballot import voids
 from bridge.hub.fold import Machine
+from bridge.hub.vote_rules import voids
 
 BRIDGE, ARM = "bridge", "arm"
-WAYS = (BRIDGE, ARM)
+CHANNELS = (BRIDGE, ARM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """An event as it stands, for whoever decides.
+class CurrentEvent:
+    """The current state of an event, with what a decision depends on.
 
     Attributes:
-        key: the EventId as it is compared.
-        life: the number of its occurrence.
-        content: the fingerprint of the event, see ``ballot.digest``.
-        event: the IMDS object; None where only ends were told.
-        is_whole: False where names of its Resources are not known.
-        since: it has had its present content since then, at the latest.
-        prefix: what the types of the bridges' events begin with.
-        resource: the id that ARM knows it by; "" where Azure said nothing.
-        azure: the IMDS object as Azure told it last; None where it told nothing.
-        azure_seen: when Azure told of it last.
+        key: the EventId in capitals.
+        life: the number of its occurrence, from 1.
+        content: the fingerprint of the event, see ``vote_rules.digest``.
+        event: the IMDS object; None = no message contained one.
+        is_whole: False = not all names in its Resources are known.
+        since: the time of the latest message with its content. It may have had this
+            content for longer.
+        prefix: the prefix of the types of the bridges' events.
+        resource: the resource id of the event at ARM; "" = Azure has not reported it.
+        azure: the latest IMDS object from Azure; None = Azure has not reported it.
+        azure_seen: when the latest message of Azure was enqueued.
     """
 
     key: str
@@ -51,11 +52,11 @@ class Standing:
 
     @property
     def scheduled(self) -> ScheduledEvent:
-        """The IMDS object as a value; an empty one where it is not known."""
+        """The IMDS object as a ScheduledEvent; empty if it is not known."""
         return ScheduledEvent(event_id=self.event_id, raw=self.event or {})
 
     def lacks(self) -> str | None:
-        """Return why nothing can be decided about it; None = something can be."""
+        """Return why nobody can decide on the event; None = people can."""
         if not self.is_open:
             return "the event is over"
         if self.status == STARTED.lower() or self.scheduled.status == STARTED:
@@ -65,24 +66,24 @@ class Standing:
         return None
 
 
-def persons_for(access: AccessConfig, standing: Standing) -> tuple[int, str]:
-    """Return how many people must agree on an event, and by which rule."""
-    groups = {machine.group for machine in standing.machines}
-    return persons_wanted(access, standing.scheduled.event_type or "", groups)
+def persons_for(access: AccessConfig, current: CurrentEvent) -> tuple[int, str]:
+    """Return how many people must approve an event, and by which rule."""
+    groups = {machine.group for machine in current.machines}
+    return persons_wanted(access, current.scheduled.event_type or "", groups)
 
 
 def persons_wanted(
     access: AccessConfig, event_type: str, groups: set[str]
 ) -> tuple[int, str]:
-    """Return how many people must agree, and by which rule.
+    """Return how many people must approve, and by which rule.
 
-    A type that is not documented, or a resource group that is not known, takes the
-    largest number of all rules.
+    If the type is not documented, or a resource group is not known, the largest number
+    of all rules is required.
 
     Args:
-        access: who may decide.
-        event_type: as received.
-        groups: the resource groups of its machines; "" = one is not known.
+        access: the rules.
+        event_type: the EventType, as received.
+        groups: the resource groups of its machines; "" stands for an unknown one.
     """
     kind = event_type.casefold()
     is_known = kind in {name.casefold() for name in EVENT_TYPES}
@@ -102,12 +103,12 @@ def _fits(rule: AccessRule, kind: str, groups: set[str]) -> bool:
 
 
 def is_void(seen: Mapping[str, object], event: Mapping[str, object]) -> bool:
-    """Whether a vote for what was seen no longer counts for the event as it is."""
+    """Whether a vote for an event as it was seen is void for the event as it is now."""
     return voids(seen, event, is_earlier=is_earlier(seen, event))
 
 
 def is_earlier(seen: Mapping[str, object], event: Mapping[str, object]) -> bool:
-    """Whether an event now begins earlier than the one that was seen."""
+    """Whether the NotBefore of an event is earlier than it was, or not known now."""
     before = ScheduledEvent(event_id="", raw=seen).not_before
     after = ScheduledEvent(event_id="", raw=event).not_before
     return before is not None and (after is None or after < before)

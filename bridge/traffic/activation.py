@@ -48,5 +48,5 @@ def _listener(descriptor: int) -> socket.socket | None:
         found.detach()
         return None
     found.settimeout(0)
-    os.set_inheritable(found.fileno(), False)  # noqa: FBT003 - its own word
+    os.set_inheritable(found.fileno(), False)  # noqa: FBT003 - positional only
     return found

@@ -1,6 +1,7 @@
 """Checks the health of the application, for the answer of the probe.
 
-A balancer has only one probe for each rule, so the probe must answer for both.
+A balancer has only one probe for each rule. So one answer must cover both: the rotation
+of this VM, and the health of the application.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class App(Protocol):
-    """The application on which the probe also depends."""
+    """The application whose health also decides the answer of the probe."""
 
     async def unwell_since(self) -> datetime | None:
         """Return since when the application is not healthy; None = it is healthy."""

@@ -54,7 +54,7 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
             return
         if what := target_fault(self.app):
             yield "app", what
-        elif is_listen_address(self.listen) and self._is_asked_itself():
+        elif is_listen_address(self.listen) and self._checks_itself():
             yield "app", "must not be traffic.listen: the probe would ask itself"
 
     @property
@@ -62,7 +62,7 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
         """Host and port of the probe."""
         return split_address(self.listen)
 
-    def _is_asked_itself(self) -> bool:
+    def _checks_itself(self) -> bool:
         url, (host, port) = urlsplit(self.app), self.address
         asked = url.port or (443 if url.scheme == "https" else 80)
         return asked == port and (url.hostname or "") in {*_HERE, host}

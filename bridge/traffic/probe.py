@@ -53,7 +53,7 @@ async def serve(
     Args:
         config: ``[traffic]``.
         rotation: knows whether this VM is in rotation.
-        app: the application that must be healthy, too; None = no application.
+        app: the application that must also be healthy; None = none is configured.
         listener: a socket to use in place of ``traffic.listen``; None = none.
 
     Raises:

@@ -9,7 +9,7 @@
 Shapes:    Standing x Watch -> Standing
 Invariant: an event that holds this VM out does so until it is gone from a document
            whose absences count; it does not matter how often the gate is asked
-Source:    a machine leaves rotation before maintenance, and comes back after it
+Purpose:   a machine leaves rotation before maintenance, and comes back after it
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -64,7 +64,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is stored for after a restart.
+    """The state that is stored, to be used after a restart.
 
     Attributes:
         is_told_out: whether the last published state is "out".
@@ -76,7 +76,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What is known at one moment.
+    """All inputs of a decision at one moment.
 
     Attributes:
         me: the identity of this VM, as far as known.

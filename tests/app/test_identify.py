@@ -1,4 +1,4 @@
-"""Who this VM is: asked patiently, remembered, or made up with a warning."""
+"""The identity of this VM: read from IMDS, stored, or replaced with a warning."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ LEARNED = Identity.from_metadata(COMPUTE)
 
 @dataclass
 class FakeInstance:
-    """Instance metadata by script: the last answer stays."""
+    """Fake instance metadata: gives the answers in order, and repeats the last one."""
 
     answers: "deque[Mapping[str, object] | MetadataError]" = field(
         default_factory=lambda: deque([COMPUTE])
@@ -63,7 +63,7 @@ _INSTANCE: type[Instance] = FakeInstance
 
 @dataclass
 class Introduction:
-    """An introduction under way."""
+    """A running call of ``ask_repeatedly``."""
 
     task: "asyncio.Task[Identity | None]"
     instance: FakeInstance
@@ -89,14 +89,14 @@ async def begun(
 # -- asking --------------------------------------------------------------------
 
 
-async def test_what_metadata_says_is_taken_at_once() -> None:
+async def test_answer_of_metadata_is_used_at_once() -> None:
     instance = FakeInstance()
 
     assert await ask_once(instance, IdentityConfig()) == LEARNED
     assert instance.timeouts == [1]
 
 
-async def test_nobody_waits_for_metadata_that_does_not_answer_at_once(
+async def test_ask_once_does_not_wait_for_slow_metadata(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -115,7 +115,7 @@ async def test_complete_identity_is_not_waited_for() -> None:
     assert instance.asked == 1
 
 
-async def test_metadata_adds_what_a_complete_identity_does_not_say() -> None:
+async def test_metadata_completes_a_configured_identity() -> None:
     config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
 
     identity = await ask_once(FakeInstance(), config)
@@ -151,7 +151,7 @@ async def test_metadata_is_asked_for_a_minute_and_no_longer(
 async def test_request_takes_no_longer_than_what_is_left_of_the_minute(
     clock: FakeClock,
 ) -> None:
-    """While one is on its way the document is not read: so they are short at first."""
+    """The document is not read during a request: so the first requests are short."""
     introduction = await begun(clock, GONE)
 
     await clock.advance(60)
@@ -165,8 +165,8 @@ async def test_request_takes_no_longer_than_what_is_left_of_the_minute(
     assert max(ends) <= 60
 
 
-async def test_last_request_has_time_to_be_answered(clock: FakeClock) -> None:
-    """Also where the one before it waited for its turn until the minute was over."""
+async def test_last_request_has_at_least_half_a_second(clock: FakeClock) -> None:
+    """Although the request before it waited for its turn until the minute was over."""
     introduction = await begun(clock, GONE, COMPUTE)
 
     clock.pass_by(200)
@@ -208,7 +208,7 @@ async def test_stop_ends_the_waiting(clock: FakeClock) -> None:
     assert introduction.instance.asked == 0
 
 
-async def test_nobody_is_asked_after_a_stop(clock: FakeClock) -> None:
+async def test_no_request_is_sent_after_a_stop(clock: FakeClock) -> None:
     introduction = await begun(clock, COMPUTE, is_stopped=True)
 
     assert await introduction.task is None
@@ -245,7 +245,7 @@ async def test_configured_source_is_forgotten_once_metadata_answers(
     assert (await settle(database, LEARNED, "")).source == SOURCE
 
 
-async def test_identity_and_source_of_the_last_life_serve_when_nobody_answers(
+async def test_stored_identity_and_source_are_used_without_an_answer(
     database: Database,
 ) -> None:
     await settle(database, LEARNED, "")
@@ -255,7 +255,7 @@ async def test_identity_and_source_of_the_last_life_serve_when_nobody_answers(
     assert (origin.identity, origin.source) == (LEARNED, SOURCE)
 
 
-async def test_identity_of_the_last_life_survives_a_restart(
+async def test_stored_identity_survives_another_restart(
     state_path: Path,
 ) -> None:
     async with Database.open(state_path) as first:
@@ -264,7 +264,7 @@ async def test_identity_of_the_last_life_survives_a_restart(
         assert await remembered(second) == ME
 
 
-async def test_source_of_the_last_life_serves_an_identity_without_one(
+async def test_stored_source_completes_an_identity_without_one(
     database: Database,
 ) -> None:
     await settle(database, LEARNED, "")
@@ -274,10 +274,10 @@ async def test_source_of_the_last_life_serves_an_identity_without_one(
     assert origin.source == SOURCE
 
 
-async def test_last_life_fills_in_what_the_configuration_alone_does_not_say(
+async def test_stored_values_complete_the_configured_identity(
     database: Database,
 ) -> None:
-    """[identity] names the VM, IMDS is down: vmId and group are still known."""
+    """[identity] names the VM and IMDS is down: vmId and group come from storage."""
     await settle(database, LEARNED, "")
 
     origin = await settle(database, Identity(vm_name="other"), "")
@@ -286,10 +286,10 @@ async def test_last_life_fills_in_what_the_configuration_alone_does_not_say(
     assert await remembered(database) == origin.identity
 
 
-async def test_complete_identity_keeps_the_group_of_the_last_life(
+async def test_complete_identity_keeps_the_stored_group(
     database: Database,
 ) -> None:
-    """Else the sessions of approvals would change with each start IMDS misses."""
+    """Otherwise the sessions of approvals would change at a start without IMDS."""
     await settle(database, LEARNED, "")
     given = Identity(vm_name="a", vm_id="b", resource_id=LEARNED.resource_id)
 
@@ -298,10 +298,10 @@ async def test_complete_identity_keeps_the_group_of_the_last_life(
     assert origin.identity.group == "westno"
 
 
-async def test_metadata_that_answers_is_believed_in_what_it_leaves_out(
+async def test_values_that_metadata_leaves_out_are_dropped(
     database: Database,
 ) -> None:
-    """A VM may be detached from its scale set."""
+    """A VM may have been detached from its scale set."""
     await settle(database, LEARNED, "")
     now = Identity.from_metadata({**COMPUTE, "vmScaleSetName": ""})
 
@@ -334,14 +334,16 @@ async def test_makeshift_does_not_displace_a_better_source(
     assert (await settle(database, None, "")).source == SOURCE
 
 
-async def test_fresh_state_remembers_nobody(database: Database) -> None:
+async def test_new_state_file_has_no_identity(database: Database) -> None:
     assert await remembered(database) is None
 
 
-# -- what cannot wait ----------------------------------------------------------
+# -- provisional identity ------------------------------------------------------
 
 
-async def test_nothing_is_known_of_a_vm_that_nobody_names(database: Database) -> None:
+async def test_provisional_identity_of_an_unnamed_vm_is_empty(
+    database: Database,
+) -> None:
     origin = await provisional(database, IdentityConfig(), "")
 
     assert origin.source.startswith("urn:sebridge:")
@@ -357,10 +359,10 @@ async def test_configured_identity_is_known_at_once(database: Database) -> None:
     assert origin.identity == Identity(vm_name="WestNO_0", vm_id="b")
 
 
-async def test_source_of_the_last_life_serves_what_cannot_wait(
+async def test_provisional_source_is_the_stored_one(
     database: Database,
 ) -> None:
-    """Who told it is not believed yet: the disk may be a copy of another VM's."""
+    """The stored VM is not used yet: the disk may be a copy of another VM's disk."""
     await settle(database, LEARNED, "")
 
     origin = await provisional(database, IdentityConfig(), "")
@@ -369,7 +371,7 @@ async def test_source_of_the_last_life_serves_what_cannot_wait(
     assert origin.identity == Identity()
 
 
-async def test_what_is_provisional_is_not_remembered(database: Database) -> None:
+async def test_provisional_values_are_not_stored(database: Database) -> None:
     await provisional(database, IdentityConfig(vm_name="a"), "/mine")
 
     assert await remembered(database) is None

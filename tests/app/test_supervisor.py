@@ -1,4 +1,4 @@
-"""What systemd hears: real datagrams on a real socket."""
+"""Notifications to systemd: real datagrams on a real socket."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.support.fakes import FakeClock, turns
 
 
 class Listener:
-    """The service manager's end of the socket."""
+    """The socket of the service manager."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -27,7 +27,7 @@ class Listener:
         self.socket.settimeout(0)
 
     def heard(self) -> list[str]:
-        """Return what has come since the last look."""
+        """Return the datagrams that came since the last call."""
         found = []
         try:
             while True:
@@ -48,7 +48,7 @@ def listener(address: str) -> Iterator[Listener]:
     opened.socket.close()
 
 
-def test_what_happens_is_told_in_systemds_words(
+def test_states_are_sent_in_the_format_of_systemd(
     address: str, listener: Listener
 ) -> None:
     told = supervisor_of({"NOTIFY_SOCKET": address})
@@ -60,7 +60,7 @@ def test_what_happens_is_told_in_systemds_words(
     assert listener.heard() == ["READY=1", "WATCHDOG=1", "STOPPING=1"]
 
 
-def test_abstract_socket_is_told_too() -> None:
+def test_abstract_socket_gets_notifications() -> None:
     name = f"sebridge-test-{os.getpid()}"
     listener = Listener(f"\0{name}")
 
@@ -71,7 +71,7 @@ def test_abstract_socket_is_told_too() -> None:
 
 
 @pytest.mark.parametrize("address", [None, "", "vsock:2:1234", "notify"])
-def test_nobody_is_told_where_no_socket_is_named(address: str | None) -> None:
+def test_without_a_socket_nothing_is_sent(address: str | None) -> None:
     told = supervisor_of({"NOTIFY_SOCKET": address} if address is not None else {})
 
     assert told is NO_SUPERVISOR
@@ -80,7 +80,7 @@ def test_nobody_is_told_where_no_socket_is_named(address: str | None) -> None:
     told.stopping()
 
 
-def test_socket_that_is_gone_is_a_warning_and_nothing_more(
+def test_missing_socket_is_only_a_warning(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     Systemd(address).ready()
@@ -90,12 +90,12 @@ def test_socket_that_is_gone_is_a_warning_and_nothing_more(
     assert vars(record)["fault"] == "No such file or directory"
 
 
-def test_service_manager_that_does_not_listen_holds_up_nothing(
+def test_full_socket_does_not_block_the_forwarder(
     address: str, listener: Listener
 ) -> None:
     told = Systemd(address)
 
-    for _ in range(2000):  # a full queue would block a socket that waits
+    for _ in range(2000):  # a full queue would block a blocking socket
         told.alive()
 
     assert listener.heard()
@@ -111,7 +111,7 @@ def test_service_manager_that_does_not_listen_holds_up_nothing(
         ({"WATCHDOG_USEC": "soon"}, 0.0),
     ],
 )
-def test_watchdog_is_fed_three_times_in_its_patience(
+def test_watchdog_gets_three_signs_in_its_limit(
     address: str, environ: dict[str, str], interval: float
 ) -> None:
     told = supervisor_of({"NOTIFY_SOCKET": address, **environ})
@@ -138,19 +138,19 @@ async def test_signs_of_life_go_on_through_the_stop(
     assert listener.heard() == []
 
 
-async def test_loop_that_does_not_turn_gives_no_sign(
+async def test_blocked_loop_sends_no_sign_of_life(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
     async with attended(Systemd(address, interval=20.0), asyncio.Event(), clock):
         await turns()
         listener.heard()
 
-        clock.pass_by(60)  # nobody gets a turn
+        clock.pass_by(60)  # the event loop is blocked
 
         assert listener.heard() == []
 
 
-async def test_forwarder_that_is_not_alive_gives_no_sign(
+async def test_forwarder_that_is_not_alive_sends_no_sign(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
     answers = iter([True, False, True])
@@ -165,7 +165,7 @@ async def test_forwarder_that_is_not_alive_gives_no_sign(
         assert listener.heard() == ["WATCHDOG=1"]
 
 
-async def test_without_a_watchdog_only_the_stop_is_told(
+async def test_without_a_watchdog_only_the_stop_is_sent(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
     stop = asyncio.Event()
@@ -182,7 +182,7 @@ async def test_without_a_watchdog_only_the_stop_is_told(
 async def test_sign_of_life_that_fails_once_is_not_the_last(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
-    """Else systemd would kill a forwarder that is well."""
+    """Otherwise systemd would kill a healthy forwarder."""
     faults = [KeyError("x")]
 
     def is_alive() -> bool:

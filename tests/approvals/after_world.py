@@ -1,6 +1,6 @@
-"""A world in which a command runs before an event, and a rule approves after it.
+"""A test world in which a command runs before an event, and a rule then approves.
 
-Outbox, poller, relay and auto_approver are real; IMDS, the command and time are played.
+Outbox, poller, relay and auto_approver are real; IMDS, the command and time are fake.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ PATIENCE = 60.0
 
 
 def reboot(event_id: str = EVENT_ID, **fields: object) -> dict[str, object]:
-    """Return a Reboot of this VM alone."""
+    """Return a Reboot that names only this VM."""
     return imds_event(
         event_id, **{"EventType": "Reboot", "Resources": ["WestNO_0"], **fields}
     )
@@ -79,10 +79,10 @@ def after_rule(**fields: Any) -> Rule:
 
 @dataclass
 class PlayedImds:
-    """Shows a document, and takes StartRequests; outlives the lives of a bridge.
+    """A fake IMDS: shows a document and accepts StartRequests, over several runs.
 
     Attributes:
-        done: at each POST: the commands with a success on the disk just then.
+        done: for each POST: the commands whose success was on disk at that moment.
         hangs: whether a POST is never answered.
     """
 
@@ -111,7 +111,7 @@ class PlayedImds:
         return StartAnswer(result=StartResult.ACCEPTED, status=200)
 
     def successes(self) -> list[str]:
-        """Return the commands with a success in the file itself."""
+        """Return the commands with a success in the state file on disk."""
         disk = sqlite3.connect(self.path)
         try:
             query = "SELECT sink FROM command_successes ORDER BY sink"
@@ -122,11 +122,11 @@ class PlayedImds:
 
 @dataclass
 class Life:
-    """One life of a bridge on a state file, with all its workers running.
+    """One run of a bridge on a state file, with all its workers.
 
     Attributes:
-        file: the same state file, for the test's own use.
-        runner: plays the command; an end in ``ends``, or ``let``, ends a run.
+        file: the same state file, opened for the test.
+        runner: a fake of the command; an end in ``ends``, or ``let``, ends a run.
     """
 
     outbox: Outbox
@@ -214,31 +214,31 @@ class Life:
         )
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
-        """Let time pass until something is so."""
+        """Let time pass until a condition is true."""
         async with asyncio.timeout(PATIENCE):
             while not await _truth(is_so):
                 await settled(self.file)
                 await self.clock.advance(0.25)
 
     async def passes(self, seconds: float) -> None:
-        """Let time pass, and all that follows from it happen."""
+        """Let time pass, and let the workers do what is due."""
         for _ in range(int(seconds * 2)):
             await self.clock.advance(0.5)
             await settled(self.file)
 
     async def sees(self, *events: object) -> None:
-        """Let the document change, and be looked at."""
+        """Change the document, and let the poller read it."""
         self.imds.shows(*events)
         number = self.imds.incarnation
         await self.until(lambda: self.poller.watch.incarnation == number)
         await settled(self.file)
 
     async def ran(self, count: int = 1) -> None:
-        """Wait until the command was begun so often in this world."""
+        """Wait until the command was started so many times in this world."""
         await self.until(lambda: len(self.runner.ran) >= count)
 
     async def told(self) -> list[CloudEvent]:
-        """Return the outcomes that were told, oldest first."""
+        """Return the events about outcomes, oldest first."""
         found = await self.file.database.read(
             lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
         )
@@ -246,7 +246,7 @@ class Life:
         return [event for event in events if ".startrequest." in event.type]
 
     async def outcomes(self) -> list[tuple[str, object]]:
-        """Return what was told of approvals: the outcome, and the reason."""
+        """Return the published outcomes with their reasons."""
         return [
             (str(event.data["outcome"]), event.data["reason"])
             for event in await self.told()
@@ -256,11 +256,11 @@ class Life:
         return outcome in [kind for kind, _ in await self.outcomes()]
 
     async def is_told(self, outcome: str) -> None:
-        """Wait until an outcome was told."""
+        """Wait until an outcome is published."""
         await self.until(lambda: self.has(outcome))
 
     async def posted(self, posts: int) -> None:
-        """Wait until IMDS was asked so often."""
+        """Wait until IMDS has received so many StartRequests."""
         await self.until(lambda: len(self.imds.posts) >= posts)
 
     async def is_held(self) -> None:
@@ -268,7 +268,7 @@ class Life:
         await self.until(lambda: bool(self.pilot.withheld))
 
     async def states(self) -> list[str]:
-        """Return how the steps for the command stand, oldest first."""
+        """Return the states of the command's deliveries, oldest first."""
         found = await self.file.database.read(
             lambda db: select(db, "d.sink = ? ORDER BY d.id", (DRAIN,))
         )
@@ -286,7 +286,7 @@ async def _never(_: object) -> None:
 
 @dataclass
 class Stage:
-    """What outlives a life: the state file, IMDS, time, and what the command did."""
+    """The parts that survive a run: state file, IMDS, clock, and the fake command."""
 
     path: Path
     clock: FakeClock = field(default_factory=FakeClock)
@@ -305,10 +305,10 @@ class Stage:
     async def life(
         self, around: Callable[[Database], Any] = lambda database: database
     ) -> AsyncIterator[Life]:
-        """Run a bridge; when the context is left it is killed where it stands.
+        """Run a bridge; it is killed when the context is left.
 
         Args:
-            around: what the outbox has in place of the state file.
+            around: makes the object that the outbox uses in place of the state file.
         """
         self.imds.turns = Turns(self.clock, spacing=0.0)
         async with Database.open(self.path) as database:

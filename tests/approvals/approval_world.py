@@ -1,4 +1,4 @@
-"""A world for approvals: a real outbox, an IMDS and a queue that are played."""
+"""A test world for approvals: a real outbox, a fake IMDS and a fake queue."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ ENTITY = "vm-approvals"
 
 @dataclass(slots=True)
 class HastyClock:
-    """Time that passes as soon as anybody waits for it."""
+    """A clock whose time passes at once when a task waits."""
 
     at: datetime = START
     monotonic_at: float = 1000.0
@@ -67,12 +67,12 @@ class HastyClock:
 
 @dataclass(slots=True)
 class PlayedImds:
-    """A document that is shown, and answers to POST in the order given; then 200.
+    """A fake IMDS: shows a document, gives POSTs the answers in order, then 200.
 
     An answer is a status, or an error of the connection.
 
     Attributes:
-        ahead: by how much its clock is ahead of the VM's.
+        ahead: by how much the clock of IMDS is ahead of the VM's clock.
     """
 
     clock: HastyClock
@@ -91,7 +91,7 @@ class PlayedImds:
     _shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
-        """Show events from now on; after the next POST those of ``next_``."""
+        """Show events from now on; after the next POST, show those in ``next_``."""
         self._shown = events
         self.incarnation += 1
         if next_ is not None:
@@ -139,7 +139,7 @@ class PlayedImds:
 
 
 def started_with(answer: int | MetadataError) -> StartAnswer:
-    """Return what the client makes of a status, or of an error."""
+    """Return the answer that the client makes from a status or an error."""
     if answer == 200:
         return StartAnswer(result=StartResult.ACCEPTED, status=200)
     if isinstance(answer, int):
@@ -160,7 +160,7 @@ def started_with(answer: int | MetadataError) -> StartAnswer:
 
 @dataclass(slots=True)
 class PlayedQueue:
-    """Hands out what is put into it; remembers how each message was settled."""
+    """A fake queue: delivers messages, and records how each one was settled."""
 
     waiting: "asyncio.Queue[ReceivedMessage | ApprovalQueueError]" = field(
         default_factory=asyncio.Queue
@@ -202,7 +202,7 @@ class PlayedQueue:
 
 @dataclass(slots=True)
 class World:
-    """Everything an approval meets, and what came of it."""
+    """All parts that handle an approval, and the results."""
 
     clock: HastyClock
     outbox: Outbox
@@ -213,7 +213,7 @@ class World:
     async def handle(
         self, message: ReceivedMessage, stop: asyncio.Event | None = None
     ) -> Settlement | None:
-        """Handle one delivery of a message, as if by a bridge that just began."""
+        """Handle one delivery of a message, as a bridge does that has just started."""
         handling = Handling(self.context, message, key_of(ENTITY, message))
         return await handling.run(stop or asyncio.Event())
 
@@ -233,7 +233,7 @@ class World:
         return [json.loads(delivery.body) for delivery in found]
 
     def with_starter(self, starter: Starter) -> ApprovalContext:
-        """Return the context with somebody else who takes StartRequests."""
+        """Return the context with another receiver of StartRequests."""
         poster = replace(self.context.poster, starter=starter)
         return replace(self.context, poster=poster)
 
@@ -243,7 +243,7 @@ class World:
 
 @asynccontextmanager
 async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
-    """Open a world over a state file; ``changes`` are those of its context."""
+    """Open a world on a state file; ``changes`` are changed fields of its context."""
     clock = HastyClock()
     async with Outbox.open(path, router()) as outbox:
         imds = PlayedImds(clock, outbox)

@@ -1,7 +1,7 @@
-"""Approvals in virtual time: an IMDS that takes its time, and a queue of any length.
+"""Approvals in virtual time, with a slow IMDS and a queue of any length.
 
 Everything between the HTTP session and the messages is real: client, poller, the whole
-approval path, and the state file. Nothing waits: an hour costs what happens in it.
+approval path, and the state file. Waits take no real time, so an hour passes quickly.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Event = dict[str, object]
-History = Callable[[float], Iterable[Event]]  # the events of the document, by second
+History = Callable[[float], Iterable[Event]]  # the document's events at a second
 
 
 def in_virtual_time(scenario: Coroutine[object, object, T]) -> T:
@@ -66,7 +66,7 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request to scheduledevents: what was asked for, when, and what was shown."""
+    """One request to scheduledevents: its content, its time, and the shown document."""
 
     method: str
     began: float
@@ -91,12 +91,12 @@ class SlowResponse:
 
 @dataclass(slots=True)
 class SlowImds:
-    """The HTTP session of an IMDS that takes so many seconds for an answer.
+    """A fake HTTP session of an IMDS that answers after so many seconds.
 
     Attributes:
-        history: what the document shows when; asked as the request comes in.
-        posting: the status of each POST, by its number; 200.
-        getting: the status of a GET, by second; 200.
+        history: returns the document at a time; called when the request comes in.
+        posting: returns the status of each POST, by its number; by default 200.
+        getting: returns the status of a GET, by the second; by default 200.
     """
 
     history: History
@@ -162,17 +162,17 @@ class SlowImds:
         return [request for request in self.requests if request.method == "GET"]
 
     def read_before(self, post: Request) -> Request:
-        """Return the newest document that had been read when a POST went out."""
+        """Return the newest document that had been read before a POST was sent."""
         return [read for read in self.reads if read.ended <= post.began][-1]
 
     def longest_without_a_read(self) -> float:
-        """Return the most seconds between the end of a read and the next's begin."""
+        """Return the longest time between the end of a read and the next start."""
         ends = [read.ended for read in self.reads]
         begins = [*(read.began for read in self.reads[1:]), now()]
         return max(begin - end for end, begin in zip(ends, begins, strict=True))
 
     def least_distance(self) -> float:
-        """Return the least seconds between the beginnings of two requests."""
+        """Return the shortest time between the starts of two requests."""
         requests = sorted([*self.requests, *self.failed], key=lambda r: r.began)
         pairs = pairwise(requests)
         return min(after.began - before.began for before, after in pairs)
@@ -180,7 +180,7 @@ class SlowImds:
 
 @dataclass(slots=True)
 class LongQueue:
-    """An approval entity: hands out ten messages at a time, more than are asked for."""
+    """A fake approval entity: delivers ten messages at a time."""
 
     waiting: list[ReceivedMessage] = field(default_factory=list)
     settled: dict[str, tuple[str, str, float]] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class LongQueue:
 
 @dataclass(slots=True)
 class _Undying:
-    """A life in which nothing ends the process, for the state file without a thread."""
+    """Plans no end of the process, for the state file without a thread."""
 
     def moment(self, what: str) -> None:
         """Pass."""
@@ -231,7 +231,7 @@ class _Undying:
 
 
 class SlowDatabase(InlineDatabase):
-    """A state file on a disk that takes so many seconds for each commit."""
+    """A state file on a slow disk: each commit takes so many seconds."""
 
     seconds = 0.0
 
@@ -243,7 +243,7 @@ class SlowDatabase(InlineDatabase):
 
 @dataclass(slots=True)
 class SlowWorld:
-    """The approval path at work."""
+    """All parts of the approval path, running."""
 
     imds: SlowImds
     queue: LongQueue
@@ -276,7 +276,7 @@ async def slow_world(
     rules: tuple[Rule, ...] = (),
     settings: Mapping[str, object] | None = None,
 ) -> AsyncIterator[SlowWorld]:
-    """Let the approval path work on messages in virtual time."""
+    """Run the approval path on messages in virtual time."""
     config = ApprovalsConfig(queue="vm-approvals", rules=rules, **(settings or {}))  # type: ignore[arg-type]  # a test's own words
     clock, metrics, event_context = (
         VirtualClock(Wall()),
@@ -320,13 +320,13 @@ async def slow_world(
 
 
 def approval(number: int, *event_ids: str, **fields: object) -> ReceivedMessage:
-    """Return a message of its own id."""
+    """Return an approval message with an id of its own."""
     name = f"m{number}"
     whole = message(*event_ids, sequence=number, message_id=name)
     return replace(whole, **{"enqueued_at": true_time(0.0), **fields})  # type: ignore[arg-type]  # a test's own words
 
 
 def freeze(event_id: str, **fields: object) -> Event:
-    """Return an event that is to freeze a VM in an hour."""
+    """Return an event that will freeze a VM in an hour."""
     soon = format_datetime(true_time(3600.0), usegmt=True)
     return imds_event(event_id, NotBefore=soon, Resources=["web-1"], **fields)

@@ -1,6 +1,6 @@
-"""A rule with ``after``: no approval without the success of the command, and why not.
+"""A rule with ``after`` approves only after its command has succeeded.
 
-Outbox, poller, relay and auto_approver are real; IMDS, the command and time are played.
+Outbox, poller, relay and auto_approver are real; IMDS, the command and time are fake.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from tests.support.builders import (
 from tests.support.fakes import settled
 
 WAITS, FAILED = "CommandWaits drain", "CommandFailed drain"
-LOOK = 1.25  # seconds between two looks of the rules while there is an event
+LOOK = 1.25  # seconds between two evaluations of the rules while an event is known
 NOT_RUN, OTHERS = "CommandNotRun drain", "OtherResources"
 BEGUN = started(EventType="Reboot", Resources=["WestNO_0"])
 
@@ -55,7 +55,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 async def is_held(life: Life, reason: str) -> None:
-    """Wait until the event is held for a reason, and no more than that happens."""
+    """Wait until the event is held for a reason; check that nothing else happens."""
     await life.until(
         lambda: [h.reason for h in life.pilot.withheld.values()] == [reason]
     )
@@ -71,7 +71,7 @@ async def is_approved(life: Life, posts: int = 1) -> None:
     assert life.imds.done[-1] == [DRAIN]
 
 
-# -- what is approved, and when --------------------------------------------------------
+# -- approvals -------------------------------------------------------------------------
 
 
 async def test_event_is_approved_once_the_command_has_succeeded(stage: Stage) -> None:
@@ -88,10 +88,10 @@ async def test_event_is_approved_once_the_command_has_succeeded(stage: Stage) ->
         assert life.pilot.withheld == {}
 
 
-async def test_command_that_succeeds_lets_the_rule_decide_at_once(
+async def test_success_of_a_command_wakes_the_rule_at_once(
     stage: Stage,
 ) -> None:
-    """No time passes from its end to the request: not even until the next look."""
+    """The rule does not wait for the next look: the request is made at once."""
     async with stage.life() as life:
         await life.sees(reboot())
         await life.ran()
@@ -125,7 +125,7 @@ async def test_delay_after_a_command_ends_on_time(stage: Stage) -> None:
 async def test_rule_without_an_event_waits_for_the_next_document(
     stage: Stage,
 ) -> None:
-    """An idle forwarder with rules does not wake up each second for them."""
+    """Rules do not wake up an idle forwarder every second."""
     async with stage.life() as life:
         await life.sees()
         await life.passes(2)
@@ -146,7 +146,7 @@ async def test_failed_command_is_no_approval(stage: Stage) -> None:
         assert (await life.outcomes())[-1] == ("withheld", FAILED)
 
 
-async def test_command_that_a_person_has_tried_again_approves(stage: Stage) -> None:
+async def test_manual_retry_of_a_command_leads_to_the_approval(stage: Stage) -> None:
     stage.runner.ends = [Exit(code=1), Exit(code=0)]
     async with stage.life() as life:
         await life.sees(reboot())
@@ -161,7 +161,7 @@ async def test_command_that_a_person_has_tried_again_approves(stage: Stage) -> N
         await is_approved(life)
 
 
-async def test_nothing_is_begun_on_the_word_of_a_step_that_was_discarded(
+async def test_discarded_step_is_no_success(
     stage: Stage,
 ) -> None:
     stage.options = {"lead": 60.0}
@@ -174,8 +174,8 @@ async def test_nothing_is_begun_on_the_word_of_a_step_that_was_discarded(
         assert not stage.runner.ran
 
 
-async def test_step_that_was_skipped_is_no_success(stage: Stage) -> None:
-    """The sink has another limit than the rule: no command is run for the event."""
+async def test_skipped_step_is_no_success(stage: Stage) -> None:
+    """The sink's filter excludes the event, the rule's does not: no command is run."""
     stage.options = {"when": When(resources=("other-*",))}
     async with stage.life() as life:
         await life.sees(reboot())
@@ -194,10 +194,10 @@ async def test_hold_ends_when_the_event_has_started(stage: Stage) -> None:
         assert [kind for kind, _ in await life.outcomes()] == ["withheld"]
 
 
-# -- whose event it is -----------------------------------------------------------------
+# -- events of this VM and of others ---------------------------------------------------
 
 
-async def test_event_that_names_others_as_well_is_withheld(stage: Stage) -> None:
+async def test_event_that_also_names_other_vms_is_withheld(stage: Stage) -> None:
     stage.runner.let.set()
     async with stage.life() as life:
         await life.sees(reboot(Resources=["WestNO_0", "WestNO_1"]))
@@ -215,8 +215,8 @@ async def test_others_may_be_ignored(stage: Stage) -> None:
         await is_approved(life)
 
 
-async def test_own_name_is_told_from_others_as_azure_spells_it(stage: Stage) -> None:
-    """Resources has leading underscores at times, and case is nothing."""
+async def test_own_name_is_recognised_in_azures_spelling(stage: Stage) -> None:
+    """A name in Resources may have a leading underscore; case does not matter."""
     stage.runner.let.set()
     async with stage.life() as life:
         await life.sees(reboot(Resources=["_westno_0"]))
@@ -236,7 +236,7 @@ async def test_rule_never_fits_an_event_of_another_machine(stage: Stage) -> None
         assert request["approvedBy"] == "rule:anything"
 
 
-async def test_later_rules_are_not_asked_while_it_holds(stage: Stage) -> None:
+async def test_later_rules_are_not_tried_while_a_rule_holds(stage: Stage) -> None:
     stage.rules = (after_rule(), Rule(name="anything", action="auto-approve"))
     async with stage.life() as life:
         await life.sees(reboot())
@@ -254,15 +254,17 @@ async def test_event_is_held_while_the_own_name_is_unknown(stage: Stage) -> None
         assert not stage.runner.ran
 
 
-# -- what is told ----------------------------------------------------------------------
+# -- published outcomes ----------------------------------------------------------------
 
 
-async def test_withheld_is_told_once_for_each_content_and_reason(stage: Stage) -> None:
+async def test_withheld_is_published_once_for_each_content_and_reason(
+    stage: Stage,
+) -> None:
     other = reboot(Description="in other words")
     async with stage.life() as life:
         await life.sees(reboot())
         await is_held(life, WAITS)
-    async with stage.life() as life:  # which does not tell it again
+    async with stage.life() as life:  # which does not publish it again
         await is_held(life, WAITS)
         await life.sees(other)
         await life.until(lambda: life.pilot.withheld[EVENT_ID].content != "")
@@ -281,7 +283,7 @@ async def test_withheld_is_told_once_for_each_content_and_reason(stage: Stage) -
         ]
 
 
-async def test_what_is_told_says_which_rule_and_why(stage: Stage) -> None:
+async def test_withheld_outcome_names_rule_and_reason(stage: Stage) -> None:
     async with stage.life() as life:
         await life.sees(reboot())
         await is_held(life, WAITS)
@@ -323,10 +325,10 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
         ]
 
 
-# -- a person --------------------------------------------------------------------------
+# -- approval messages -----------------------------------------------------------------
 
 
-async def test_approval_that_somebody_sends_passes_in_the_middle_of_a_command(
+async def test_approval_message_is_relayed_while_the_command_runs(
     stage: Stage,
 ) -> None:
     async with stage.life() as life:
@@ -365,8 +367,8 @@ async def test_delay_is_counted_from_the_success(stage: Stage) -> None:
         assert stage.clock.monotonic() - done == pytest.approx(65, abs=5)
 
 
-async def test_delay_goes_on_over_a_restart_and_housekeeping(stage: Stage) -> None:
-    """What is renewed so that it is not pruned is not younger for that."""
+async def test_delay_continues_over_a_restart_and_pruning(stage: Stage) -> None:
+    """Pruning renews the row of a success, but not the age of the success."""
     stage.rules = (after_rule(delay=60),)
     stage.runner.let.set()
     async with stage.life() as life:
@@ -399,10 +401,10 @@ async def test_clock_that_is_set_forward_shortens_no_delay(stage: Stage) -> None
         await is_approved(life)
 
 
-async def test_clock_that_was_set_forward_shortens_no_delay_in_a_later_life(
+async def test_clock_set_forward_shortens_no_delay_after_a_restart(
     stage: Stage,
 ) -> None:
-    """Housekeeping has seen the jump, and moved along what it keeps."""
+    """Housekeeping has noticed the jump, and corrected the stored times."""
     stage.rules, stage.options = (after_rule(delay=60),), {"lead": 9000.0}
     stage.runner.let.set()
     async with stage.life() as life:
@@ -436,7 +438,7 @@ async def test_success_of_a_clock_that_was_ahead_delays_no_longer_for_that(
         assert stage.clock.now().timestamp() - now < 120
 
 
-# -- what voids a success --------------------------------------------------------------
+# -- voided successes ------------------------------------------------------------------
 
 VOIDING = {
     "another-type": {"EventType": "Redeploy"},
@@ -466,7 +468,7 @@ async def test_success_does_not_count_for_another_event(
 
 
 @pytest.mark.parametrize("change", VOIDING.values(), ids=VOIDING.keys())
-async def test_success_does_not_count_where_the_sink_is_not_told_of_the_change(
+async def test_success_does_not_count_if_the_sink_misses_the_change(
     stage: Stage, change: dict[str, object]
 ) -> None:
     stage.options = {"when": When(transitions=("scheduled",))}
@@ -490,7 +492,7 @@ LESSER = {
 
 
 @pytest.mark.parametrize("change", LESSER.values(), ids=LESSER.keys())
-async def test_lesser_update_neither_voids_a_success_nor_runs_it_again(
+async def test_smaller_change_keeps_the_success_without_another_run(
     stage: Stage, change: dict[str, object]
 ) -> None:
     stage.rules = (after_rule(delay=30),)
@@ -503,13 +505,13 @@ async def test_lesser_update_neither_voids_a_success_nor_runs_it_again(
         await life.sees(reboot(EVENT_ID, **change))
         await is_approved(life)
 
-        assert stage.clock.monotonic() - done < 45  # nor does the delay begin anew
+        assert stage.clock.monotonic() - done < 45  # nor does the delay begin again
         assert len(stage.runner.ran) == 1
 
 
 async def test_success_of_an_event_that_was_gone_does_not_count(stage: Stage) -> None:
     stage.rules = (after_rule(delay=30),)
-    stage.runner.ends = [Exit(code=0), Exit(code=0)]  # the second one is the restore
+    stage.runner.ends = [Exit(code=0), Exit(code=0)]  # the second run is the restore
     async with stage.life() as life:
         await life.sees(reboot())
         await life.until(lambda: stage.imds.successes() == [DRAIN])
@@ -525,10 +527,10 @@ async def test_success_of_an_event_that_was_gone_does_not_count(stage: Stage) ->
         await is_approved(life)
 
 
-async def test_failed_run_for_a_change_voids_a_success_though_the_change_is_undone(
+async def test_failed_run_for_an_undone_change_voids_the_success(
     stage: Stage,
 ) -> None:
-    """What the failed run has left behind is not known: the command is run again."""
+    """The failed run may have left anything behind: the command is run again."""
     stage.rules = (after_rule(delay=30),)
     stage.runner.ends = [Exit(code=0), Exit(code=1)]
     async with stage.life() as life:
@@ -546,10 +548,10 @@ async def test_failed_run_for_a_change_voids_a_success_though_the_change_is_undo
         assert len(stage.runner.ran) == 3
 
 
-async def test_restore_voids_a_success_from_the_step_that_asks_for_it(
+async def test_restore_voids_the_success(
     stage: Stage,
 ) -> None:
-    """The event stops to be one for the command, and is one again: it was restored."""
+    """A change excludes the event from the sink, the next one includes it again."""
     stage.options = {"when": When(event_sources=("Platform",))}
     stage.rules = (after_rule(delay=30),)
     stage.runner.ends = [Exit(code=0)]
@@ -569,10 +571,10 @@ async def test_restore_voids_a_success_from_the_step_that_asks_for_it(
         assert stage.runner.actions[-1] == ("prepare", "updated")
 
 
-async def test_success_does_not_count_while_the_restore_is_still_to_come(
+async def test_success_does_not_count_while_a_restore_is_pending(
     stage: Stage,
 ) -> None:
-    """It waits for its turn: the sink has a pace."""
+    """The restore is pending, because the sink has a ``max_rate``."""
     stage.options = {"when": When(event_sources=("Platform",)), "max_rate": 0.01}
     stage.rules = (after_rule(delay=5),)
     stage.runner.ends = [Exit(code=0), Exit(code=75), Exit(code=1)]
@@ -590,7 +592,7 @@ async def test_success_does_not_count_while_the_restore_is_still_to_come(
 
 
 async def test_post_in_doubt_is_not_repeated_without_a_success(stage: Stage) -> None:
-    """It was begun on a success that a change has voided since."""
+    """The POST was based on a success, which a change has voided since."""
     stage.runner.ends = [Exit(code=0)]
     stage.imds.hangs = True
     async with stage.life() as life:
@@ -599,7 +601,7 @@ async def test_post_in_doubt_is_not_repeated_without_a_success(stage: Stage) -> 
     stage.imds.hangs = False
     stage.imds.shows()
     async with stage.life() as life:
-        await life.ran(2)  # the restore, which takes its time
+        await life.ran(2)  # the restore, which is slow
         await life.sees(reboot())
         await life.passes(30)
         assert len(stage.imds.posts) == 1
@@ -610,7 +612,7 @@ async def test_post_in_doubt_is_not_repeated_without_a_success(stage: Stage) -> 
 
 @dataclass
 class Gated:
-    """A stage whose VM is behind a balancer."""
+    """A stage whose VM has a traffic probe."""
 
     stage: Stage
     gate: Gate = field(init=False)
@@ -634,7 +636,7 @@ class Gated:
 FAR = {"NotBefore": not_before(9000)}
 
 
-async def test_probe_goes_out_after_the_command_and_the_post_waits_for_it(
+async def test_probe_says_out_after_the_command_and_the_post_waits(
     stage: Stage,
 ) -> None:
     stage.options = {"lead": 9000.0}
@@ -654,7 +656,7 @@ async def test_probe_goes_out_after_the_command_and_the_post_waits_for_it(
         assert stage.clock.monotonic() - out >= 15  # settle
 
 
-async def test_event_that_changes_while_the_probe_settles_is_not_approved(
+async def test_event_that_changes_during_settle_is_not_approved(
     stage: Stage,
 ) -> None:
     stage.options = {"lead": 9000.0}
@@ -678,8 +680,8 @@ async def test_event_that_changes_while_the_probe_settles_is_not_approved(
         ]
 
 
-async def test_short_notice_is_shared_by_command_and_probe(stage: Stage) -> None:
-    """Half a minute: it is out at once, and the command has counted as settling."""
+async def test_with_short_notice_command_and_settle_overlap(stage: Stage) -> None:
+    """With 30 s of notice, the VM is out at once: the time of the command counts."""
     gated = Gated(stage)
     async with stage.life() as life:
         gated.seen.append(life)
@@ -695,8 +697,8 @@ async def test_short_notice_is_shared_by_command_and_probe(stage: Stage) -> None
         assert stage.clock.now() < event.not_before
 
 
-def test_rule_of_this_file_is_what_it_is_taken_for() -> None:
-    """A default of another action would let every test pass that awaits no POST."""
+def test_rule_of_this_file_is_auto_approve_with_after() -> None:
+    """With another default action, every test that expects no POST would pass."""
     rule = after_rule()
     assert (rule.action, rule.after, rule.others) == (
         "auto-approve",

@@ -1,4 +1,4 @@
-"""``after`` in a configuration: what is refused, what is warned of, and no queue."""
+"""``after`` in a configuration: faults, warnings, and rules without a queue."""
 
 import subprocess
 import sys
@@ -34,13 +34,13 @@ def read(folder: Path, text: str) -> Config:
 
 
 def faults(folder: Path, text: str) -> list[str]:
-    """Return what is wrong, each without its file and line."""
+    """Return the faults, without file and line."""
     with pytest.raises(ConfigError) as caught:
         read(folder, text)
     return [fault.split(": ", 1)[1] for fault in caught.value.faults]
 
 
-# -- what a rule waits for in vain -----------------------------------------------
+# -- conditions that are never met -----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def faults(folder: Path, text: str) -> list[str]:
         ),
     ],
 )
-def test_rule_that_waits_for_what_never_comes_is_refused(
+def test_rule_with_an_after_that_is_never_met_is_refused(
     tmp_path: Path, sinks: str, what: str
 ) -> None:
     rule = f'{RULE}{TYPES}event_sources = ["Platform"]\n'
@@ -82,21 +82,21 @@ def test_rule_that_waits_for_what_never_comes_is_refused(
         'event_types = ["reboot", "REDEPLOY", "Preempt"]',
     ],
 )
-def test_rule_that_waits_for_what_comes_is_taken(tmp_path: Path, when: str) -> None:
+def test_rule_with_a_valid_after_is_accepted(tmp_path: Path, when: str) -> None:
     config = read(tmp_path, f"{DRAIN}[sinks.when]\n{when}\n{RULE}{TYPES}")
 
     assert not [one for one in config.warnings() if "approvals.rules" in one]
 
 
-def test_fault_of_a_sink_is_not_told_twice(tmp_path: Path) -> None:
-    """The command is there, but cannot be read: it is not missing."""
+def test_fault_of_a_sink_is_reported_once(tmp_path: Path) -> None:
+    """The sink of the command has a fault, but it is not reported as missing."""
     (fault,) = faults(tmp_path, f"{DRAIN}max_attempts = 0\n{RULE}{TYPES}")
 
     assert fault.startswith("sinks.drain.max_attempts")
 
 
 @pytest.mark.parametrize(("types", "is_told"), [(TYPES, True), ("", True)])
-def test_events_that_are_held_for_ever_are_warned_of(
+def test_events_that_are_held_forever_are_a_warning(
     tmp_path: Path, types: str, *, is_told: bool
 ) -> None:
     when = '[sinks.when]\nevent_types = ["Reboot"]\n'
@@ -152,7 +152,7 @@ def test_rules_alone_are_enough(tmp_path: Path) -> None:
         ('sessions = ["{vm_id}"]', "exactly one of queue and topic"),
     ],
 )
-def test_half_of_an_entity_is_none(tmp_path: Path, key: str, what: str) -> None:
+def test_incomplete_entity_is_a_fault(tmp_path: Path, key: str, what: str) -> None:
     found = faults(tmp_path, f"[approvals]\n{key}\n{RULE}{DRAIN}")
 
     assert any(what in one for one in found)
@@ -183,7 +183,9 @@ buttons = true
     )
 
 
-def test_who_reads_a_part_of_the_file_misses_no_sink(tmp_path: Path) -> None:
+def test_commands_that_read_a_part_of_the_file_report_no_missing_sink(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "b.toml"
     path.write_text(f"{SIEM}{DRAIN}{RULE}")
 
@@ -194,7 +196,7 @@ def test_who_reads_a_part_of_the_file_misses_no_sink(tmp_path: Path) -> None:
         address(approver, session=None, seen=None)
 
 
-def test_who_receives_nothing_loads_nothing_for_it() -> None:
+def test_without_an_entity_no_receiver_is_loaded() -> None:
     code = "import sys, bridge.app.approvals\n"
     code += (
         "names = ('bridge.approvals.listener', 'bridge.servicebus.receiver', 'azure')\n"

@@ -1,7 +1,7 @@
-"""The bridge dies at each commit of the way from an event to its approval.
+"""The bridge is killed at each commit between an event and its approval.
 
-A first life is killed just before or just after the commit; a second one finds what is
-on the disk, and what has become of the event meanwhile.
+A first run is killed just before or just after the commit. A second run continues with
+the state file, and with the event as it is by then.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ BEGUN = started(EventType="Reboot", Resources=["WestNO_0"])
 
 @dataclass
 class Dying:
-    """A state file that is not written any more from some commit on.
+    """A state file that stops to be written at a commit: the process has died.
 
     Attributes:
         database: the file.
-        at: the number of the commit; 0 = none.
-        is_after: whether that one is still made.
-        commits: how many were asked for.
+        at: the number of the last commit; 0 = never stop.
+        is_after: whether the last commit is still made.
+        commits: how many commits were requested.
     """
 
     database: Database
@@ -58,7 +58,7 @@ class Dying:
 
 @dataclass(frozen=True)
 class Found:
-    """What a death leaves behind."""
+    """The state after the first run."""
 
     commits: int
     was_done: bool
@@ -67,7 +67,7 @@ class Found:
 
 
 async def lived(stage: Stage, at: int, *, is_after: bool) -> Found:
-    """Live until the event is approved, or until death."""
+    """Run a bridge until the event is approved, or until its death."""
     files: list[Dying] = []
 
     def dying(database: Database) -> Dying:
@@ -91,13 +91,13 @@ async def lived(stage: Stage, at: int, *, is_after: bool) -> Found:
 
 
 async def judged(life: Life, found: Found, *, runs: int) -> None:
-    """Check what holds whatever happened, for one content of the event."""
+    """Check the invariants, for one content of the event."""
     outcomes = Counter(await life.outcomes())
     assert all(count == 1 for count in outcomes.values()), outcomes
     assert all(done == [DRAIN] for done in life.imds.done)
     is_in_doubt = found.posts == 1 and not found.was_told
     assert len(life.imds.posts) <= 1 + is_in_doubt
-    assert runs <= 2 - found.was_done  # a success on the disk is not run for again
+    assert runs <= 2 - found.was_done  # after a stored success there is no other run
 
 
 def stage_at(folder: Path) -> Stage:
@@ -108,14 +108,14 @@ def stage_at(folder: Path) -> Stage:
 
 
 async def deaths(folder: Path) -> range:
-    """Return the numbers of all commits of a life that nothing ends."""
+    """Return the numbers of all commits of a run that is not killed."""
     found = await lived(stage_at(folder), at=0, is_after=False)
     assert found.was_told
     return range(1, found.commits + 1)
 
 
 @pytest.mark.parametrize("is_after", [False, True])
-async def test_event_is_approved_once_whenever_the_bridge_dies(
+async def test_event_is_approved_once_at_any_death(
     tmp_path: Path, *, is_after: bool
 ) -> None:
     numbers = await deaths(tmp_path / "whole")
@@ -132,7 +132,7 @@ async def test_event_is_approved_once_whenever_the_bridge_dies(
             assert await life.states() == ["delivered"]
 
 
-async def test_event_that_has_started_meanwhile_is_asked_for_no_more(
+async def test_event_started_after_the_death_is_not_posted(
     tmp_path: Path,
 ) -> None:
     for at in await deaths(tmp_path / "whole"):
@@ -149,7 +149,7 @@ async def test_event_that_has_started_meanwhile_is_asked_for_no_more(
             await judged(life, found, runs=len(stage.runner.ran))
 
 
-async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
+async def test_event_worse_after_the_death_is_prepared_again(
     tmp_path: Path,
 ) -> None:
     for at in await deaths(tmp_path / "whole"):
@@ -171,10 +171,10 @@ async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
             assert stage.imds.done == [[DRAIN]] * posts
 
 
-async def test_intent_of_an_earlier_life_is_nothing_without_a_success(
+async def test_intent_from_before_a_restart_needs_a_success(
     tmp_path: Path,
 ) -> None:
-    """What it relied on is undone; done again, it is approved without a rest."""
+    """The success is deleted; after another run, the event is approved at once."""
     met = 0
     for at in await deaths(tmp_path / "whole"):
         stage = stage_at(tmp_path / f"{at}")

@@ -1,4 +1,4 @@
-"""Approvals where the VM's clock is not that of IMDS: what IMDS says counts."""
+"""Approvals when the VM's clock differs from that of IMDS: the clock of IMDS counts."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -25,7 +25,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def asked(**told: object) -> dict[str, object]:
-    """Return the body of an approval that tells more than the EventId."""
+    """Return the body of an approval with more than the EventId."""
     data = {"StartRequests": [{"EventId": EVENT_ID}], **told}
     return {"specversion": "1.0", "type": "sebridge.startrequest.v1", "data": data}
 
@@ -33,8 +33,8 @@ def asked(**told: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("ahead", "expires", "outcome"),
     [
-        (2 * HOUR, HOUR, "expired"),  # the VM is late: by its clock there is time
-        (-2 * HOUR, -HOUR, "relayed"),  # the VM is early: by its clock it is over
+        (2 * HOUR, HOUR, "expired"),  # the VM's clock is late: by it, there is time
+        (-2 * HOUR, -HOUR, "relayed"),  # the VM's clock is early: by it, time is up
         (2 * HOUR, 3 * HOUR, "relayed"),
         (-2 * HOUR, -3 * HOUR, "expired"),
     ],
@@ -70,10 +70,10 @@ async def test_age_counts_by_the_clock_of_imds(
 
 
 @pytest.mark.parametrize("ahead", [2 * HOUR, -2 * HOUR, timedelta()])
-async def test_what_fails_is_tried_until_not_before_by_the_clock_of_imds(
+async def test_failures_are_retried_until_not_before_by_the_clock_of_imds(
     ahead: timedelta, world: World
 ) -> None:
-    """NotBefore is told by IMDS, and so is what time it is."""
+    """NotBefore and the present time both come from IMDS."""
     soon = ahead + 5 * MINUTE
     world.imds.shows(imds_event(NotBefore=not_before(soon.total_seconds())))
     world.imds.ahead = ahead
@@ -86,7 +86,7 @@ async def test_what_fails_is_tried_until_not_before_by_the_clock_of_imds(
     assert 4 * MINUTE <= taken <= 6 * MINUTE
 
 
-async def test_clock_of_imds_is_known_while_it_does_not_answer(world: World) -> None:
+async def test_clock_of_imds_is_used_while_imds_does_not_answer(world: World) -> None:
     world.imds.shows(
         imds_event(NotBefore=not_before((2 * HOUR + 5 * MINUTE).total_seconds()))
     )
@@ -105,7 +105,7 @@ async def test_clock_of_imds_is_known_while_it_does_not_answer(world: World) -> 
 async def test_no_clock_that_is_ahead_ends_an_approval_at_the_first_failure(
     *, looked_before: bool, world: World
 ) -> None:
-    """By the VM's clock NotBefore has passed, and IMDS does not answer once."""
+    """By the VM's clock, NotBefore has passed, and IMDS never answers."""
     soon = 5 * MINUTE - 2 * HOUR
     world.imds.shows(imds_event(NotBefore=not_before(soon.total_seconds())))
     world.imds.ahead = -2 * HOUR
@@ -119,8 +119,10 @@ async def test_no_clock_that_is_ahead_ends_an_approval_at_the_first_failure(
     assert await world.kinds() == ["relayed"]
 
 
-async def test_imds_that_never_answers_is_waited_for_some_minutes(world: World) -> None:
-    """Nobody knows then which clock is right: that of the VM, or that of the bus."""
+async def test_approval_waits_minutes_for_an_imds_that_never_answers(
+    world: World,
+) -> None:
+    """It is unknown which clock is right: that of the VM or that of Service Bus."""
     silent = MetadataUnavailableError("no answer", outcome="timeout")
     world.imds.faults.extend([silent] * 1000)
     body = asked(expiresAt=(START - HOUR).isoformat())
@@ -135,7 +137,7 @@ async def test_imds_that_never_answers_is_waited_for_some_minutes(world: World) 
 async def test_decision_counts_the_time_since_the_look(
     waited: float, kind: str | None, world: World
 ) -> None:
-    """The look may be as old as the wait for the turn at IMDS was long."""
+    """During the wait for the turn at IMDS, the look gets older."""
     world.imds.shows(imds_event())
     world.imds.ahead = HOUR
     look = await world.imds.fresh()

@@ -1,7 +1,7 @@
-"""The bridge dies while an approval is on its way, and comes back to another world.
+"""The bridge is killed while it handles an approval, and the event then changes.
 
-Each place to die, times what has become of the event meanwhile: a first listener is
-killed there, and a second one on the same state file gets the message again.
+All places of the death are combined with all changes of the event: a first listener is
+killed, and a second listener on the same state file gets the message again.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ THERE, STARTED, GONE = (imds_event(),), (started(),), ()
 
 @dataclass(slots=True)
 class Hanging:
-    """A POST, or a settlement, in the middle of which the bridge dies."""
+    """A POST or a settlement during which the bridge is killed."""
 
     reached: asyncio.Event
 
@@ -53,12 +53,12 @@ class HangingQueue(PlayedQueue):
 
 
 async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) -> None:
-    """Run a listener until it is where it is to die, and kill it there."""
+    """Run a listener until it reaches the place of its death, and kill it."""
     reached = asyncio.Event()
     context, queue = world.context, PlayedQueue()
     if place == "intent":
         await world.imds.look()
-        world.imds.gate = asyncio.Event()  # which is never opened
+        world.imds.gate = asyncio.Event()  # which is never set
     elif place == "post":
         context = world.with_starter(Hanging(reached))
     else:
@@ -79,7 +79,7 @@ async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) ->
 
 
 async def live_again(world: World, approval: ReceivedMessage = APPROVAL) -> PlayedQueue:
-    """Run a listener that gets the message once more, until it is settled."""
+    """Run a listener that gets the message again, until the message is settled."""
     stop, queue = asyncio.Event(), PlayedQueue()
     queue.waiting.put_nowait(replace(approval, lock_token="second", delivery_count=1))
     running = asyncio.create_task(Listener(queue, world.context).run(stop))
@@ -109,7 +109,7 @@ async def test_approval_survives_the_bridge(
         assert queue.settled == [("complete", "second", "")]
         (event,) = await world.outcomes()
         assert event.data["outcome"] == "relayed"
-        was_told = place == "settlement"  # by the first life, which IMDS had answered
+        was_told = place == "settlement"  # by the first run, to which IMDS had answered
         assert event.data["confirmed"] is (confirmed or was_told)
         assert len(world.imds.posts) == (after == THERE and not was_told)
         assert len(await world.replies()) == 1
@@ -129,7 +129,7 @@ async def test_intent_without_a_post_is_decided_as_a_first_delivery(
     outcome: str,
     settled: tuple[str, str, str],
 ) -> None:
-    """No POST was begun, so whatever became of the event was not this bridge's work."""
+    """No POST was begun, so this bridge has not changed the event."""
     async with world_of(tmp_path / "state.db") as world:
         world.imds.shows(*THERE)
         await die(world, "intent")
@@ -154,14 +154,14 @@ async def test_intent_without_a_post_is_decided_as_a_first_delivery(
         ({}, {"expiresAt": "2020-01-01T00:00:00Z"}, "Expired"),
     ],
 )
-async def test_intent_without_a_post_of_what_may_not_be_posted_is_never_relayed(
+async def test_intent_for_a_forbidden_post_is_never_relayed(
     tmp_path: Path,
     after: tuple[object, ...],
     terms: dict[str, object],
     properties: dict[str, str],
     reason: str | None,
 ) -> None:
-    """A type that is not allowed, or a request that expired years ago."""
+    """The type is not allowed, or the request expired years ago."""
     approval = replace(APPROVAL, application_properties=properties)
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(**terms)
@@ -179,10 +179,10 @@ async def test_intent_without_a_post_of_what_may_not_be_posted_is_never_relayed(
         assert not world.imds.posts
 
 
-async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
+async def test_refused_post_of_a_message_is_no_post_of_its_repetition(
     tmp_path: Path,
 ) -> None:
-    """IMDS had refused the first; of the second no POST was begun when it died."""
+    """IMDS had refused the first message; for the second, no POST was begun."""
     async with world_of(tmp_path / "state.db") as world:
         world.imds.shows(*THERE)
         world.imds.answers.extend([400] * 3)
@@ -200,10 +200,10 @@ async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
 
 
 @pytest.mark.parametrize("after", [THERE, STARTED, GONE])
-async def test_other_vm_that_takes_over_finds_out_for_itself(
+async def test_another_vm_decides_by_the_document(
     tmp_path: Path, after: tuple[object, ...]
 ) -> None:
-    """Its state file knows of no intent: it says what it sees."""
+    """Its state file has no intent, so it decides only by the document."""
     async with world_of(tmp_path / "first.db") as world:
         world.imds.shows(*THERE)
         await die(world, "post")

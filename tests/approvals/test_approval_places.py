@@ -1,4 +1,4 @@
-"""Approvals that wait hold up no others: who acts, who waits, and when it is enough."""
+"""Waiting approvals do not delay others; limits of active and waiting messages."""
 
 import asyncio
 
@@ -26,13 +26,13 @@ REBOOT = freeze("reboot", EventType="Reboot")
 
 
 async def relayed_within(world: SlowWorld, seconds: float) -> None:
-    """Wait until the Reboot is posted, and hold it to its time."""
+    """Wait until the Reboot is posted, and check that this was in time."""
     async with asyncio.timeout(seconds):
         while not any(post.event_id == "reboot" for post in world.imds.posts):
             await asyncio.sleep(0.05)
 
 
-def test_message_that_waits_holds_up_no_other() -> None:
+def test_waiting_message_does_not_delay_others() -> None:
     async def scenario() -> None:
         imds = SlowImds(lambda _: [REBOOT])
         async with slow_world(imds, approval(1, "E"), approval(2, "reboot")) as world:
@@ -47,7 +47,7 @@ def test_message_that_waits_holds_up_no_other() -> None:
 
 @pytest.mark.parametrize("count", [110, 1000])
 @pytest.mark.parametrize("is_one_event", [True, False])
-def test_approvals_that_a_rule_keeps_waiting_hold_up_no_other(
+def test_approvals_delayed_by_a_rule_do_not_delay_others(
     count: int, *, is_one_event: bool
 ) -> None:
     names = ["E" if is_one_event else f"E{n}" for n in range(count - 1)]
@@ -67,7 +67,7 @@ def test_approvals_that_a_rule_keeps_waiting_hold_up_no_other(
     in_virtual_time(scenario())
 
 
-def test_unknown_events_hold_up_no_other() -> None:
+def test_unknown_events_do_not_delay_others() -> None:
     async def scenario() -> None:
         imds = SlowImds(lambda _: [REBOOT])
         count = 2 * MOST_ACTING
@@ -82,8 +82,8 @@ def test_unknown_events_hold_up_no_other() -> None:
     in_virtual_time(scenario())
 
 
-def test_unknown_events_that_are_kept_for_another_vm_hold_up_no_other() -> None:
-    """Before it is given back, such a message is kept for minutes."""
+def test_unknown_events_kept_for_another_vm_do_not_delay_others() -> None:
+    """Such a message is kept for minutes before it is abandoned."""
 
     async def scenario() -> None:
         imds = SlowImds(lambda _: [REBOOT])
@@ -111,7 +111,7 @@ def test_unknown_events_that_are_kept_for_another_vm_hold_up_no_other() -> None:
         (50, 9, "abandon"),
     ],
 )
-def test_last_delivery_is_that_of_the_configuration(
+def test_last_delivery_is_set_by_max_delivery_count(
     most: int | None, delivered: int, verdict: str
 ) -> None:
     async def scenario() -> None:
@@ -129,8 +129,8 @@ def test_last_delivery_is_that_of_the_configuration(
     in_virtual_time(scenario())
 
 
-def test_approvals_that_imds_does_not_take_hold_up_no_other() -> None:
-    """Each is tried again later, until NotBefore."""
+def test_approvals_that_imds_refuses_do_not_delay_others() -> None:
+    """Each of them is tried again until NotBefore."""
 
     async def scenario() -> None:
         events = [*(freeze(f"E{n}") for n in range(110)), REBOOT]
@@ -144,7 +144,7 @@ def test_approvals_that_imds_does_not_take_hold_up_no_other() -> None:
     in_virtual_time(scenario())
 
 
-def test_repetitions_of_one_message_hold_up_no_other() -> None:
+def test_repeated_messages_do_not_delay_others() -> None:
     """The second of two equal messages waits until the first is decided."""
 
     async def scenario() -> None:
@@ -160,7 +160,7 @@ def test_repetitions_of_one_message_hold_up_no_other() -> None:
     in_virtual_time(scenario())
 
 
-def test_approvals_that_stand_in_line_hold_up_no_other() -> None:
+def test_approvals_in_line_do_not_delay_others() -> None:
     """IMDS takes 4.5 s for each of two hundred; the last has the nearest NotBefore."""
 
     async def scenario() -> None:
@@ -174,10 +174,10 @@ def test_approvals_that_stand_in_line_hold_up_no_other() -> None:
     in_virtual_time(scenario())
 
 
-def test_with_a_thousand_that_wait_no_more_are_received(
+def test_no_message_is_received_while_a_thousand_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They are held in bounds, since each has a lock to be renewed; and it is said."""
+    """Each waiting message needs a lock renewal, so their number is limited."""
     count = MOST_WAITING + MOST_ACTING + 50
 
     async def scenario() -> None:
@@ -202,7 +202,7 @@ def test_with_a_thousand_that_wait_no_more_are_received(
 
 
 @pytest.mark.parametrize(("count", "is_full"), [(999, False), (1000, True)])
-def test_no_more_are_received_from_the_thousandth_that_waits(
+def test_limit_is_exactly_a_thousand_waiting_messages(
     count: int, *, is_full: bool
 ) -> None:
     async def scenario() -> None:

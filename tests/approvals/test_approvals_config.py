@@ -1,4 +1,4 @@
-"""``[approvals]``: what is refused before anything starts."""
+"""``[approvals]``: faults that are found before the bridge starts."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_entity_is_compared_with_the_connection_string_without_case() -> None:
 
 
 @pytest.mark.parametrize("keys", [{"queue": "q"}, {"topic": "t", "subscription": "s"}])
-def test_entity_must_be_the_one_that_the_connection_string_is_good_for(
+def test_entity_must_be_the_entity_of_the_connection_string(
     keys: dict[str, object],
 ) -> None:
     text = "Endpoint=sb://ns.example.net/;SharedAccessKeyName=n;SharedAccessKey=k"
@@ -93,7 +93,7 @@ ELSEWHERE = "fabrikam.servicebus.windows.net"
     ("host", "answered"),
     [(HERE, None), (UNKNOWN_HOST, None), (ELSEWHERE, "replies")],
 )
-def test_entity_of_a_sink_is_answered_only_in_another_namespace(
+def test_sinks_entity_gets_replies_only_in_another_namespace(
     host: str, answered: str | None
 ) -> None:
     config = ApprovalsConfig(
@@ -108,7 +108,7 @@ def test_entity_of_a_sink_is_answered_only_in_another_namespace(
         assert rules.entity(own) is None
 
 
-def test_subscription_of_the_approvals_is_never_answered() -> None:
+def test_approval_subscription_never_gets_a_reply() -> None:
     config = ApprovalsConfig(
         namespace=HERE, topic="asked", subscription="vm-1", reply_to=("*", "*/*")
     )
@@ -119,8 +119,8 @@ def test_subscription_of_the_approvals_is_never_answered() -> None:
     assert rules.entity("asked/Subscriptions/vm-1") is None
 
 
-def test_connection_string_that_is_gone_is_told_as_what_it_is(tmp_path: Path) -> None:
-    """It could be read when the bridge began; sessions have nothing to do with it."""
+def test_missing_connection_string_is_named_in_the_error(tmp_path: Path) -> None:
+    """It was readable at the start; the error must not mention sessions."""
     gone = Secret(f"file:{tmp_path / 'gone'}", {})
     config = ApprovalsConfig(connection_string=gone, queue="q", sessions=("mine",))
 
@@ -128,7 +128,7 @@ def test_connection_string_that_is_gone_is_told_as_what_it_is(tmp_path: Path) ->
         config.address(str)
 
 
-def test_placeholder_without_a_value_is_told_as_what_it_is() -> None:
+def test_placeholder_without_a_value_is_named_in_the_error() -> None:
     config = ApprovalsConfig(namespace=HERE, queue="q", sessions=("{group}",))
 
     with pytest.raises(ValueError, match="not known"):

@@ -1,6 +1,6 @@
-"""Rules at work: events approved unasked, and messages that a rule holds or denies.
+"""Rules: events that they approve, and messages that they hold or deny.
 
-The document, the clock and IMDS are played; outbox and state file are real.
+The document, the clock and IMDS are fake; outbox and state file are real.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def show(world: World, *events: object) -> None:
-    """Let the document change, and the poller see it."""
+    """Change the document, and let the poller read it."""
     world.imds.shows(*events)
     found = document(*events, incarnation=world.imds.incarnation)
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
@@ -58,13 +58,13 @@ def show(world: World, *events: object) -> None:
 
 
 async def tick(world: World, pilot: AutoApprover | None = None) -> None:
-    """Let an auto_approver, a new one by default, look once and end what it begins."""
+    """Run one step of an auto_approver (by default a new one), with all its flows."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
         await (pilot or AutoApprover(world.context)).step(asyncio.Event(), pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
-    """Return how often the document is read afresh: before any POST it is."""
+    """Return how often a step reads the document; it does before each POST."""
     looks: list[None] = []
     world.imds.on_look = lambda: looks.append(None)
     await tick(world)
@@ -75,7 +75,7 @@ async def is_without_intent(world: World) -> bool:
     return not await world.outbox.approvals.open_initiatives()
 
 
-# -- what is approved, and what is told of it ------------------------------------
+# -- approvals and outcomes ------------------------------------------------------
 
 
 async def test_event_is_approved_without_a_message(world: World) -> None:
@@ -100,20 +100,20 @@ async def test_event_is_approved_without_a_message(world: World) -> None:
     assert not await world.replies()
 
 
-async def test_it_is_approved_once_as_it_is(world: World) -> None:
+async def test_event_is_approved_once_for_its_content(world: World) -> None:
     show(world, REBOOT)
     pilot = AutoApprover(world.context)
 
     for _ in range(3):
         await tick(world, pilot)
         world.clock.pass_by(60.0)
-    await tick(world)  # another life of the process
+    await tick(world)  # after a restart
 
     assert world.imds.posts == [EVENT_ID]
     assert await world.kinds() == ["relayed"]
 
 
-async def test_it_is_approved_anew_once_it_has_changed(world: World) -> None:
+async def test_changed_event_is_approved_again(world: World) -> None:
     for shown in (REBOOT, LATER, REBOOT):
         show(world, shown)
         await tick(world)
@@ -137,13 +137,13 @@ async def test_it_is_approved_anew_once_it_has_changed(world: World) -> None:
         ((USER_MADE,), BEGUN),
         ((rule("deny"), USER_MADE), REBOOT),
         ((rule("allow"), USER_MADE), REBOOT),
-        ((rule(resources=("WestNO_0",)),), REBOOT),  # it concerns WestNO_1, too
+        ((rule(resources=("WestNO_0",)),), REBOOT),  # it also names WestNO_1
         ((rule(max_duration=Duration(8)),), REBOOT),
         ((rule(notice_below=Duration(900)),), REBOOT),
         ((rule(delay=0.1),), REBOOT),
     ],
 )
-async def test_event_that_no_rule_speaks_of_is_left_alone(
+async def test_event_without_a_rule_is_not_approved(
     world: World, rules: tuple[Rule, ...], shown: object
 ) -> None:
     world.with_terms(rules=rules)
@@ -161,8 +161,8 @@ async def test_type_that_is_not_allowed_is_not_approved(world: World) -> None:
     assert not await looks_at_a_tick(world)
 
 
-async def test_event_that_is_held_is_left_alone(world: World) -> None:
-    """The incarnation fell: the event may come back, but is not in the document."""
+async def test_held_event_is_not_approved(world: World) -> None:
+    """The incarnation fell: the event is not in the document, but may come back."""
     show(world, REBOOT)
     world.imds.incarnation = 0
     world.clock.pass_by(1.0)
@@ -179,7 +179,7 @@ async def test_event_that_is_held_is_left_alone(world: World) -> None:
         pytest.param(rule(delay=300.0), 299.0, id="delay-is-over"),
     ],
 )
-async def test_rule_waits_for_its_time(
+async def test_rule_waits_for_its_delay(
     world: World, waiting: Rule, seconds: float
 ) -> None:
     world.with_terms(rules=(waiting,))
@@ -216,15 +216,15 @@ class SkewedImds:
         return with_fields(look, now=look.now - timedelta(hours=1))
 
 
-# -- between the rule's word and the POST ----------------------------------------
+# -- between the rule's request and the POST -------------------------------------
 
 
 @pytest.mark.parametrize("now", [(BEGUN,), (), (imds_event(),)])
-async def test_what_is_no_longer_so_comes_to_nothing_and_is_not_told(
+async def test_outdated_request_of_a_rule_publishes_nothing(
     world: World, now: tuple[object, ...]
 ) -> None:
     show(world, REBOOT)
-    world.imds.shows(*now)  # which the poller has not seen yet
+    world.imds.shows(*now)  # which the poller has not read yet
 
     await tick(world)
 
@@ -234,7 +234,7 @@ async def test_what_is_no_longer_so_comes_to_nothing_and_is_not_told(
     assert await is_without_intent(world)
 
 
-async def test_event_that_has_changed_since_is_not_posted_but_spoken_of_anew(
+async def test_event_changed_after_the_request_is_decided_again(
     world: World,
 ) -> None:
     show(world, REBOOT)
@@ -250,10 +250,10 @@ async def test_event_that_has_changed_since_is_not_posted_but_spoken_of_anew(
     assert event.data["event"] == LATER
 
 
-async def test_what_came_to_nothing_rests_before_it_is_tried_again(
+async def test_failed_request_of_a_rule_is_repeated_after_a_pause(
     world: World,
 ) -> None:
-    """The clocks of IMDS and VM differ: the rule speaks here, and not there."""
+    """The clocks differ: the rule fits by the VM's clock, but not by that of IMDS."""
     world.with_terms(rules=(rule(notice_below=Duration(900)),))
     show(world, REBOOT)
     world.clock.pass_by(1.0)
@@ -291,7 +291,7 @@ async def test_post_in_doubt_of_an_event_that_starts_is_relayed(world: World) ->
     assert event.data["confirmed"] is False
 
 
-async def test_post_in_doubt_of_an_event_that_changes_is_told_and_not_repeated(
+async def test_post_in_doubt_of_a_changed_event_is_published_not_repeated(
     world: World,
 ) -> None:
     show(world, REBOOT)
@@ -307,7 +307,7 @@ async def test_post_in_doubt_of_an_event_that_changes_is_told_and_not_repeated(
     assert await world.outbox.approvals.posted() == {EVENT_ID}
 
 
-async def test_imds_that_cannot_be_reached_in_time_is_told_once(world: World) -> None:
+async def test_unreachable_imds_is_published_once(world: World) -> None:
     show(world, REBOOT)
     world.imds.is_dark = lambda: world.clock.now() < START + timedelta(seconds=1000)
     pilot = AutoApprover(world.context)
@@ -320,7 +320,7 @@ async def test_imds_that_cannot_be_reached_in_time_is_told_once(world: World) ->
     assert not world.imds.posts
 
 
-async def test_imds_that_refuses_is_told_once(world: World) -> None:
+async def test_refusal_of_imds_is_published_once(world: World) -> None:
     show(world, REBOOT)
     world.imds.answers.extend([400] * 3)
 
@@ -334,7 +334,7 @@ async def test_imds_that_refuses_is_told_once(world: World) -> None:
 # -- the delay -------------------------------------------------------------------
 
 
-async def test_delay_begins_anew_with_every_change(world: World) -> None:
+async def test_every_change_starts_the_delay_again(world: World) -> None:
     world.with_terms(rules=(rule(delay=300.0),))
     show(world, REBOOT)
     pilot = AutoApprover(world.context)
@@ -353,10 +353,10 @@ async def test_delay_begins_anew_with_every_change(world: World) -> None:
 @pytest.mark.parametrize(
     ("jump", "is_over"), [(3600.0, False), (-100.0, False), (0, True)]
 )
-async def test_shorter_of_the_two_clocks_counts(
+async def test_shorter_elapsed_time_of_both_clocks_counts(
     world: World, jump: float, *, is_over: bool
 ) -> None:
-    """Forward, a minute and an hour: a minute. Back: the wall clock's word."""
+    """If the wall clock jumps forward, the monotonic time counts; if back, the wall."""
     world.with_terms(rules=(rule(delay=300.0),))
     show(world, REBOOT)
     world.clock.pass_by(60.0 if jump > 0 else 300.0)
@@ -371,7 +371,7 @@ async def test_shorter_of_the_two_clocks_counts(
     ("before", "away", "is_over"),
     [(200.0, 99.0, False), (200.0, 100.0, True), (0.0, 300.0, True)],
 )
-async def test_delay_goes_on_over_a_restart(
+async def test_delay_continues_over_a_restart(
     world: World, before: float, away: float, *, is_over: bool
 ) -> None:
     world.with_terms(rules=(rule(delay=300.0),))
@@ -407,7 +407,7 @@ async def test_jump_of_the_clock_before_or_after_a_restart_adds_nothing(
 
 
 def restart(world: World, away: float) -> None:
-    """Let the machine be gone for so long, and the poller look once after it."""
+    """Restart the machine after so many seconds, and let the poller read once."""
     watch, shown = world.imds.watch, world.imds._shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
     body = checkpoint.encode(with_fields(watch, seen=now))
@@ -417,12 +417,12 @@ def restart(world: World, away: float) -> None:
     show(world, *shown)
 
 
-# -- death and return ------------------------------------------------------------
+# -- restarts --------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Hanging:
-    """A POST in the middle of which the bridge dies."""
+    """A POST during which the bridge is killed."""
 
     reached: asyncio.Event
 
@@ -433,7 +433,7 @@ class Hanging:
 
 
 async def die(world: World, place: str) -> None:
-    """Run an auto_approver until it is where it is to die, and kill it there."""
+    """Run an auto_approver until it reaches the place of its death, and kill it."""
     reached = asyncio.Event()
     if place == "intent":
         world.imds.on_look = reached.set
@@ -448,7 +448,7 @@ async def die(world: World, place: str) -> None:
 
 
 async def live(world: World, outcomes: int) -> None:
-    """Run an auto_approver until it has told so much, and has nothing open."""
+    """Run an auto_approver until it has published so many outcomes and is idle."""
     stop, clock = asyncio.Event(), FakeClock()
     pilot = AutoApprover(replace(world.context, clock=clock))
     running = asyncio.create_task(pilot.run(stop))
@@ -470,7 +470,7 @@ async def live(world: World, outcomes: int) -> None:
         ((LATER,), [("denied", None), ("relayed", True)], 1),
     ],
 )
-async def test_post_is_followed_to_its_end_by_the_next_life(
+async def test_post_is_completed_after_a_restart(
     tmp_path: Path,
     after: tuple[object, ...],
     told: list[tuple[str, bool | None]],
@@ -507,12 +507,12 @@ async def test_post_is_followed_to_its_end_by_the_next_life(
         ((LATER,), [("relayed", True)]),
     ],
 )
-async def test_intent_without_a_post_is_decided_anew_by_the_next_life(
+async def test_intent_without_a_post_is_decided_again_after_a_restart(
     tmp_path: Path,
     after: tuple[object, ...],
     told: list[tuple[str, bool | None]],
 ) -> None:
-    """No POST was begun: what became of the event meanwhile was not this bridge."""
+    """No POST was begun, so this bridge has not changed the event."""
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, REBOOT)
@@ -530,7 +530,7 @@ async def test_intent_without_a_post_is_decided_anew_by_the_next_life(
         assert len(world.imds.posts) == len(told)
 
 
-async def test_intent_of_a_rule_that_is_gone_is_not_posted(tmp_path: Path) -> None:
+async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, REBOOT)
@@ -546,7 +546,7 @@ async def test_intent_of_a_rule_that_is_gone_is_not_posted(tmp_path: Path) -> No
         assert not world.imds.posts
 
 
-async def test_stop_takes_back_what_was_not_begun(world: World) -> None:
+async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
     show(world, REBOOT)
     world.imds.gate = asyncio.Event()
     stop = asyncio.Event()
@@ -563,7 +563,7 @@ async def test_stop_takes_back_what_was_not_begun(world: World) -> None:
     assert not await world.outcomes()
 
 
-async def test_vms_that_both_approve_say_so_with_one_id(tmp_path: Path) -> None:
+async def test_outcomes_of_two_vms_have_the_same_id(tmp_path: Path) -> None:
     ids = []
     for vm in ("first", "second"):
         async with world_of(tmp_path / f"{vm}.db") as world:
@@ -592,7 +592,7 @@ def reason_of(settlement: Settlement | None) -> str:
         ((rule("allow", event_types=("Freeze",)),), "NoRuleAllows"),
     ],
 )
-async def test_message_for_what_a_rule_denies_is_denied(
+async def test_message_for_an_event_that_a_rule_denies_is_denied(
     world: World, rules: tuple[Rule, ...], reason: str
 ) -> None:
     world.with_terms(rules=rules)
@@ -607,7 +607,7 @@ async def test_message_for_what_a_rule_denies_is_denied(
     assert not world.imds.posts
 
 
-async def test_message_waits_for_the_delay_of_what_allows_it(world: World) -> None:
+async def test_message_waits_for_the_delay_of_an_allow_rule(world: World) -> None:
     world.with_terms(rules=(rule("allow", delay=300.0),))
     show(world, REBOOT)
     world.clock.pass_by(100.0)
@@ -619,7 +619,7 @@ async def test_message_waits_for_the_delay_of_what_allows_it(world: World) -> No
     assert world.imds.posts == [EVENT_ID]
 
 
-async def test_message_for_what_is_approved_unasked_later_does_not_wait(
+async def test_message_does_not_wait_for_an_auto_approve_rule(
     world: World,
 ) -> None:
     world.with_terms(rules=(rule(delay=300.0),))
@@ -640,7 +640,7 @@ async def test_message_for_what_is_approved_unasked_later_does_not_wait(
         (LATER, "relayed", 400.0),
     ],
 )
-async def test_all_is_decided_anew_when_the_event_changes_meanwhile(
+async def test_changed_event_is_decided_again_during_a_wait(
     world: World, then: dict[str, object], outcome: str, after: float
 ) -> None:
     world.with_terms(rules=(rule("allow", delay=300.0, event_types=("Reboot",)),))
@@ -669,7 +669,7 @@ async def test_message_that_expires_while_it_waits_is_not_relayed(
     assert timedelta(seconds=660) < waited <= timedelta(seconds=720)
 
 
-async def test_message_that_waits_is_given_back_at_the_stop(world: World) -> None:
+async def test_message_with_a_delay_is_abandoned_at_the_stop(world: World) -> None:
     world.with_terms(rules=(rule("allow", delay=7200.0),))
     show(world, REBOOT)
     stop = asyncio.Event()

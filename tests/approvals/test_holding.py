@@ -1,4 +1,4 @@
-"""What waits until this VM is known: nothing is lost, doubled or out of order."""
+"""Transitions that wait for the identity of this VM: none is lost or doubled."""
 
 from collections import defaultdict
 from datetime import timedelta
@@ -18,7 +18,7 @@ Story = dict[str | None, list[str]]
 
 
 def moment(number: int) -> Moment:
-    """Return when a document is read: a minute apart, so that notice runs out."""
+    """Return the time of a look: a minute apart, so that the notice gets shorter."""
     return Moment(at=START + timedelta(minutes=number), monotonic=60.0 * number)
 
 
@@ -29,7 +29,7 @@ def seen(watch: Watch, document: Document, number: int) -> tuple[Watch, Observat
 
 
 def story(*told: Observation) -> Story:
-    """Return the ids that are told, by EventId, in order."""
+    """Return the published ids by EventId, in order."""
     found: Story = defaultdict(list)
     for one in events_of(event_context_of(), told, {}):
         found[one.key].append(one.event.id)
@@ -41,7 +41,7 @@ def steps_only(told: Story) -> Story:
 
 
 @given(history=histories(), until=st.integers(0, 8))
-def test_waiting_changes_when_something_is_told_and_nothing_else(
+def test_waiting_changes_only_the_time_of_publishing(
     history: list[Document], until: int
 ) -> None:
     watch, held, told, plain = Watch(), Held(), list[Observation](), []
@@ -61,10 +61,10 @@ def test_waiting_changes_when_something_is_told_and_nothing_else(
 
 
 @given(history=histories(), data=st.data())
-def test_checkpoint_holds_what_is_told_and_nothing_else(
+def test_checkpoint_holds_exactly_the_published_events(
     history: list[Document], data: st.DataObject
 ) -> None:
-    """Whatever the last life had told, the next one finds the rest, and no more."""
+    """Whatever was published before a restart, exactly the rest is found after it."""
     watch, held, keys = Watch(), Held(), set[str]()
     last = data.draw(st.integers(0, len(history) - 1))
     for number, look in enumerate(history[: last + 1]):
@@ -79,7 +79,7 @@ def test_checkpoint_holds_what_is_told_and_nothing_else(
 
     assert {step.event.key for step in steps} <= keys
     missing = keys - {step.event.key for step in steps}
-    for key in missing:  # it is as it was before: what came between is past
+    for key in missing:  # unchanged: the steps in between are over
         before, now = held.before[key], history[last].events.get(key)
         assert (before and before.event) == now
 
@@ -98,7 +98,7 @@ def test_nothing_urgent_waits(history: list[Document]) -> None:
             assert event.not_before - one.at >= timedelta(minutes=2)
 
 
-def test_look_that_brings_nothing_does_not_wait() -> None:
+def test_look_without_a_change_does_not_wait() -> None:
     nothing = Observation(at=START, document=document())
 
     assert Held().plus(nothing, Watch()) == Held()

@@ -1,7 +1,7 @@
 """Approvals, from the message to its settlement, over a real outbox.
 
-Each row of the table in the contract has its test, and so has each place at which
-the bridge may die on the way.
+Each row of the decision table has a test, and so has each place at which the bridge may
+be killed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-# -- the table -----------------------------------------------------------------
+# -- the decision table --------------------------------------------------------
 
 
 async def test_event_in_the_document_is_relayed(world: World) -> None:
@@ -59,7 +59,7 @@ async def test_event_in_the_document_is_relayed(world: World) -> None:
     settlement = await world.handle(message(EVENT_ID.lower()))
 
     assert settlement == COMPLETE
-    assert world.imds.posts == [EVENT_ID]  # the document's own spelling
+    assert world.imds.posts == [EVENT_ID]  # in the document's spelling
     (event,) = await world.outcomes()
     assert event.type == "sebridge.startrequest.relayed.v1"
     assert event.data["confirmed"] is True
@@ -84,7 +84,7 @@ async def test_started_event_needs_nothing(world: World) -> None:
     assert not world.imds.posts
 
 
-async def test_event_never_seen_is_unknown_only_after_the_grace(world: World) -> None:
+async def test_event_never_seen_is_unknown_after_unknown_grace(world: World) -> None:
     world.imds.shows()
 
     settlement = await world.handle(message(EVENT_ID))
@@ -115,12 +115,12 @@ async def test_event_that_was_seen_and_is_gone_has_ended_at_once(world: World) -
     assert not world.clock.waits
 
 
-async def test_event_whose_absence_does_not_count_yet_is_waited_for(
+async def test_approval_of_a_held_event_waits(
     world: World,
 ) -> None:
     world.imds.shows(imds_event())
     await world.imds.look()
-    world.imds.incarnation = -5  # the number falls: the VM has moved
+    world.imds.incarnation = -5  # the incarnation falls: the VM has moved
     world.imds.shows()
     handling = asyncio.create_task(world.handle(message(EVENT_ID)))
     while len(world.clock.waits) < 3:
@@ -263,7 +263,7 @@ async def test_refusal_by_imds_counts_after_three_within_five_seconds(
     assert dead(settlement) == "RejectedByImds"
     assert len(world.imds.posts) == 3
     assert world.clock.now() <= START + timedelta(seconds=5)
-    assert world.clock.now() >= START + timedelta(seconds=3)  # not three at once
+    assert world.clock.now() >= START + timedelta(seconds=3)  # not at once
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ async def test_anything_else_is_tried_until_it_works(world: World, status: int) 
     assert await world.kinds() == ["relayed"]
 
 
-async def test_wish_of_imds_to_be_asked_later_is_obeyed(world: World) -> None:
+async def test_retry_after_of_imds_is_obeyed(world: World) -> None:
     world.imds.shows(imds_event())
     world.imds.answers.append(
         MetadataUnavailableError("busy", outcome="429", retry_after=60)
@@ -312,7 +312,7 @@ async def test_wish_of_imds_to_be_asked_later_is_obeyed(world: World) -> None:
 async def test_event_that_starts_after_a_refused_post_was_not_relayed_here(
     world: World,
 ) -> None:
-    """IMDS has said no: whoever started it, it was not this bridge."""
+    """IMDS has refused the POST, so this bridge has not started the event."""
     world.imds.shows(imds_event(), next_=(started(),))
     world.imds.answers.append(
         MetadataUnavailableError("busy", outcome="429", retry_after=1)
@@ -323,7 +323,7 @@ async def test_event_that_starts_after_a_refused_post_was_not_relayed_here(
     assert await world.kinds() == ["already-started"]
 
 
-async def test_what_never_works_fails_at_not_before(world: World) -> None:
+async def test_endless_failure_ends_at_not_before(world: World) -> None:
     world.imds.shows(imds_event())  # NotBefore is 15 minutes ahead
     world.imds.answers.extend([404] * 10_000)
 
@@ -334,7 +334,7 @@ async def test_what_never_works_fails_at_not_before(world: World) -> None:
     assert world.clock.now() <= START + timedelta(minutes=16)
 
 
-async def test_document_that_cannot_be_had_is_waited_for(world: World) -> None:
+async def test_approval_waits_for_a_readable_document(world: World) -> None:
     world.imds.shows(imds_event())
     world.imds.faults.extend([NO_ANSWER] * 3)
 
@@ -379,7 +379,7 @@ async def test_first_reason_in_body_order_dead_letters_a_message(world: World) -
     assert dead(await world.handle(message(OTHER_ID, EVENT_ID))) == "UnknownEvent"
 
 
-async def test_repeated_event_id_is_asked_for_once(world: World) -> None:
+async def test_repeated_event_id_is_posted_once(world: World) -> None:
     world.imds.shows(imds_event())
 
     await world.handle(message(EVENT_ID, EVENT_ID.lower()))
@@ -387,7 +387,7 @@ async def test_repeated_event_id_is_asked_for_once(world: World) -> None:
     assert world.imds.posts == [EVENT_ID]
 
 
-# -- again, and after a death --------------------------------------------------
+# -- redeliveries and restarts -------------------------------------------------
 
 
 async def test_same_delivery_again_is_only_settled(world: World) -> None:
@@ -413,15 +413,19 @@ async def test_same_message_sent_again_gets_the_same_outcome_without_a_post(
     assert again.id == hash32([ENTITY, "m1", 8, EVENT_ID, "relayed"])
 
 
-async def test_invalid_message_again_is_told_once(world: World) -> None:
+async def test_outcome_of_a_redelivered_invalid_message_is_published_once(
+    world: World,
+) -> None:
     await world.handle(message(body=b"x"))
 
     assert dead(await world.handle(message(body=b"x"))) == "InvalidMessage"
     assert world.counts == ["invalid"]
 
 
-async def test_invalid_message_sent_twice_is_told_twice(world: World) -> None:
-    """The second is no redelivery: whoever sent it is to hear of it, too."""
+async def test_outcome_of_an_invalid_message_sent_twice_is_published_twice(
+    world: World,
+) -> None:
+    """The second message is no redelivery, so its sender gets an outcome, too."""
     for sequence in (7, 8):
         settlement = await world.handle(message(body=b"x", sequence=sequence))
         assert dead(settlement) == "InvalidMessage"
@@ -433,7 +437,7 @@ async def test_invalid_message_sent_twice_is_told_twice(world: World) -> None:
 
 
 async def died_with_intent(world: World, *, posted: bool) -> None:
-    """Leave what a bridge leaves that was killed after its intent."""
+    """Store the rows of a bridge that was killed after its intent."""
     approval = message(EVENT_ID)
     from_life = world.handle(approval)
     world.imds.faults.append(NO_ANSWER)
@@ -450,7 +454,7 @@ async def died_with_intent(world: World, *, posted: bool) -> None:
 
 
 @pytest.mark.parametrize("posted", [False, True])
-async def test_killed_after_its_intent_with_the_event_still_there_posts(
+async def test_event_still_present_after_a_kill_is_posted(
     world: World, *, posted: bool
 ) -> None:
     world.imds.shows(imds_event())
@@ -462,10 +466,10 @@ async def test_killed_after_its_intent_with_the_event_still_there_posts(
 
 
 @pytest.mark.parametrize("now", [(started(),), ()])
-async def test_killed_after_its_post_with_the_event_begun_or_gone_was_relayed(
+async def test_event_started_or_gone_after_a_kill_was_relayed(
     world: World, now: tuple[object, ...]
 ) -> None:
-    """It worked, and took this VM down on its way."""
+    """The POST was successful, and its event took this VM down."""
     world.imds.shows(imds_event())
     await died_with_intent(world, posted=True)
     world.imds.shows(*now)
@@ -477,7 +481,7 @@ async def test_killed_after_its_post_with_the_event_begun_or_gone_was_relayed(
     assert event.data["confirmed"] is False
 
 
-async def test_intent_for_an_event_never_seen_is_no_proof(world: World) -> None:
+async def test_intent_for_an_event_never_seen_proves_nothing(world: World) -> None:
     intent = Decision(
         message="?", key=EVENT_ID, event_id=EVENT_ID, sequence=7, state="intent"
     )
@@ -487,7 +491,7 @@ async def test_intent_for_an_event_never_seen_is_no_proof(world: World) -> None:
     assert dead(await world.handle(message(EVENT_ID))) == "UnknownEvent"
 
 
-async def test_stop_leaves_the_message_for_the_next_life(world: World) -> None:
+async def test_stop_leaves_the_message_for_the_next_start(world: World) -> None:
     world.imds.shows()
     stop = asyncio.Event()
     handling = asyncio.create_task(world.handle(message(EVENT_ID), stop))
@@ -503,7 +507,9 @@ async def test_stop_leaves_the_message_for_the_next_life(world: World) -> None:
 # -- unknown events that another VM may know -----------------------------------
 
 
-async def test_unknown_event_is_given_back_after_a_while(tmp_path: Path) -> None:
+async def test_message_about_an_unknown_event_is_abandoned_after_a_wait(
+    tmp_path: Path,
+) -> None:
     async with world_of(tmp_path / "state.db", abandons_unknown=True) as world:
         world.imds.shows()
 
@@ -544,7 +550,9 @@ async def test_reply_holds_the_outcomes_in_body_order(world: World) -> None:
 
 
 @pytest.mark.parametrize("entity", ["other", ENTITY, "", None])
-async def test_reply_goes_only_where_it_may(world: World, entity: str | None) -> None:
+async def test_reply_is_sent_only_to_allowed_entities(
+    world: World, entity: str | None
+) -> None:
     world.imds.shows(imds_event())
 
     await world.handle(message(EVENT_ID, reply_to=entity))
@@ -567,7 +575,7 @@ async def listening(world: World, queue: PlayedQueue, until: int) -> None:
     await running
 
 
-async def test_receiver_that_breaks_is_tried_again(world: World) -> None:
+async def test_receive_is_tried_again_after_an_error(world: World) -> None:
     world.imds.shows(imds_event())
     queue = PlayedQueue()
     queue.waiting.put_nowait(ApprovalQueueError("gone"))
@@ -580,10 +588,10 @@ async def test_receiver_that_breaks_is_tried_again(world: World) -> None:
 
 
 @pytest.mark.parametrize(("is_refusal", "most"), [(False, 3.0), (True, 30.0)])
-async def test_receiver_that_is_away_for_long_is_tried_again_soon(
+async def test_receive_is_tried_again_within_seconds(
     world: World, caplog: pytest.LogCaptureFixture, *, is_refusal: bool, most: float
 ) -> None:
-    """An approval may have half a minute; a refusal is for a person to mend."""
+    """An approval may be valid for 30 s only; a refusal needs a person's correction."""
     world.context = replace(world.context, chance=lambda: 1.0)
     world.imds.shows(imds_event())
     queue = PlayedQueue()
@@ -601,7 +609,7 @@ async def test_receiver_that_is_away_for_long_is_tried_again_soon(
     assert sum(waits) / 60 - 1 <= said <= sum(waits) / 60 + 1
 
 
-async def test_delivery_during_handling_is_settled_with_the_newest_lock(
+async def test_redelivery_during_handling_is_settled_with_its_lock(
     world: World,
 ) -> None:
     world.imds.shows()
@@ -616,14 +624,14 @@ async def test_delivery_during_handling_is_settled_with_the_newest_lock(
 
 
 class RedeliveringQueue(PlayedQueue):
-    """Delivers a message anew while its first delivery is being settled."""
+    """Delivers a message again while its first delivery is being settled."""
 
     async def complete(self, message: ReceivedMessage) -> None:
         if message.lock_token == "old":
             self.waiting.put_nowait(replace(message, lock_token="new"))
             while not self.waiting.empty():
                 await asyncio.sleep(0)
-            for _ in range(20):  # until it has come to the listener
+            for _ in range(20):  # until the listener has it
                 await asyncio.sleep(0)
         await super().complete(message)
 
@@ -631,7 +639,7 @@ class RedeliveringQueue(PlayedQueue):
 async def test_message_redelivered_during_its_settlement_is_settled_too(
     world: World,
 ) -> None:
-    """Nobody else knows of that delivery: it would come again when its lock is over."""
+    """Otherwise that delivery would come again when its lock ends."""
     world.imds.shows(imds_event())
     queue = RedeliveringQueue()
     queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
@@ -655,7 +663,7 @@ async def test_message_sent_twice_at_once_is_relayed_once(world: World) -> None:
     assert world.counts == ["relayed", "relayed"]
 
 
-async def test_settlement_that_fails_ends_nothing(world: World) -> None:
+async def test_failed_settlement_does_not_end_the_listener(world: World) -> None:
     world.imds.shows(imds_event())
     queue = PlayedQueue(broken=1)
     queue.waiting.put_nowait(message(EVENT_ID, sequence=1))
@@ -689,8 +697,8 @@ async def test_no_more_than_a_hundred_are_handled_at_once(world: World) -> None:
     assert sorted(world.imds.posts) == sorted(map(str, range(108)))
 
 
-async def test_failure_in_doubt_is_looked_at_once_more(world: World) -> None:
-    """NotBefore has come: the event begins, and the POST may have begun it."""
+async def test_post_in_doubt_gets_one_more_look_before_it_fails(world: World) -> None:
+    """At NotBefore the event starts, and the POST may have started it."""
     world.imds.shows(imds_event())
     world.imds.answers.extend([NO_ANSWER] * 500)
     handling = asyncio.create_task(world.handle(message(EVENT_ID)))
@@ -702,7 +710,7 @@ async def test_failure_in_doubt_is_looked_at_once_more(world: World) -> None:
     assert await world.kinds() == ["relayed"]
 
 
-async def test_failure_in_doubt_stays_one_where_nothing_is_known(world: World) -> None:
+async def test_post_in_doubt_fails_without_another_look(world: World) -> None:
     world.imds.shows(imds_event())
     world.imds.answers.append(NO_ANSWER)
     world.imds.faults.append(NO_ANSWER)
@@ -714,8 +722,8 @@ async def test_failure_in_doubt_stays_one_where_nothing_is_known(world: World) -
     assert dead(await handling) == "ImdsUnavailable"
 
 
-async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> None:
-    """The machine froze in between: what was seen may not be so any more."""
+async def test_old_look_is_repeated_before_the_post(world: World) -> None:
+    """The machine froze in between: the document may have changed."""
     world.imds.shows(imds_event())
 
     class Freezing(Approvals):
@@ -732,8 +740,8 @@ async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> N
     assert await world.kinds() == ["already-started"]
 
 
-async def test_doubt_ends_with_what_the_last_look_shows(world: World) -> None:
-    """The last try fails at NotBefore; one more look still shows the event begun."""
+async def test_last_look_decides_a_post_in_doubt(world: World) -> None:
+    """The last try fails at NotBefore; one more look shows the event as Started."""
     world.imds.shows(imds_event(), next_=(started(),))
     world.imds.answers.append(NO_ANSWER)
     at_the_end = iter([True, False])
@@ -747,10 +755,10 @@ async def test_doubt_ends_with_what_the_last_look_shows(world: World) -> None:
     assert (event.data["outcome"], event.data["confirmed"]) == ("relayed", False)
 
 
-async def test_redelivery_is_patient_while_imds_comes_back_after_a_reboot(
+async def test_redelivery_waits_for_imds_after_a_reboot(
     world: World,
 ) -> None:
-    """The event it relayed has come and gone; IMDS may take two minutes to answer."""
+    """The relayed event is over; IMDS may take two minutes to answer after a reboot."""
     world.imds.shows(imds_event())
     await died_with_intent(world, posted=True)
     world.clock.pass_by(20 * 60)
@@ -777,7 +785,7 @@ async def test_stop_after_a_post_in_doubt_keeps_the_intent(world: World) -> None
     assert kept[EVENT_ID].posted
 
 
-async def test_nothing_is_posted_once_asked_to_stop(world: World) -> None:
+async def test_nothing_is_posted_after_a_stop(world: World) -> None:
     stop = asyncio.Event()
     world.imds.shows(imds_event())
     world.imds.on_look = stop.set
@@ -786,14 +794,14 @@ async def test_nothing_is_posted_once_asked_to_stop(world: World) -> None:
     assert not world.imds.posts
 
 
-async def test_max_age_beyond_the_calendar_is_none(world: World) -> None:
+async def test_huge_max_age_means_no_limit(world: World) -> None:
     world.with_terms(max_age=1e12)
     world.imds.shows(imds_event())
 
     assert await world.handle(message(EVENT_ID)) == COMPLETE
 
 
-async def test_abandoned_message_is_given_back(tmp_path: Path) -> None:
+async def test_abandon_is_passed_to_the_queue(tmp_path: Path) -> None:
     async with world_of(tmp_path / "state.db", abandons_unknown=True) as world:
         world.imds.shows()
         queue = PlayedQueue()
@@ -804,7 +812,7 @@ async def test_abandoned_message_is_given_back(tmp_path: Path) -> None:
         assert queue.settled == [("abandon", "lock-7", "")]
 
 
-async def test_message_that_waits_when_the_bridge_stops_is_given_back(
+async def test_waiting_message_is_abandoned_at_the_stop(
     world: World,
 ) -> None:
     world.imds.shows()

@@ -1,4 +1,4 @@
-"""One message over several deliveries: what is told once, and what again."""
+"""One message over several deliveries: which outcomes are published once or again."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @dataclass(slots=True)
 class RedeliveringQueue(PlayedQueue):
-    """The lock runs out while the message is settled: it comes again meanwhile."""
+    """The lock ends while the message is settled, so the message is delivered again."""
 
     again: ReceivedMessage | None = None
 
@@ -46,7 +46,7 @@ class RedeliveringQueue(PlayedQueue):
 
 
 async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -> None:
-    """Nobody else would: its lock is renewed for as long as it is held."""
+    """Otherwise its lock would be renewed without end."""
     world.imds.shows(imds_event())
     queue, stop = RedeliveringQueue(), asyncio.Event()
     queue.again = message(EVENT_ID, lock_token="new")
@@ -62,7 +62,9 @@ async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -
     assert world.counts == ["relayed"]
 
 
-async def test_same_again_is_told_with_the_event_it_was_told_with(world: World) -> None:
+async def test_repeated_message_gets_the_event_of_the_first_outcome(
+    world: World,
+) -> None:
     world.imds.shows(imds_event())
     await world.handle(message(EVENT_ID))
     world.imds.shows()
@@ -76,7 +78,9 @@ async def test_same_again_is_told_with_the_event_it_was_told_with(world: World) 
     assert again.id != first.id
 
 
-async def test_same_again_of_an_event_that_was_gone_has_none(world: World) -> None:
+async def test_repeated_message_about_a_missing_event_has_no_event(
+    world: World,
+) -> None:
     world.imds.shows(imds_event())
     await world.imds.look()
     world.imds.answers.append(NO_ANSWER)
@@ -91,10 +95,10 @@ async def test_same_again_of_an_event_that_was_gone_has_none(world: World) -> No
     assert first.data["event"] is again.data["event"] is None
 
 
-async def test_redelivery_does_only_the_rest(world: World) -> None:
-    """What was told of one EventId is not told again for the sake of another."""
+async def test_redelivery_decides_only_the_open_event_ids(world: World) -> None:
+    """The outcome of an EventId is not published again because another one waits."""
     world.imds.shows(imds_event())
-    still = Waits(world.imds, FakeClock())  # the other one waits on for now
+    still = Waits(world.imds, FakeClock())  # the other one still waits
     world.context, hasty = replace(world.context, waits=still), world.context
     stop = asyncio.Event()
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
@@ -115,7 +119,7 @@ async def test_redelivery_does_only_the_rest(world: World) -> None:
     assert str(reply["body"]).count('"relayed"') == 2
 
 
-async def test_invalid_message_says_in_the_dead_letter_what_is_wrong(
+async def test_dead_letter_of_an_invalid_message_has_the_reason(
     world: World,
 ) -> None:
     settlement = await world.handle(message(body=[]))
@@ -124,7 +128,7 @@ async def test_invalid_message_says_in_the_dead_letter_what_is_wrong(
     assert settlement.words == "the body is no JSON object"
 
 
-async def test_moment_that_the_broker_did_not_tell_is_not_made_up(world: World) -> None:
+async def test_missing_enqueued_time_is_not_invented(world: World) -> None:
     world.imds.shows(imds_event())
 
     await world.handle(message(EVENT_ID, enqueued_at=None))
@@ -139,7 +143,7 @@ async def test_moment_that_the_broker_did_not_tell_is_not_made_up(world: World) 
     }
 
 
-async def test_claims_of_the_sender_are_told_with_the_outcome(world: World) -> None:
+async def test_outcome_contains_the_claims_of_the_sender(world: World) -> None:
     world.imds.shows(imds_event())
     at = START + timedelta(hours=1)
     claims = {"approvedBy": "ada", "reason": "night", "expiresAt": at.isoformat()}
@@ -156,7 +160,7 @@ async def test_claims_of_the_sender_are_told_with_the_outcome(world: World) -> N
 
 
 async def test_reply_is_no_larger_than_the_events_it_repeats(world: World) -> None:
-    """An event grown beyond all bounds is cut down in the reply as well."""
+    """An event that is too large is also truncated in the reply."""
     world.imds.shows(imds_event(Description="x" * 200_000))
 
     await world.handle(message(EVENT_ID, reply_to="replies"))
@@ -165,7 +169,7 @@ async def test_reply_is_no_larger_than_the_events_it_repeats(world: World) -> No
     assert len(str(reply["body"])) < 64 * 1024
 
 
-async def test_message_without_an_id_is_known_by_its_number(world: World) -> None:
+async def test_message_without_an_id_is_identified_by_its_number(world: World) -> None:
     world.imds.shows(imds_event())
     nameless = message(EVENT_ID, message_id=None)
     await world.handle(nameless)
@@ -178,7 +182,7 @@ async def test_message_without_an_id_is_known_by_its_number(world: World) -> Non
 
 
 def _beside_span(event: CloudEvent) -> dict[str, object]:
-    """Return the attributes of an event; its span is its own, as its id is."""
+    """Return the attributes of an event without its span, which differs like its id."""
     attributes: dict[str, object] = dict(event.extensions)
     attributes.pop("traceparent")
     return attributes

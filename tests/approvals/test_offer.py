@@ -1,4 +1,4 @@
-"""What a bridge tells of its approvals is read back as the rules that it has."""
+"""The published description of the rules can be parsed to the same rules."""
 
 import orjson
 
@@ -16,7 +16,7 @@ RULES = (
 )
 
 
-def test_offer_says_where_and_by_which_rules() -> None:
+def test_offer_has_entity_session_and_rules() -> None:
     config = ApprovalsConfig(
         connection_string=BUS,
         queue="vm-approvals",
@@ -34,7 +34,7 @@ def test_offer_says_where_and_by_which_rules() -> None:
     assert "s3cret" not in str(told)
 
 
-def test_digest_is_another_for_other_rules() -> None:
+def test_digest_changes_with_the_rules() -> None:
     def digest(*rules: Rule) -> object:
         return offer(ApprovalsConfig(rules=rules), str)["digest"]
 

@@ -1,4 +1,4 @@
-"""The table of the contract, row by row, where one row could be taken for another."""
+"""The decision table, row by row, with the cases in which several rows apply."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -76,7 +76,7 @@ LATE = START + timedelta(days=1, seconds=61)
 @pytest.mark.parametrize(
     ("seen", "standing", "expected"),
     [
-        # An earlier try, by what has become of the event.
+        # An earlier try, by the present state of the event.
         (look(started()), TRIED, "relayed"),
         (look(), TRIED_AND_GONE, "relayed"),
         (look(started(), now=LATE), TRIED, "relayed"),
@@ -98,7 +98,7 @@ LATE = START + timedelta(days=1, seconds=61)
         (look(held=True), GONE, "Wait"),
         (look(held=True), PATIENT, "Wait"),
         (look(fall=True), PATIENT, "Wait"),
-        (look(5), PATIENT, "Wait"),  # an element that cannot be read may be it
+        (look(5), PATIENT, "Wait"),  # an unreadable element may be the event
         (look(5), GONE, "event-ended"),
         # In the document.
         (look(started()), NEW, "already-started"),
@@ -108,14 +108,14 @@ LATE = START + timedelta(days=1, seconds=61)
         (look(imds_event(EventStatus=None)), NEW, "Post"),
     ],
 )
-def test_first_row_that_holds_decides(
+def test_first_row_that_applies_decides(
     seen: Look, standing: Standing, expected: str
 ) -> None:
     assert kind_of(decide(request(), seen, standing, TERMS)) == expected
 
 
 @pytest.mark.parametrize("standing", [TRIED, TRIED_AND_GONE])
-def test_what_may_have_worked_is_relayed_but_not_confirmed(standing: Standing) -> None:
+def test_post_that_may_have_worked_is_relayed_unconfirmed(standing: Standing) -> None:
     step = decide(request(), look(started()), standing, TERMS)
 
     assert isinstance(step, Conclusion)
@@ -123,7 +123,7 @@ def test_what_may_have_worked_is_relayed_but_not_confirmed(standing: Standing) -
     assert step.event is not None
 
 
-def test_other_conclusions_confirm_nothing() -> None:
+def test_other_outcomes_have_no_confirmation() -> None:
     step = decide(request(), look(started()), NEW, TERMS)
 
     assert isinstance(step, Conclusion)
@@ -137,14 +137,14 @@ def test_event_to_be_posted_is_the_documents_own() -> None:
     assert step.event.event_id == EVENT_ID
 
 
-# -- too late ------------------------------------------------------------------
+# -- expiry --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(60.0, "Post"), (60.1, "expired"), (-10.0, "Post")]
 )
 def test_expiry_counts_a_minute_late(seconds: float, expected: str) -> None:
-    """The clocks of the sender, the broker and IMDS are not one."""
+    """The clocks of the sender, the broker and IMDS differ."""
     asked = request(expires_at=START - timedelta(seconds=seconds))
 
     assert kind_of(decide(asked, look(imds_event()), NEW, TERMS)) == expected
@@ -172,7 +172,7 @@ def test_request_enqueued_in_the_future_is_not_too_old() -> None:
         (request(enqueued_at=START - timedelta(days=2)), "MaxAge"),
     ],
 )
-def test_expired_request_says_by_what(asked: Request, reason: str) -> None:
+def test_expired_request_has_a_reason(asked: Request, reason: str) -> None:
     step = decide(asked, look(imds_event()), NEW, TERMS)
 
     assert isinstance(step, Conclusion)
@@ -194,7 +194,7 @@ def test_deadline_beyond_the_calendar_is_its_end() -> None:
     assert deadline(request(), None, forever).year == 9999
 
 
-# -- not allowed, or not what was seen -----------------------------------------
+# -- denied events -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,9 @@ def test_event_worse_than_the_approver_saw_is_denied(
         (None, "Post"),
     ],
 )
-def test_what_the_approver_saw_is_this_event(named: object, expected: str) -> None:
+def test_approved_event_is_compared_with_this_event(
+    named: object, expected: str
+) -> None:
     seen = imds_event(EVENT_ID) | {"EventId": named}
     if named is None:
         del seen["EventId"]
@@ -278,7 +280,7 @@ def test_what_the_approver_saw_is_this_event(named: object, expected: str) -> No
         ({"EventId": "c"}, ["Post", "Post"]),
     ],
 )
-def test_of_several_only_the_one_that_the_approver_saw_is_compared(
+def test_approved_event_is_compared_only_with_its_own_event_id(
     named: dict[str, object], expected: list[str]
 ) -> None:
     seen = {"EventType": "Freeze", **named}
@@ -322,7 +324,7 @@ def test_absence_counts_only_where_a_look_can_tell(
 
 # -- settlement ----------------------------------------------------------------
 
-# What can become of a message: a rule alone is told that an event is withheld.
+# The outcomes of a message: only a rule's request can be withheld.
 KINDS = [kind for kind in OutcomeKind if kind is not OutcomeKind.WITHHELD]
 
 
@@ -363,7 +365,7 @@ def test_message_with_a_good_outcome_is_never_dead_lettered(
     )
 
 
-# -- what a rule waits for -------------------------------------------------------------
+# -- rules with after ------------------------------------------------------------------
 
 AFTER = Rule(name="drained", action="auto-approve", after=("drain",))
 OWN = imds_event(EventType="Reboot", Resources=["WestNO_0"])
@@ -382,12 +384,12 @@ def asked_by_rule() -> Request:
         (Standing(found={"drain": DONE}), "Post"),
         (Standing(found={"drain": WAITS}), "withheld"),
         (Standing(), "withheld"),
-        # What became of a POST that was begun is still to be told.
+        # The outcome of a POST that was begun must still be published.
         (Standing(found={"drain": WAITS}, was_posted=True), "Wait"),
         (Standing(found={"drain": DONE}, was_posted=True), "Post"),
     ],
 )
-def test_rule_is_held_in_the_turn_of_its_post(
+def test_rule_can_be_held_in_the_turn_of_its_post(
     standing: Standing, expected: str
 ) -> None:
     step = decide(asked_by_rule(), look(OWN), standing, TERMS_AFTER)
@@ -395,5 +397,5 @@ def test_rule_is_held_in_the_turn_of_its_post(
     assert kind_of(step) == expected
 
 
-def test_who_asks_is_not_held() -> None:
+def test_approval_message_is_not_held() -> None:
     assert kind_of(decide(request(), look(OWN), NEW, TERMS_AFTER)) == "Post"

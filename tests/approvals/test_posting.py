@@ -1,4 +1,4 @@
-"""One POST for all who ask for an event: when one of them goes, and when no one may."""
+"""One POST for all requests for an event, also if some are cancelled or denied."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @dataclass(slots=True)
 class Asker:
-    """A request that is decided as a test says."""
+    """A fake request whose decision the test sets."""
 
     world: World
     step: Conclusion | Wait | None = None
@@ -59,7 +59,7 @@ class Asker:
         return asyncio.create_task(poster.post(self, stop or asyncio.Event()))
 
 
-async def test_all_are_decided_on_their_own_and_those_that_may_share_a_post(
+async def test_requests_are_decided_separately_and_share_a_post(
     world: World,
 ) -> None:
     askers = [Asker(world), Asker(world, DENIED), Asker(world), Asker(world, Wait())]
@@ -72,7 +72,7 @@ async def test_all_are_decided_on_their_own_and_those_that_may_share_a_post(
     assert len({id(look) for asker in askers for look in asker.looks}) == 1
 
 
-async def test_no_post_goes_out_where_nobody_may(world: World) -> None:
+async def test_no_post_is_sent_if_no_request_may_be_posted(world: World) -> None:
     first, second = Asker(world, DENIED), Asker(world, DENIED)
 
     met = await asyncio.gather(*[first.asks(), second.asks()])
@@ -81,7 +81,7 @@ async def test_no_post_goes_out_where_nobody_may(world: World) -> None:
     assert not world.imds.posts
 
 
-async def test_who_comes_while_others_are_marked_is_decided_and_shares_the_post(
+async def test_request_that_joins_during_the_marks_shares_the_post(
     world: World,
 ) -> None:
     gate = asyncio.Event()
@@ -97,7 +97,7 @@ async def test_who_comes_while_others_are_marked_is_decided_and_shares_the_post(
     assert world.imds.posts == [EVENT_ID]
 
 
-async def test_who_is_cancelled_leaves_the_others_in_line(world: World) -> None:
+async def test_cancelled_request_leaves_the_others_in_line(world: World) -> None:
     poster = world.context.poster
     others = [Asker(world), Asker(world, DENIED), Asker(world)]
     async with poster.turns.read():
@@ -113,7 +113,7 @@ async def test_who_is_cancelled_leaves_the_others_in_line(world: World) -> None:
 
 @dataclass(slots=True)
 class Hanging:
-    """An IMDS that does not answer a POST."""
+    """A fake IMDS that does not answer a POST."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -123,8 +123,8 @@ class Hanging:
         raise AssertionError
 
 
-async def test_post_that_is_cut_short_is_in_doubt_for_all(world: World) -> None:
-    """The process is about to end; whoever is left must not take it for undone."""
+async def test_cancelled_post_is_in_doubt_for_all_requests(world: World) -> None:
+    """The process is ending; other requests must not assume that no POST was sent."""
     hanging = Hanging()
     world.context = world.with_starter(hanging)
     leader, follower = Asker(world).asks(), Asker(world).asks()
@@ -136,7 +136,7 @@ async def test_post_that_is_cut_short_is_in_doubt_for_all(world: World) -> None:
     assert (met.result, met.status) == (StartResult.IN_DOUBT, None)
 
 
-async def test_stop_while_a_post_is_marked_keeps_it_from_going_out(
+async def test_stop_during_the_mark_prevents_the_post(
     world: World,
 ) -> None:
     gate, stop = asyncio.Event(), asyncio.Event()
@@ -151,8 +151,8 @@ async def test_stop_while_a_post_is_marked_keeps_it_from_going_out(
     assert not world.imds.posts
 
 
-async def test_look_with_an_etag_is_none_for_an_approval(world: World) -> None:
-    """IMDS says that nothing has changed: who asks wants to see that for himself."""
+async def test_look_with_an_etag_is_not_used_for_an_approval(world: World) -> None:
+    """A look with an ETag shows only that nothing changed; an approval needs more."""
     await world.imds.fresh()
     assert world.imds.latest is not None
     is_conditional = _without_proof(world.imds.latest)
@@ -174,7 +174,7 @@ def _without_proof(look: Look) -> Look:
     )
 
 
-async def test_look_that_began_before_the_message_came_is_not_decided_on(
+async def test_look_from_before_the_message_is_not_used(
     world: World,
 ) -> None:
     await world.imds.fresh()
@@ -196,11 +196,11 @@ async def test_wait_for_a_read_ends_at_the_stop(world: World) -> None:
     assert await task is None
 
 
-# -- IMDS goes away while many stand in line -------------------------------------------
+# -- IMDS stops answering while requests wait ------------------------------------------
 
 
-def test_all_in_line_are_told_that_there_is_no_document() -> None:
-    """None of them waits for the others to fail; all are relayed once IMDS is back."""
+def test_all_requests_in_line_fail_without_a_document() -> None:
+    """None of them waits until the others fail; all are relayed when IMDS answers."""
 
     async def scenario() -> None:
         names = [f"E{n}" for n in range(40)]
@@ -222,7 +222,7 @@ def test_all_in_line_are_told_that_there_is_no_document() -> None:
     in_virtual_time(scenario())
 
 
-def test_those_in_line_fail_at_not_before_while_imds_is_away() -> None:
+def test_requests_in_line_fail_at_not_before_without_imds() -> None:
     async def scenario() -> None:
         soon = {"NotBefore": "Mon, 02 Mar 2026 12:01:00 GMT"}
         names = [f"E{n}" for n in range(40)]
@@ -238,8 +238,8 @@ def test_those_in_line_fail_at_not_before_while_imds_is_away() -> None:
     in_virtual_time(scenario())
 
 
-def test_mark_without_a_post_is_taken_back() -> None:
-    """The disk took so long that the event had started: no POST, no trace of one."""
+def test_mark_without_a_post_is_deleted() -> None:
+    """The disk was slow and the event has started: no POST, and no mark of one."""
 
     def history(second: float) -> list[dict[str, object]]:
         status = "Scheduled" if second < 2.5 else "Started"

@@ -1,4 +1,4 @@
-"""Where a reply may go, and how it rests in the outbox."""
+"""The entities to which a reply may be sent, and its form in the outbox."""
 
 import pytest
 
@@ -23,9 +23,7 @@ RULES = ReplyRules.of(["replies", "Team-*"], ["vm-approvals", "team-events"])
         ("", None),
     ],
 )
-def test_only_entities_that_are_allowed_are_answered(
-    reply_to: str, entity: str | None
-) -> None:
+def test_replies_go_only_to_allowed_entities(reply_to: str, entity: str | None) -> None:
     assert RULES.entity(reply_to) == entity
 
 
@@ -55,7 +53,7 @@ def test_no_glob_reaches_the_approvals_the_events_or_what_lies_below(
 @pytest.mark.parametrize(
     "reply_to", ["vm-approvals-2", "event", "news", "a/b", "A.b_~"]
 )
-def test_names_that_only_look_alike_are_answered(reply_to: str) -> None:
+def test_similar_names_are_allowed(reply_to: str) -> None:
     assert ANYONE.entity(reply_to) == reply_to
 
 

@@ -1,4 +1,4 @@
-"""Replies: to any entity of the namespace, over few connections."""
+"""Sending replies to any entity of the namespace over few connections."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ async def reply(
     )
 
 
-async def test_reply_says_what_it_answers(
+async def test_reply_has_the_message_id_of_the_approval(
     namespace: NamespaceConfig, broker: Broker
 ) -> None:
     replies = ReplySender(namespace)
@@ -47,10 +47,10 @@ async def test_reply_says_what_it_answers(
     assert b"".join(message.body) == b'{"messageId":"m-1","outcomes":[]}'
     assert message.content_type == "application/json"
     assert (message.message_id, message.correlation_id) == ("r-1", "m-1")
-    assert message.time_to_live == timedelta(hours=1)  # nobody may ever take it
+    assert message.time_to_live == timedelta(hours=1)  # it may never be received
 
 
-async def test_entity_that_is_not_there_is_refused(namespace: NamespaceConfig) -> None:
+async def test_missing_entity_is_refused(namespace: NamespaceConfig) -> None:
     replies = ReplySender(namespace)
     with pytest.raises(RefusedDeliveryError, match="no-such: does not exist"):
         await reply(replies, "no-such")
@@ -71,7 +71,7 @@ async def test_id_that_is_too_long_is_hashed(
 async def test_only_the_senders_used_last_are_kept(
     namespace: NamespaceConfig, broker: Broker
 ) -> None:
-    """Each is a connection, and who asks for replies may name many entities."""
+    """Each sender is a connection, and approvals may name many entities."""
     replies = ReplySender(namespace, most=2)
     for entity in ("replies", "vm-approvals", "scheduled-events", "vm-approvals"):
         await reply(replies, entity)
@@ -125,17 +125,17 @@ def stored_reply(entity: str, attempts: int = 0) -> Delivery:
         (2, PermanentDeliveryError),
     ],
 )
-async def test_entity_that_is_not_there_is_the_trouble_of_one_reply(
+async def test_missing_entity_affects_only_its_own_reply(
     namespace: NamespaceConfig, attempts: int, error: type[DeliveryError]
 ) -> None:
-    """Nothing that would park the relay: others wait for their replies too."""
+    """The error must not park the relay, because other replies are pending."""
     replies = ReplySender(namespace)
     with pytest.raises(error, match="no-such: does not exist"):
         await replies.deliver(stored_reply("no-such", attempts))
     await replies.close()
 
 
-async def test_dead_reply_can_be_looked_at_and_sent_again(
+async def test_dead_reply_can_be_listed_and_retried(
     outbox: Outbox,
 ) -> None:
     await outbox.commit([], now=0, reply=Reply(key="n", body=b"{}"))

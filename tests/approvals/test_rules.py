@@ -1,4 +1,4 @@
-"""``[[approvals.rules]]``: what they say of an event, and which are refused."""
+"""``[[approvals.rules]]``: their decisions about events, and their faults."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ def event(**fields: object) -> ScheduledEvent:
 
 
 def read(*tables: dict[str, object]) -> tuple[Rule, ...]:
-    """Return rules as they come out of a file."""
+    """Parse rules as from a file."""
     reader = Reader("f.toml")
     table = {"namespace": "n.example.net", "queue": "q", "rules": list(tables)}
     config = reader.section(ApprovalsConfig, table, "approvals")
@@ -63,7 +63,7 @@ UNREAD: list[tuple[dict[str, object], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("limits", "fields"), UNREAD)
-def test_what_cannot_be_read_fits_every_deny_and_nothing_else(
+def test_unreadable_value_fits_only_deny_rules(
     limits: dict[str, object], fields: dict[str, object]
 ) -> None:
     what = event(**fields)
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_fits_every_deny_and_nothing_else(
         ("NotBefore", {"notice_below": "30d"}),
     ],
 )
-def test_what_is_missing_fits_every_deny_and_nothing_else(
+def test_missing_value_fits_only_deny_rules(
     key: str, limits: dict[str, object]
 ) -> None:
     raw = {name: value for name, value in event().raw.items() if name != key}
@@ -104,7 +104,7 @@ def test_what_is_missing_fits_every_deny_and_nothing_else(
         ({"event_types": ["Reboot"]}, {}, False),
         ({"event_sources": ["platform"]}, {}, True),
         ({"event_sources": ["User"]}, {}, False),
-        # Both ends count.
+        # Both limits are included.
         ({"max_duration": 5}, {}, True),
         ({"max_duration": "4s"}, {}, False),
         ({"max_duration": 0}, {"DurationInSeconds": 0}, True),
@@ -112,20 +112,20 @@ def test_what_is_missing_fits_every_deny_and_nothing_else(
         ({"min_duration": "6s"}, {}, False),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": 8}, True),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": 9}, False),
-        # What is not known is longer than any, and never short.
+        # An unknown duration is longer than any limit, and never short.
         ({"max_duration": "30d"}, {"DurationInSeconds": -1}, False),
         ({"min_duration": "30d"}, {"DurationInSeconds": -1}, True),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": -1}, False),
-        # NotBefore is nearer than that.
+        # NotBefore is nearer than the limit.
         ({"notice_below": "901s"}, {}, True),
         ({"notice_below": "15m"}, {}, False),
         ({"notice_below": "1s"}, {"NotBefore": not_before(-60)}, True),
-        # All that is given must hold.
+        # All given conditions must be met.
         ({"event_types": ["Freeze"], "max_duration": 4}, {}, False),
         ({"event_types": ["Reboot"], "max_duration": 8}, {}, False),
     ],
 )
-def test_rule_fits_where_all_that_is_given_holds(
+def test_rule_fits_if_all_its_conditions_are_met(
     action: Action,
     limits: dict[str, object],
     fields: dict[str, object],
@@ -144,7 +144,7 @@ def test_rule_fits_where_all_that_is_given_holds(
         (["web-*", "db-1"], ["db-1", "web-2"], True, True),
         (["web-*"], ["web-1", "db-1"], True, False),
         (["web-*"], ["db-1"], False, False),
-        (["*"], [], False, False),  # nobody says whom it concerns
+        (["*"], [], False, False),  # it names no resources
     ],
 )
 def test_deny_needs_one_resource_and_approval_every_one(
@@ -228,10 +228,10 @@ def drawn_events() -> st.SearchStrategy[ScheduledEvent]:
 
 
 @given(st.lists(drawn_rules(), max_size=6), drawn_events())
-def test_rules_behind_the_one_that_decides_change_nothing(
+def test_rules_after_the_deciding_rule_change_nothing(
     rules: list[Rule], what: ScheduledEvent
 ) -> None:
-    """And those before it are those that, alone, say nothing of the event."""
+    """And no rule before it fits the event if it is the only rule."""
     ruling = judged(tuple(rules), what)
     alone = [judged((rule,), what).rule is not None for rule in rules]
 
@@ -246,7 +246,7 @@ def test_rules_behind_the_one_that_decides_change_nothing(
         assert judged(tuple(rules[: first + 1]), what) == ruling
 
 
-def test_content_is_another_with_every_change_and_only_then() -> None:
+def test_content_changes_exactly_with_the_event() -> None:
     names = ["b", "a"]
 
     assert content_of(event(Resources=names)) == content_of(
@@ -296,7 +296,7 @@ def test_fault_names_its_place(rule: object, fault: str) -> None:
     assert fault in found
 
 
-def test_all_faults_of_all_rules_are_told_at_once() -> None:
+def test_all_faults_of_all_rules_are_reported_at_once() -> None:
     reader = Reader("f.toml")
     table = {
         "namespace": "n.example.net",
@@ -321,7 +321,7 @@ def test_all_faults_of_all_rules_are_told_at_once() -> None:
     ]
 
 
-def test_approving_whatever_comes_is_warned_of() -> None:
+def test_rule_that_approves_every_event_is_a_warning() -> None:
     bus = {"namespace": "n.example.net", "queue": "q"}
     rules = [
         {"action": "auto-approve", "event_sources": ["User"]},
@@ -335,7 +335,7 @@ def test_approving_whatever_comes_is_warned_of() -> None:
     assert warned == ["approvals.rules[2]: approves every event, whatever its impact"]
 
 
-def test_rule_that_is_never_reached_is_warned_of() -> None:
+def test_unreachable_rule_is_a_warning() -> None:
     bus = {"namespace": "n.example.net", "queue": "q"}
     rules = [
         {"action": "deny", "event_types": ["Preempt"]},
@@ -355,7 +355,9 @@ def test_rule_that_is_never_reached_is_warned_of() -> None:
     ("host", "names"),
     [("n.example.net", ["Q", "events", "a b"]), ("m.example.net", ["Q", "a b"])],
 )
-def test_reply_that_is_never_sent_is_warned_of(host: str, names: list[str]) -> None:
+def test_entity_that_never_gets_a_reply_is_a_warning(
+    host: str, names: list[str]
+) -> None:
     allowed = ["replies", "Q", "events", "e*", "a b"]
     bus = {"namespace": "n.example.net", "queue": "q", "reply_to": allowed}
     sink = {"name": "bus", "type": "servicebus", "namespace": host, "topic": "events"}
@@ -372,7 +374,7 @@ def test_reply_that_is_never_sent_is_warned_of(host: str, names: list[str]) -> N
     ("keys", "entity"),
     [({"queue": "q"}, "q"), ({"topic": "t", "subscription": "s"}, "t/s")],
 )
-def test_what_is_believed_of_the_approval_entity_is_told(
+def test_assumption_about_the_approval_entity_is_a_note(
     keys: dict[str, str], entity: str
 ) -> None:
     bus = {"namespace": "n.example.net", **keys, "max_delivery_count": 4}
@@ -398,7 +400,7 @@ def test_what_is_believed_of_the_approval_entity_is_told(
         ({"EventType": "Reboot", "DurationInSeconds": 5}, None),
     ],
 )
-def test_presets_approve_what_the_sample_of_the_documentation_does(
+def test_presets_approve_the_same_as_microsofts_sample(
     fields: dict[str, object], rule: str | None
 ) -> None:
     text = EXAMPLE.read_text(encoding="utf-8").partition("# What Microsoft's sample")[2]
@@ -411,7 +413,7 @@ def test_presets_approve_what_the_sample_of_the_documentation_does(
     assert ruling.action == ("auto-approve" if rule else "allow")
 
 
-def test_presets_are_off_unless_asked_for() -> None:
+def test_presets_are_off_by_default() -> None:
     approvals = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))["approvals"]
 
     assert "rules" not in approvals

@@ -1,4 +1,4 @@
-"""Approvals whose turn at IMDS comes late: what is decided then, and who goes first."""
+"""Approvals whose turn at IMDS comes late: the decision then, and the order."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ def assert_spaced(imds: SlowImds) -> None:
 
 
 def test_event_that_changes_while_its_approval_is_in_line_is_not_posted() -> None:
-    """Three EventIds, 4.5 s a POST: the first is posted before the others change."""
+    """Three EventIds, 4.5 s per POST: the first is posted before the others change."""
 
     def history(at: float) -> list[Event]:
         host = "web-1" if at < 2.0 else "db-1"
@@ -61,10 +61,10 @@ def grown(event_id: str, since: float, at: float) -> Event:
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.4, 4.5])
-def test_approved_event_that_grows_is_not_posted_however_many_wait(
+def test_approved_event_that_grows_in_line_is_not_posted(
     seconds: float,
 ) -> None:
-    """Fifty at once, each with what its approver saw: then it becomes more."""
+    """Fifty approvals at once, each with ``approvedEvent``; then the event grows."""
     since = 3.0 + seconds
 
     async def scenario() -> None:
@@ -110,7 +110,7 @@ def seen(event: Event) -> bytes:
 
 @pytest.mark.parametrize("limit", ["expiresAt", "max_age"])
 def test_request_that_expires_in_line_is_not_posted(limit: str) -> None:
-    """The limit passes, with its minute of skew, at second 10."""
+    """The request expires at second 10, including the 60 s for skewed clocks."""
 
     async def scenario() -> None:
         imds = SlowImds(lambda _: [freeze(one) for one in IDS], post_seconds=4.5)
@@ -153,7 +153,7 @@ def test_event_that_starts_while_its_approval_is_in_line_is_not_posted() -> None
 
 
 def test_retry_whose_not_before_passes_in_line_is_not_posted() -> None:
-    """IMDS refuses every POST for now: what is tried again is tried until NotBefore."""
+    """IMDS answers 404 to every POST, so each is tried again until NotBefore."""
     soon = format_datetime(true_time(20.0), usegmt=True)
 
     async def scenario() -> None:
@@ -175,8 +175,8 @@ def test_retry_whose_not_before_passes_in_line_is_not_posted() -> None:
     in_virtual_time(scenario())
 
 
-def test_rule_approves_on_the_document_of_its_turn_too() -> None:
-    """What a rule asks for stands in the same line as what a message asks for."""
+def test_rule_also_decides_on_the_document_of_its_turn() -> None:
+    """Requests of rules wait in the same line as those of messages."""
     rule = Rule(name="web", action="auto-approve", resources=("web-*",))
 
     def history(at: float) -> list[Event]:
@@ -204,7 +204,7 @@ def test_rule_approves_on_the_document_of_its_turn_too() -> None:
 
 @pytest.mark.parametrize("interval", [0.25, 1.0, 5.0])
 @pytest.mark.parametrize(("get", "post"), [(0.01, 0.01), (0.3, 4.5), (4.5, 0.3)])
-def test_hundred_event_ids_do_not_keep_the_document_from_being_read(
+def test_document_is_read_among_a_hundred_event_ids(
     interval: float, get: float, post: float
 ) -> None:
     async def scenario() -> None:
@@ -225,21 +225,21 @@ def test_hundred_event_ids_do_not_keep_the_document_from_being_read(
 
 
 def short(number: int) -> Event:
-    """Return an event so short that thousands fit into a document."""
+    """Return an event so small that thousands fit into a document."""
     return {"EventId": f"E{number}", "EventStatus": "Scheduled", "EventType": "Freeze"}
 
 
-MANY = 2_000  # twice as many as are received at a time; sixty are posted
+MANY = 2_000  # twice as many as are handled at a time; sixty are posted
 
 
 @pytest.mark.parametrize(
     ("interval", "per_message", "get", "post"),
-    [(0.25, 1, 0.01, 0.01), (1.0, 100, 0.3, 4.5)],  # the rest: with a hundred, above
+    [(0.25, 1, 0.01, 0.01), (1.0, 100, 0.3, 4.5)],  # the others: see above
 )
-def test_thousands_of_event_ids_do_not_keep_the_document_from_being_read(
+def test_document_is_read_among_thousands_of_event_ids(
     interval: float, per_message: int, get: float, post: float
 ) -> None:
-    """For 15 seconds: reads keep their pace, and approvals go on all the time."""
+    """For 15 seconds, reads keep their interval, and approvals make progress."""
     document = [short(number) for number in range(MANY)]
     count = MANY // per_message
     messages = [
@@ -261,7 +261,7 @@ def test_thousands_of_event_ids_do_not_keep_the_document_from_being_read(
 
 
 def test_event_that_appears_among_many_approvals_is_seen_at_once() -> None:
-    """A Preempt has thirty seconds' notice."""
+    """A Preempt gives only 30 s of notice."""
     preempt = freeze("preempt", EventType="Preempt")
 
     def history(at: float) -> list[Event]:
@@ -278,7 +278,7 @@ def test_event_that_appears_among_many_approvals_is_seen_at_once() -> None:
     assert in_virtual_time(scenario()) <= 10.0 + 2 * 1.0 + 0.25 + 4.5
 
 
-# -- who goes first --------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------
 
 
 def due(event_id: str, seconds: float) -> Event:
@@ -287,8 +287,8 @@ def due(event_id: str, seconds: float) -> Event:
     }
 
 
-def test_event_whose_time_is_near_goes_first() -> None:
-    """Its approval came last, and as one of two hundred."""
+def test_event_with_the_nearest_not_before_goes_first() -> None:
+    """Its approval came last of two hundred."""
     events = [*(freeze(one) for one in IDS), due("soon", 60.0), due("sooner", 50.0)]
 
     async def scenario() -> None:
@@ -300,7 +300,7 @@ def test_event_whose_time_is_near_goes_first() -> None:
             await asyncio.sleep(20.0)
             order = [post.event_id for post in imds.posts[before:]]
 
-        assert order.index("sooner") <= 1  # one POST was in flight when it came
+        assert order.index("sooner") <= 1  # one POST was in flight before
         assert order.index("soon") == order.index("sooner") + 1
 
     in_virtual_time(scenario())
@@ -322,7 +322,7 @@ def test_event_that_is_rescheduled_in_line_changes_its_place() -> None:
 
 
 def test_approvals_of_one_event_share_a_post() -> None:
-    """Ten thousand of them need no more than a few turns."""
+    """Ten thousand approvals need only a few turns."""
 
     async def scenario() -> None:
         imds = SlowImds(lambda _: [freeze("E")], post_seconds=1.0)
@@ -338,7 +338,7 @@ def test_approvals_of_one_event_share_a_post() -> None:
 
 
 def test_stop_ends_the_line_at_once() -> None:
-    """Nothing new begins; what was not posted is given back without an intent."""
+    """No new POST begins; other messages are abandoned, and their intents deleted."""
 
     async def scenario() -> None:
         imds = SlowImds(lambda _: [freeze(one) for one in IDS], post_seconds=4.5)

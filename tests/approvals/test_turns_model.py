@@ -1,7 +1,7 @@
-"""Turns at IMDS in any order of arrivals: what holds whoever comes when.
+"""Models of the turns at IMDS: invariants for every order of arrivals.
 
-The first model is of the line alone, the second of everything from the message to the
-POST, on documents that change at any moment.
+The first model has only the line. The second model has all parts from the message to
+the POST, with documents that change at any moment.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ TICK = st.integers(0, 40).map(lambda n: n * 0.05)
 
 @dataclass(slots=True)
 class Client:
-    """Somebody who wants a turn: when, for how long, and whether he loses patience."""
+    """A request for a turn: its arrival, its duration, and when it is cancelled."""
 
     kind: Kind
     arrives: float
@@ -44,7 +44,7 @@ class Client:
     gone: float = field(default=float("inf"))
 
     def waits_at(self, moment: float) -> bool:
-        """Whether he surely waits: those that come or go just then are let be."""
+        """Whether the request surely waits: not if it comes or goes at that moment."""
         end = self.gone if self.began is None else self.began
         return self.arrives + 1e-6 < moment < end - 1e-6
 
@@ -61,7 +61,7 @@ clients = st.builds(
 
 
 async def live(turns: Turns, client: Client) -> None:
-    """Wait for a turn and use it; a POST that steps aside comes back for it."""
+    """Wait for a turn and use it; a POST may step aside and wait again."""
     await asyncio.sleep(client.arrives)
     try:
         async with asyncio.timeout(client.leaves):
@@ -134,8 +134,8 @@ def assert_fair(people: list[Client], served: list[Client]) -> None:
             assert all(one.urgency >= after.urgency for one in posts)
 
 
-def test_post_that_gives_up_with_the_turn_takes_no_place_of_another() -> None:
-    """It was not sent, so a POST is next, although a read waits, too."""
+def test_unused_turn_of_a_post_goes_to_the_next_post() -> None:
+    """It was not sent, so the next turn is for a POST, although a read waits."""
     first = Client(Kind.READ, 0.0, 0.85, 0.0, None, steps_aside=False)
     read = Client(Kind.READ, 0.0, 0.0, 0.0, None, steps_aside=False)
     waiting = Client(Kind.POST, 0.55, 0.0, 1.0, None, steps_aside=False)
@@ -158,8 +158,8 @@ def test_post_that_gives_up_with_the_turn_takes_no_place_of_another() -> None:
     assert began(waiting) < began(read)
 
 
-def test_line_that_is_dismissed_is_told_why() -> None:
-    """Who comes afterwards stands in a new line."""
+def test_dismissed_requests_get_the_error() -> None:
+    """A later request waits in a new line."""
 
     async def scenario() -> None:
         turns = Turns(VirtualClock(Wall()))
@@ -182,7 +182,7 @@ def test_line_that_is_dismissed_is_told_why() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One event: what it becomes and when, and when somebody approves it."""
+    """One event: its change, the time of the change, and the time of its approval."""
 
     becomes: str
     changes: float

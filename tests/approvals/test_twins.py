@@ -1,8 +1,8 @@
-"""The same message sent several times over: one decision, whoever asks for it again.
+"""Equal messages ("twins"): they share one decision.
 
-Twins have one MessageId and one content, and sequence numbers of their own. What comes
-first is decided; the others are told the same, once each, in whatever order they are
-delivered, and however often.
+Twins have the same MessageId and the same content, but different sequence numbers. The
+first twin is decided. For each of the others, the same outcome is published once, in
+whatever order and however often they are delivered.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def answers(world: World) -> list[object]:
-    """Return what was replied, oldest first."""
+    """Return the replies, oldest first."""
     return [json.loads(str(reply["body"])) for reply in await world.replies()]
 
 
 def resent(twin: ReceivedMessage, world: World) -> ReceivedMessage:
-    """Return a message as it is when it is sent once more now."""
+    """Return a message as if it were sent again now."""
     return replace(twin, enqueued_at=world.clock.now() + timedelta(seconds=1))
 
 
 async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
-    """Die when one EventId was told of, and the other still waits to be known."""
+    """Kill the handling after the first outcome, while the other EventId is unknown."""
     still = Waits(world.imds, FakeClock())
     world.context = replace(world.context, waits=still)
     handling = asyncio.create_task(world.handle(approval))
@@ -58,10 +58,10 @@ async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
 
 @pytest.mark.parametrize("before", [(imds_event(),), (started(),), ()])
 @pytest.mark.parametrize("after", [(imds_event(),), (started(),), ()])
-async def test_twins_are_told_the_same_and_answered_the_same(
+async def test_twins_get_the_same_outcome_and_the_same_reply(
     world: World, before: tuple[object, ...], after: tuple[object, ...]
 ) -> None:
-    """Whatever has become of the event between them: nobody is told both."""
+    """The event may have changed in between: both still get the same outcome."""
     world.imds.shows(*before)
     settled = await world.handle(FIRST)
     posts = len(world.imds.posts)
@@ -86,7 +86,7 @@ async def test_twins_are_told_the_same_and_answered_the_same(
 async def test_redelivery_after_its_twin_was_decided_is_only_settled(
     world: World, before: tuple[object, ...], after: tuple[object, ...]
 ) -> None:
-    """It was told and answered, even where it was refused and its twin was not."""
+    """Its outcome and reply exist, also if it was refused and its twin was not."""
     world.imds.shows(*before)
     settled = await world.handle(FIRST)
     world.imds.shows(*after)
@@ -101,10 +101,10 @@ async def test_redelivery_after_its_twin_was_decided_is_only_settled(
     assert len(world.imds.posts) == posts
 
 
-async def test_refused_message_that_is_sent_again_later_is_decided_anew(
+async def test_refused_message_that_is_sent_again_is_decided_again(
     world: World,
 ) -> None:
-    """Whoever sends a dead letter once more has mended what it was refused for."""
+    """The sender of a resubmitted dead letter has corrected the cause."""
     world.imds.shows()
     await world.handle(FIRST)
     world.imds.shows(imds_event())
@@ -115,7 +115,7 @@ async def test_refused_message_that_is_sent_again_later_is_decided_anew(
 
 
 async def test_refused_twin_with_other_claims_is_another_message(world: World) -> None:
-    """They stand beside the body: the one had expired, the other has not."""
+    """The claims are properties beside the body: one had expired, the other has not."""
     world.imds.shows(imds_event())
     late = START - timedelta(hours=1)
     properties = {"expiresAt": late.isoformat()}
@@ -137,7 +137,7 @@ async def test_same_message_id_with_another_body_is_another_message(
     assert await world.kinds() == ["unknown-event", "relayed"]
 
 
-async def test_invalid_twins_are_told_once_each(world: World) -> None:
+async def test_each_invalid_twin_gets_one_outcome(world: World) -> None:
     for number in (7, 8, 7, 8):
         world.clock.pass_by(5)
         await world.handle(message(body=b"x", sequence=number, reply_to="replies"))
@@ -148,8 +148,8 @@ async def test_invalid_twins_are_told_once_each(world: World) -> None:
     assert len(await world.replies()) == 2
 
 
-async def test_rest_of_a_message_is_decided_as_its_twin_was(tmp_path: Path) -> None:
-    """One EventId was told of the first twin, all of the second: the rest is left."""
+async def test_open_event_ids_get_the_outcome_of_the_twin(tmp_path: Path) -> None:
+    """One outcome was published for the first twin, all for the second twin."""
     both = message(EVENT_ID, OTHER_ID, sequence=7, reply_to="replies")
     twin = replace(both, sequence_number=8)
     async with world_of(tmp_path / "state.db") as world:
@@ -176,7 +176,7 @@ async def test_rest_of_a_message_is_decided_as_its_twin_was(tmp_path: Path) -> N
 async def test_twins_have_one_decision_over_deaths(
     tmp_path: Path, place: str, after: tuple[object, ...]
 ) -> None:
-    """The first dies with its bridge, the second is decided, the first comes again."""
+    """The bridge is killed on the first; the second is decided before the first."""
     async with world_of(tmp_path / "state.db") as world:
         world.imds.shows(imds_event())
         await die(world, place, FIRST)
@@ -196,10 +196,10 @@ async def test_twins_have_one_decision_over_deaths(
             assert not world.imds.posts
 
 
-async def test_failed_post_of_a_twin_is_not_made_up_for_by_the_other(
+async def test_twin_does_not_repeat_a_rejected_post(
     world: World,
 ) -> None:
-    """IMDS refuses: both hear so, and it is asked three times and not six."""
+    """IMDS refuses: both get that outcome, after three POSTs and not six."""
     world.imds.shows(imds_event())
     world.imds.answers.extend([400] * 3)
     await world.handle(FIRST)

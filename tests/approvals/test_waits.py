@@ -1,4 +1,4 @@
-"""Waits for the time of an event: shared where they can be."""
+"""Waits until an event may be approved; waits for one event are shared."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ def waits_of(clock: FakeClock) -> Waits:
     return Waits(imds, clock)
 
 
-async def test_waits_for_one_event_are_one(clock: FakeClock) -> None:
+async def test_waits_for_one_event_are_shared(clock: FakeClock) -> None:
     waits, stop = waits_of(clock), asyncio.Event()
     tasks = [asyncio.create_task(waits.wait(EVENT_ID, 5.0, stop)) for _ in range(50)]
     await turns()

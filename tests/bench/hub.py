@@ -18,11 +18,11 @@ from sqlalchemy import select
 from bridge.foundation.values import Address
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.config import HubConfig
+from bridge.hub.fleet_monitor import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import bridges
-from bridge.hub.watchman import Watchman
 from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import quantile, resident, served
 from tests.support import postgres
@@ -161,13 +161,13 @@ async def pages(machines: int, turns: int) -> list[Figure]:
 
 
 async def looks(desk: Desk, turns: int) -> Figure:
-    """Measure looks of the watchman at the whole fleet, by one read of its rows."""
+    """Measure checks of the whole fleet, by one read of its rows."""
     metrics = HubMetrics(("b",), "1")
 
     async def ours() -> Sequence[float]:
-        watchman = Watchman(desk.store, desk.clock, metrics, desk.situation)
+        fleet_monitor = FleetMonitor(desk.store, desk.clock, metrics, desk.situation)
         began = time.perf_counter()
-        await watchman.step()
+        await fleet_monitor.step()
         return [1000 * (time.perf_counter() - began)]
 
     async def bare() -> Sequence[float]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace as with_fields
 from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
 from bridge.approvals.reply_sender import ReplySender
-from bridge.cli.approve import Words, request_of
+from bridge.cli.approve import Options, request_of
 from bridge.cli.main import main
 from bridge.configuration import json_schema
 from bridge.events.cloudevent import CloudEvent
@@ -49,7 +49,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def ordinary_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command sets up the log of its process, which is that of the tests here."""
+    """Restore the log settings of the test process, which the command changes."""
     monkeypatch.setenv("LOGNAME", ME)
     root, azure = logging.getLogger(), logging.getLogger("azure")
     kept = (root.handlers[:], root.level, azure.level)
@@ -58,7 +58,7 @@ def ordinary_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def configured(folder: Path, bus: str = NOWHERE, **approvals: Any) -> Path:
-    """Write the forwarder's own file; whoever approves has not its sinks' secrets."""
+    """Write the forwarder's file; the approver lacks the secrets of its sinks."""
     keys: dict[str, Any] = {"queue": "vm-approvals", "reply_to": ["replies"]}
     if "topic" in approvals:
         del keys["queue"]
@@ -95,12 +95,10 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
     return b"".join(message.body)
 
 
-# -- what is sent ------------------------------------------------------------------
+# -- the sent message --------------------------------------------------------------
 
 
-async def test_approval_is_what_the_bridge_takes(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_bridge_accepts_the_approval(broker: Broker, tmp_path: Path) -> None:
     config = configured(tmp_path, broker.connection_string)
 
     result = await approved(config, EVENT_ID, "--reason", "at night", "--json")
@@ -132,7 +130,7 @@ async def test_approval_is_what_the_bridge_takes(
     }
 
 
-async def test_received_event_says_what_is_approved_and_where(
+async def test_received_event_gives_event_id_and_session(
     broker: Broker, tmp_path: Path
 ) -> None:
     config = configured(
@@ -177,7 +175,7 @@ def test_event_id_need_not_be_given(tmp_path: Path) -> None:
     assert "[OPTIONS] [EVENT_ID]\n" in result.stdout
 
 
-async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -> None:
+async def test_topic_and_another_type_prefix(broker: Broker, tmp_path: Path) -> None:
     config = configured(
         tmp_path,
         broker.connection_string,
@@ -194,10 +192,10 @@ async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -
     assert parse(body_of(message), {}, prefix="acme").event_ids == (EVENT_ID,)
 
 
-async def test_every_approval_is_a_message_of_its_own(
+async def test_every_approval_has_another_message_id(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """With duplicate detection, a second one would be lost without a word."""
+    """With duplicate detection, an equal MessageId would be dropped silently."""
     config = configured(
         tmp_path,
         broker.connection_string,
@@ -265,7 +263,7 @@ ELSEWHERE = NOWHERE.replace("127.0.0.1", "127.0.0.2")
     [
         (f"connection_string = '{NOWHERE}'\nqueue = 'Replies-1'", "replies-2"),
         (f"connection_string = '{NOWHERE}'\ntopic = 'replies-1'", "replies-2"),
-        # By a secret that this person has not: it may be the same namespace.
+        # The namespace is in a secret that the approver lacks: it may be the same one.
         ("connection_string = 'env:NOT_SET_HERE'\nqueue = 'replies-1'", "replies-2"),
         (f"connection_string = '{ELSEWHERE}'\nqueue = 'replies-1'", "replies-1"),
         ("namespace = 'a.example.net'\nqueue = 'replies-1'\nodd = 1", "replies-1"),
@@ -273,16 +271,16 @@ ELSEWHERE = NOWHERE.replace("127.0.0.1", "127.0.0.2")
         ("connection_string = 'env:NOT_SET_HERE'", "replies-1"),
     ],
 )
-def test_reply_is_waited_for_where_the_bridge_answers(
+def test_command_waits_at_the_entity_that_the_bridge_replies_to(
     sink: str, chosen: str, tmp_path: Path
 ) -> None:
-    """Both go by the same rules: never at a sink's entity in the same namespace."""
+    """Bridge and command use the same rules: no reply goes to a sink's entity."""
     config = configured(tmp_path, reply_to=["replies-1", "replies-2"])
     with config.open("a") as file:
         file.write(f"\n[[sinks]]\nname = 'bus'\ntype = 'servicebus'\n{sink}\n")
         file.write("[[sinks]]\ntype = 'no-such'\n[[sinks]]\nname = 'x'\n")
 
-    request = request_of(config, {}, Words(event_id=EVENT_ID, wait=True), None)
+    request = request_of(config, {}, Options(event_id=EVENT_ID, wait=True), None)
 
     assert request.reply_to == chosen
 
@@ -296,7 +294,7 @@ def test_wrong_usage_ends_with_2(
     tmp_path: Path,
 ) -> None:
     if words.startswith("{group}"):
-        stdin = cloud_event().to_json()  # its reporter knows of no group
+        stdin = cloud_event().to_json()  # its reporter has no group
     elif words == "that of --from-event":
         stdin = SEEN.to_json()
     given = ["--from-event", "-"] if stdin else []
@@ -318,7 +316,7 @@ def test_configuration_without_approvals_ends_with_2(tmp_path: Path) -> None:
     assert "approvals: is missing" in result.stderr
 
 
-def test_faults_of_what_an_approver_needs_are_told(tmp_path: Path) -> None:
+def test_faults_of_an_approvers_sections_are_reported(tmp_path: Path) -> None:
     config = configured(tmp_path, sesions=["x"])
     with config.open("a") as file:
         file.write('\n[approval]\n[events]\ntype_prefix = "a b"\n')
@@ -346,7 +344,7 @@ KNOWN = (
 
 @pytest.fixture
 async def acquainted(broker: Broker, tmp_path: Path) -> Path:
-    """Return a configuration whose state file knows events, and a stranger's word."""
+    """Return a configuration whose state file has events, and one unknown EventId."""
     config = configured(tmp_path, broker.connection_string)
     state = tmp_path / "state.db"
     with config.open("a") as file:
@@ -364,15 +362,15 @@ async def acquainted(broker: Broker, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ("602d94", KNOWN[0].lower()),  # as it was spelled last
+        ("602d94", KNOWN[0].lower()),  # in its newest spelling
         ("C7061BAC", KNOWN[2]),
         ("EVENT-10", "EVENT-10"),
         ("event-1", "EVENT-1"),
         (KNOWN[0].lower(), KNOWN[0].lower()),
-        ("00000000-0000-0000-0000-000000000001",) * 2,  # as it is known elsewhere
+        ("00000000-0000-0000-0000-000000000001",) * 2,  # not known here
     ],
 )
-async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
+async def test_beginning_of_an_observed_event_id_is_enough(
     given: str, meant: str, acquainted: Path
 ) -> None:
     result = await approved(acquainted, given)
@@ -384,11 +382,11 @@ async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("602D9", f"'602D9' begins several EventIds: {KNOWN[0].lower()}, {KNOWN[1]}"),
-        ("EVENT", "begins several EventIds: EVENT-1, EVENT-10"),
-        ("C70", "is no EventId such as "),  # too short to be meant
+        ("602D9", f"beginning of several EventIds: {KNOWN[0].lower()}, {KNOWN[1]}"),
+        ("EVENT", "'EVENT' is the beginning of several EventIds: EVENT-1, EVENT-10"),
+        ("C70", "is no EventId such as "),  # too short
         ("602D9499", "is no EventId such as "),
-        ("hell", "is no EventId such as "),  # that only an approval named
+        ("hell", "is no EventId such as "),  # named only by an approval, never observed
         ("602D944%", "is no EventId such as "),
     ],
 )
@@ -401,7 +399,7 @@ async def test_beginning_of_no_or_several_event_ids_is_wrong_usage(
     assert words in result.stderr
 
 
-async def test_event_id_of_another_form_is_sent_where_that_is_meant(
+async def test_force_sends_an_event_id_of_another_form(
     acquainted: Path,
 ) -> None:
     result = await approved(acquainted, "hello", "--force")
@@ -417,7 +415,7 @@ async def test_event_id_of_another_form_is_sent_where_that_is_meant(
     ("sessions", "received", "given", "session"),
     [
         ([], None, None, None),
-        ([], None, "vm-9", "vm-9"),  # a filter of a subscription may want it
+        ([], None, "vm-9", "vm-9"),  # a subscription's filter may need it
         (["group-7"], None, None, "group-7"),
         (["{vm_id}"], None, "vm-9", "vm-9"),
         (["{vm_id}"], SEEN, None, "vm-1"),
@@ -436,9 +434,9 @@ def test_session_is_the_one_that_the_bridge_named(
 ) -> None:
     config = configured(tmp_path, sessions=sessions)
     source = BytesIO(received.to_json()) if received else None
-    words = Words(event_id=EVENT_ID.lower(), session=given)
+    options = Options(event_id=EVENT_ID.lower(), session=given)
 
-    request = request_of(config, {}, words, source)
+    request = request_of(config, {}, options, source)
 
     assert request.to.session == session
 
@@ -489,14 +487,14 @@ async def reply(
         ("event-ended", 1, "replies"),
     ],
 )
-async def test_exit_code_says_what_became_of_it(
+async def test_exit_code_depends_on_the_outcome(
     outcome: str,
     code: int,
     replies: str,
     broker: Broker,
     tmp_path: Path,
 ) -> None:
-    """At a queue without sessions, and at one that wants them."""
+    """The reply queue may have no sessions, or require them."""
     config = configured(tmp_path, broker.connection_string, reply_to=["x-*", replies])
 
     result, _ = await asyncio.gather(
@@ -534,7 +532,7 @@ async def test_no_reply_in_time_ends_with_1(broker: Broker, tmp_path: Path) -> N
     assert broker.snapshot()["vm-approvals"].active == 1
 
 
-async def test_reply_that_says_nothing_ends_with_1(
+async def test_reply_without_an_outcome_ends_with_1(
     broker: Broker, tmp_path: Path
 ) -> None:
     config = configured(tmp_path, broker.connection_string)
@@ -552,7 +550,7 @@ async def test_reply_that_says_nothing_ends_with_1(
     assert "the reply at replies holds no outcome" in result.stderr
 
 
-async def test_what_no_bridge_has_written_is_no_outcome(
+async def test_reply_that_no_bridge_wrote_has_no_outcome(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     client = ServiceBusClient.from_connection_string(broker.connection_string)
@@ -567,7 +565,7 @@ async def test_what_no_bridge_has_written_is_no_outcome(
             assert await answers.outcomes(f"{body!r}", within=10) == []
 
 
-async def test_replies_to_others_are_left_there(
+async def test_replies_to_others_stay_in_the_queue(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     for name in ("theirs", "mine", "late"):
@@ -584,7 +582,7 @@ async def test_replies_to_others_are_left_there(
 async def test_reply_of_another_may_be_passed_by_any_number_of_times(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """Each counts as no delivery of it: the tenth would make it a dead letter."""
+    """A peek is no delivery; otherwise the tenth would dead-letter the other reply."""
     await reply(namespace, "replies", "theirs")
     for number in range(11):
         await reply(namespace, "replies", f"mine-{number}")
@@ -599,7 +597,7 @@ async def test_reply_of_another_may_be_passed_by_any_number_of_times(
 async def test_reply_behind_one_that_was_delivered_twice_is_read_and_stays(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """A broker that counts what is released would make a dead letter of that one."""
+    """If the broker counts releases, another lock would dead-letter the other reply."""
     await reply(namespace, "replies", "theirs")
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_receiver("replies") as other:
@@ -617,7 +615,7 @@ async def test_reply_behind_one_that_was_delivered_twice_is_read_and_stays(
 async def test_reply_behind_many_others_is_read_and_stays(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """To take it, all that stand before it would have to be locked."""
+    """To receive the own reply, all replies before it would have to be locked."""
     others = [ServiceBusMessage(b"{}", correlation_id="theirs") for _ in range(101)]
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_sender("replies") as sender:
@@ -632,7 +630,7 @@ async def test_reply_behind_many_others_is_read_and_stays(
     assert (counts.active, counts.locked) == (102, 0)
 
 
-async def test_two_approvers_at_one_queue_both_get_their_own(
+async def test_two_approvers_at_one_queue_get_their_own_replies(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     async def wait(name: str) -> list[dict[str, object]] | None:
@@ -649,7 +647,7 @@ async def test_two_approvers_at_one_queue_both_get_their_own(
     assert [one["outcome"] for one in of_b or ()] == ["outcome of b"]
 
 
-async def test_reply_that_another_approver_holds_is_read_all_the_same(
+async def test_reply_locked_by_another_approver_is_read(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     await reply(namespace, "replies", "mine")
@@ -664,7 +662,7 @@ async def test_reply_that_another_approver_holds_is_read_all_the_same(
     assert found[0]["outcome"] == "relayed"
 
 
-async def test_connection_that_drops_is_made_anew(
+async def test_lost_connection_is_opened_again(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     async with Answers(namespace, "replies", SystemClock()) as answers:
@@ -675,10 +673,10 @@ async def test_connection_that_drops_is_made_anew(
     assert found is not None
 
 
-async def test_session_that_is_lost_is_accepted_again(
+async def test_lost_session_is_accepted_again(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """Its lock is not renewed while nothing comes."""
+    """The session's lock is not renewed while no reply comes."""
     queue = "vm-approvals-sessions"
     async with Answers(namespace, queue, SystemClock()) as answers:
         assert await answers.outcomes("mine", within=0) is None
@@ -690,12 +688,10 @@ async def test_session_that_is_lost_is_accepted_again(
     assert broker.snapshot()[queue].active == 0
 
 
-# -- what cannot be reached ----------------------------------------------------------
+# -- unreachable entities ------------------------------------------------------------
 
 
-async def test_entity_that_is_not_there_ends_with_1(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_missing_entity_ends_with_1(broker: Broker, tmp_path: Path) -> None:
     config = configured(tmp_path, broker.connection_string, queue="no-such")
 
     result = await approved(config, EVENT_ID)
@@ -705,7 +701,7 @@ async def test_entity_that_is_not_there_ends_with_1(
     assert result.stdout == ""
 
 
-async def test_who_cannot_read_replies_sends_nothing(
+async def test_without_the_right_to_read_replies_nothing_is_sent(
     broker: Broker, tmp_path: Path
 ) -> None:
     config = configured(tmp_path, broker.connection_string, reply_to=["no-such"])

@@ -1,4 +1,4 @@
-"""What TAB offers: click's own names, and those of the configuration in use."""
+"""Completion offers click's own names, and names from the configuration in use."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ webhook_url = "env:NOT_SET_HERE"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Return a configuration whose secrets are not there, and that knows two events."""
+    """Return a configuration without its secrets, whose state file has two events."""
     path = tmp_path / "bridge.toml"
     path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
 
@@ -80,7 +80,7 @@ def test_event_ids_are_offered_newest_first(
 
 
 @pytest.mark.parametrize("text", [None, "", "[state]\npath = 'nowhere'", "[[", "[x]"])
-def test_nothing_is_offered_and_no_error_told_where_nothing_is_known(
+def test_unreadable_files_offer_nothing_and_print_no_error(
     text: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bridge.toml"
@@ -95,7 +95,7 @@ def test_nothing_is_offered_and_no_error_told_where_nothing_is_known(
     assert list(tmp_path.iterdir()) == before
 
 
-# -- what comes from elsewhere is not run by the shell ------------------------------
+# -- the shell runs no foreign text -------------------------------------------------
 
 HOSTILE = [
     "$(touch run-by-bash)",
@@ -116,7 +116,7 @@ HOSTILE = [
 
 @pytest.fixture
 def attacked(config: Path) -> Path:
-    """Return a configuration whose state file knows EventIds meant for a shell."""
+    """Return a configuration whose state file has EventIds that attack a shell."""
 
     async def fill() -> None:
         async with Outbox.open(config.with_name("state.db"), router()) as outbox:
@@ -137,7 +137,7 @@ def test_only_plain_event_ids_are_offered(
 
 
 def test_only_plain_names_of_sinks_are_offered(config: Path) -> None:
-    """Completion reads a file before anybody has checked it."""
+    """Completion reads a file that ``check`` has not validated."""
     table = '[[sinks]]\nname = "$(touch run-by-bash)"\ntype = "webhook"\n'
     config.write_text(config.read_text() + table)
 
@@ -150,8 +150,8 @@ def test_bash_offers_the_same(config: Path) -> None:
     assert in_bash(config, words, 'echo "${COMPREPLY[@]}"') == "siem\n"
 
 
-def test_bash_runs_nothing_of_what_is_offered(attacked: Path) -> None:
-    """Whoever presses TAB and Enter runs the line with what was put into it."""
+def test_bash_runs_no_offered_text(attacked: Path) -> None:
+    """After TAB and Enter, the shell runs the line with the offered word in it."""
     words = ["approve", "-c", str(attacked), ""]
 
     took = in_bash(attacked, words, 'eval "echo ${COMPREPLY[*]}"')
@@ -161,7 +161,7 @@ def test_bash_runs_nothing_of_what_is_offered(attacked: Path) -> None:
 
 
 def in_bash(config: Path, words: list[str], then: str) -> str:
-    """Press TAB in a real bash behind ``words``; returns what ``then`` prints."""
+    """Press TAB in a real bash after ``words``; return the output of ``then``."""
     if not (bash := shutil.which("bash")):
         pytest.skip("no bash here")
     program = config.with_name("sebridge")

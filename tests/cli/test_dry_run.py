@@ -1,4 +1,4 @@
-"""``send-test``, ``render``, ``route``: through the real sinks, and what they print."""
+"""``send-test``, ``render`` and ``route``, with the real sinks: their output."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ BUS = (
 
 @pytest.fixture(autouse=True)
 def ordinary_log() -> Iterator[None]:
-    """The command sets up the log of its process, which is that of the tests here."""
+    """Restore the log settings of the test process, which the command changes."""
     root, azure = logging.getLogger(), logging.getLogger("azure")
     kept = (root.handlers[:], root.level, azure.level)
     yield
@@ -64,7 +64,7 @@ def servicebus(connection: str = BUS, **keys: Any) -> dict[str, Any]:
 def written(
     folder: Path, *sinks: dict[str, Any], imds: str = NOWHERE, **tables: dict[str, Any]
 ) -> Path:
-    """Write a configuration; a table is written in one line."""
+    """Write a configuration, with each table on one line."""
     state = {"path": str(folder / "state.db")}
     every = {"imds": {"endpoint": imds}, "state": state, **tables}
     lines = [f"{name} = {inline(table)}" for name, table in every.items()]
@@ -87,14 +87,14 @@ def sebridge(*arguments: str | Path, stdin: bytes | None = None) -> Result:
 
 
 async def aside(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-    """Run a command beside the servers of this test."""
+    """Run a command in a thread, so that the servers of this test keep running."""
     return await asyncio.to_thread(sebridge, *arguments, stdin=stdin)
 
 
 # -- send-test ---------------------------------------------------------------------
 
 
-async def test_sink_gets_a_marked_event_as_the_forwarder_would_send_it(
+async def test_sink_gets_a_marked_event_in_the_real_form(
     inbox: Inbox, tmp_path: Path
 ) -> None:
     async with ImdsSimulator(ImdsSettings(vm_name="vm-7")) as imds:
@@ -123,7 +123,7 @@ def command(folder: Path, text: str) -> dict[str, Any]:
     return {"name": "drain", "type": "command", "command": [str(hook)]}
 
 
-def test_command_is_run_only_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_command_is_run_only_with_the_option_run(tmp_path: Path) -> None:
     lines = {"name": "lines", "type": "file", "path": str(tmp_path / "events")}
     ran = tmp_path / "ran"
     hook = command(tmp_path, f'echo "$SEBRIDGE_TEST $SEBRIDGE_ACTION" >>{ran}')
@@ -138,7 +138,9 @@ def test_command_is_run_only_where_it_is_asked_for(tmp_path: Path) -> None:
     assert ran.read_text() == "1 prepare\n"
 
 
-def test_command_alone_is_not_run_and_that_is_told(tmp_path: Path) -> None:
+def test_configuration_with_only_a_command_is_an_error_without_run(
+    tmp_path: Path,
+) -> None:
     config = written(tmp_path, command(tmp_path, "exit 0"))
 
     result = sebridge("send-test", "-c", config)
@@ -146,7 +148,7 @@ def test_command_alone_is_not_run_and_that_is_told(tmp_path: Path) -> None:
     assert "there is no other sink to send to" in result.stderr
 
 
-def test_test_of_a_command_tells_what_it_said(tmp_path: Path) -> None:
+def test_test_of_a_command_prints_its_output(tmp_path: Path) -> None:
     config = written(tmp_path, command(tmp_path, "echo no room >&2; exit 3"))
 
     result = sebridge("send-test", "-c", config, "--run")
@@ -168,7 +170,7 @@ def test_render_shows_the_environment_of_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_report_leaves_standard_output_to_a_sink_that_writes_there(
+def test_report_goes_to_stderr_if_a_sink_uses_stdout(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     config = written(tmp_path, {"name": "out", "type": "file", "path": "-"})
@@ -189,7 +191,7 @@ async def test_forwarders_state_is_left_alone(inbox: Inbox, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["bridge.toml"]
 
 
-async def test_each_sink_is_tried_once_and_what_it_answered_is_told(
+async def test_each_sink_gets_one_attempt_and_its_answer_is_printed(
     inbox: Inbox, tmp_path: Path
 ) -> None:
     async with Inbox(status=401).serving() as wrong, Inbox(status=503).serving() as ill:
@@ -312,7 +314,7 @@ async def test_type_that_is_misspelt_is_sent_with_a_warning(
         ),
     ],
 )
-def test_what_cannot_be_sent_to_ends_with_2(
+def test_unknown_or_missing_sink_ends_with_2(
     sinks: list[dict[str, Any]], arguments: list[str], words: str, tmp_path: Path
 ) -> None:
     result = sebridge("send-test", "-c", written(tmp_path, *sinks), *arguments)
@@ -342,7 +344,7 @@ def rendered(result: Result) -> tuple[dict[str, str], Any]:
     return dict(line.split(": ", 1) for line in lines[1:]), json.loads(body)
 
 
-async def test_what_is_rendered_is_what_the_bus_receives(
+async def test_rendered_message_equals_the_sent_message(
     broker: Broker, tmp_path: Path, resources: Any
 ) -> None:
     sink = servicebus(broker.connection_string)
@@ -372,7 +374,7 @@ async def test_what_is_rendered_is_what_the_bus_receives(
     assert result.stdout.encode().endswith(b"\n\n" + b"".join(message.body) + b"\n")
 
 
-def test_nothing_is_sent_and_no_secret_shown(tmp_path: Path) -> None:
+def test_render_sends_nothing_and_shows_no_secret(tmp_path: Path) -> None:
     approvals = {"connection_string": BUS, "queue": "q", "sessions": ["{vm_id}"]}
     sink = servicebus(queue="to-{group}", session="vm")
     config = written(tmp_path, sink, approvals=approvals)
@@ -392,10 +394,10 @@ def test_nothing_is_sent_and_no_secret_shown(tmp_path: Path) -> None:
 HEADERS = {"x-vm": "{vm_name} of {group}", "x-id": "{vm_id}"}
 
 
-def test_placeholders_are_those_of_the_vm_that_the_sample_is_of(
+def test_unknown_placeholders_show_the_vm_of_the_sample(
     tmp_path: Path,
 ) -> None:
-    """Nothing is known here: it is a made-up one, which is said."""
+    """This machine knows no VM: values of an invented VM are shown, with a note."""
     config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS})
 
     result = sebridge("render", "-c", config, "--sink", "siem")
@@ -411,7 +413,7 @@ def test_placeholders_are_those_of_the_vm_that_the_sample_is_of(
     )
 
 
-def test_placeholders_that_are_known_are_not_made_up(tmp_path: Path) -> None:
+def test_known_placeholders_are_not_invented(tmp_path: Path) -> None:
     where = "/subscriptions/s/resourceGroups/Web/x"
     me = {"vm_name": "web-0", "vm_id": "id-1", "resource_id": where}
     config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS}, identity=me)
@@ -423,7 +425,7 @@ def test_placeholders_that_are_known_are_not_made_up(tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
-def test_reporter_of_an_event_fills_in_what_it_says(tmp_path: Path) -> None:
+def test_reporter_of_an_event_fills_in_placeholders(tmp_path: Path) -> None:
     config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS})
     arguments = ("render", "-c", config, "--sink", "siem", "--event", "-")
 
@@ -467,9 +469,7 @@ SECRETLY: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("sink", SECRETLY, ids=lambda sink: sink["type"])
-def test_no_secret_is_needed_to_see_what_would_be_sent(
-    sink: dict[str, Any], tmp_path: Path
-) -> None:
+def test_render_needs_no_secret(sink: dict[str, Any], tmp_path: Path) -> None:
     approvals = {"connection_string": NOT_HERE, "queue": "vm-approvals"}
     other = {**webhook(NOT_HERE, "other"), "headers": {"x": "{unknown}"}}
     config = written(
@@ -494,7 +494,7 @@ def test_no_secret_is_needed_to_see_what_would_be_sent(
     assert "http" not in result.stderr
 
 
-def test_what_is_not_known_for_want_of_a_secret_is_shown_so(tmp_path: Path) -> None:
+def test_values_from_a_missing_secret_are_shown_as_secret(tmp_path: Path) -> None:
     config = written(
         tmp_path,
         {"name": "bus", **SECRETLY[3]},
@@ -506,14 +506,14 @@ def test_what_is_not_known_for_want_of_a_secret_is_shown_so(tmp_path: Path) -> N
     hook = sebridge("render", "-c", config, "--sink", "hook")
 
     assert bus.stdout.startswith("Service Bus topic t in <secret>\n")
-    assert rendered(bus)[0]["ReplyTo"] == "vm-approvals"  # by the same reference
+    assert rendered(bus)[0]["ReplyTo"] == "vm-approvals"  # with the same reference
     assert hook.stdout.startswith("POST <secret>\n")
     assert rendered(hook)[0]["x-team"] == "infra"
     missing = "the environment variable NOT_SET_ON_THIS_MACHINE is not set"
     assert f"note: sinks.hook.url: {missing}: shown as <secret>\n" in hook.stderr
 
 
-def test_secret_that_is_here_is_used(
+def test_readable_secret_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("URL_THAT_IS_SET", f"https://hook.example/{SECRET}")
@@ -526,7 +526,7 @@ def test_secret_that_is_here_is_used(
     assert SECRET not in result.output
 
 
-def test_other_faults_are_told_although_secrets_are_missing(tmp_path: Path) -> None:
+def test_other_faults_are_reported_although_secrets_are_missing(tmp_path: Path) -> None:
     sink = {**webhook(NOT_HERE), "headrs": {}, "content_mode": "odd"}
 
     result = sebridge("render", "-c", written(tmp_path, sink), "--sink", "siem")
@@ -536,7 +536,7 @@ def test_other_faults_are_told_although_secrets_are_missing(tmp_path: Path) -> N
     assert "sinks.siem.content_mode: must be one of" in result.stderr
 
 
-def test_variables_of_other_sinks_are_no_hindrance(
+def test_variables_of_other_sinks_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = written(tmp_path, webhook(NOT_HERE), webhook(NOT_HERE, "other"))
@@ -549,7 +549,7 @@ def test_variables_of_other_sinks_are_no_hindrance(
     assert result.stdout.startswith("POST https://siem.example\n")
 
 
-def test_event_of_imds_is_rendered_as_it_would_be_told(tmp_path: Path) -> None:
+def test_event_of_imds_is_rendered_as_it_would_be_published(tmp_path: Path) -> None:
     config = written(tmp_path, servicebus(), identity={"vm_name": "WestNO_0"})
     source = tmp_path / "document.json"
     source.write_bytes(body_of(started()))
@@ -562,7 +562,7 @@ def test_event_of_imds_is_rendered_as_it_would_be_told(tmp_path: Path) -> None:
     assert "ReplyTo" not in head
 
 
-def test_body_is_indented_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_pretty_indents_the_body(tmp_path: Path) -> None:
     config = written(tmp_path, servicebus())
     body = cloud_event(note="ü\x1b").to_json()
     arguments = ("render", "-c", config, "--sink", "bus", "--event", "-")
@@ -585,7 +585,7 @@ def test_body_is_indented_where_that_is_asked_for(tmp_path: Path) -> None:
         ([], b"", "--sink"),
     ],
 )
-def test_what_cannot_be_rendered_ends_with_2(
+def test_event_that_cannot_be_rendered_ends_with_2(
     arguments: list[str], stdin: bytes, words: str, tmp_path: Path
 ) -> None:
     config = written(tmp_path, servicebus())
@@ -600,7 +600,7 @@ def test_what_cannot_be_rendered_ends_with_2(
 # -- route -------------------------------------------------------------------------
 
 
-def test_each_sink_is_named_with_what_keeps_it_from_being_told(tmp_path: Path) -> None:
+def test_route_names_each_sink_and_its_obstacles(tmp_path: Path) -> None:
     limited = webhook(NOWHERE, event_types=["Reboot"], transitions=["started"])
     config = written(tmp_path, servicebus(), limited, webhook(NOWHERE, "own"))
     event = json.dumps(imds_event(Resources=["web-1"])).encode()
@@ -622,7 +622,7 @@ def test_each_sink_is_named_with_what_keeps_it_from_being_told(tmp_path: Path) -
     assert result.stderr.startswith("note: a sink that got one event of an EventId")
 
 
-def test_route_has_a_form_for_programs(tmp_path: Path) -> None:
+def test_route_prints_json(tmp_path: Path) -> None:
     config = written(tmp_path, servicebus(), webhook(NOWHERE, event_types=["Reboot"]))
     was = imds_event(EventType="Redeploy")
     event = cloud_event("scheduledevent.updated", event=imds_event(), previous=was)
@@ -634,7 +634,7 @@ def test_route_has_a_form_for_programs(tmp_path: Path) -> None:
     assert result.stderr == ""
     assert found["eventId"] == event.subject
     assert found["type"] == "sebridge.scheduledevent.updated.v1"
-    assert found["vm"] == "web-0"  # as its reporter says
+    assert found["vm"] == "web-0"  # the reporter of the event
     bus, siem = found["sinks"]
     assert bus == {"name": "bus", "told": True, "reasons": []}
     assert siem["told"] is False
@@ -648,7 +648,7 @@ def test_route_has_a_form_for_programs(tmp_path: Path) -> None:
     assert len(found["notes"]) == 1
 
 
-def test_vm_without_a_name_passes_every_scope_and_is_told_so(tmp_path: Path) -> None:
+def test_unknown_vm_passes_every_scope_with_a_note(tmp_path: Path) -> None:
     config = written(tmp_path, webhook(NOWHERE))
     event = json.dumps(imds_event(Resources=["web-1"])).encode()
 
@@ -659,7 +659,7 @@ def test_vm_without_a_name_passes_every_scope_and_is_told_so(tmp_path: Path) -> 
     assert len(result.stderr.splitlines()) == 1
 
 
-async def test_vm_is_the_one_that_the_forwarder_here_remembers(tmp_path: Path) -> None:
+async def test_vm_comes_from_the_local_state_file(tmp_path: Path) -> None:
     config = written(tmp_path, webhook(NOWHERE))
     event = json.dumps(imds_event(Resources=["web-1"])).encode()
     async with Database.open(tmp_path / "state.db") as database:
@@ -670,7 +670,7 @@ async def test_vm_is_the_one_that_the_forwarder_here_remembers(tmp_path: Path) -
     assert json.loads(result.stdout)["vm"] == "WEB-1"
 
 
-def test_state_file_that_is_none_says_nothing(tmp_path: Path) -> None:
+def test_file_that_is_no_state_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_text("no database, but long enough " * 10)
     config = written(tmp_path, webhook(NOWHERE))
     event = json.dumps(imds_event()).encode()
@@ -691,7 +691,7 @@ def test_state_file_that_is_none_says_nothing(tmp_path: Path) -> None:
         ("completed", {}, {}, None),
     ],
 )
-def test_route_says_for_what_a_command_is_run(
+def test_route_shows_which_steps_run_a_command(
     tmp_path: Path,
     step: str,
     now: dict[str, object],
@@ -717,7 +717,7 @@ def test_route_says_for_what_a_command_is_run(
 
 
 @pytest.mark.parametrize("step", ["bridge.started", "command.succeeded"])
-def test_route_runs_a_command_for_nothing_but_steps(tmp_path: Path, step: str) -> None:
+def test_only_steps_run_a_command(tmp_path: Path, step: str) -> None:
     config = written(tmp_path, command(tmp_path, "exit 0"))
     event = cloud_event(step, event=imds_event())
 
@@ -741,7 +741,7 @@ def test_route_needs_no_secret(tmp_path: Path) -> None:
     assert result.stdout == "yes  siem\n"
 
 
-def test_faults_of_routes_are_told_at_once(tmp_path: Path) -> None:
+def test_faults_of_routes_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     path.write_text(
         '[events]\nscop = "own"\n[[sinks]]\nname = "a"\ntype = "webbhook"\n'

@@ -1,4 +1,4 @@
-"""``sebridge init`` and the file that every command reads unless one is named."""
+"""``sebridge init``, and the file that every command reads by default."""
 
 import itertools
 import json
@@ -69,7 +69,7 @@ def umask() -> int:
     return found
 
 
-# -- what is written ---------------------------------------------------------------
+# -- written files -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chosen", COMBINATIONS, ids="+".join)
@@ -90,13 +90,13 @@ def test_every_combination_passes_check_and_does_what_was_asked(
 
 
 def pages() -> Iterator[str]:
-    """Yield what the pages say, wherever each of them stands."""
+    """Yield the text of every page."""
     for folder in (".", "config", "infra", "bridge"):
         found = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md")
         yield from (page.read_text("utf-8") for page in found)
 
 
-def test_lines_of_the_pages_write_what_passes_check(tmp_path: Path) -> None:
+def test_init_commands_of_the_pages_write_valid_files(tmp_path: Path) -> None:
     lines = {
         line
         for page in pages()
@@ -120,7 +120,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_siz
     servicebus=st.just("") | WORDS | WORDS.map("contoso/{}".format),
     command=st.just("") | WORDS | WORDS.map("/opt/{}".format),
 )
-def test_whatever_is_said_either_passes_check_or_leaves_nothing(
+def test_any_options_write_a_valid_file_or_nothing(
     webhook: str, servicebus: str, command: str
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def test_whatever_is_said_either_passes_check_or_leaves_nothing(
             assert names_in(Path(folder)) == []
 
 
-def test_secret_is_in_a_file_of_its_own_and_shown_nowhere(tmp_path: Path) -> None:
+def test_secret_goes_into_its_own_file_and_is_not_printed(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     url = "https://app.example/api/events?code=hush"
 
@@ -177,7 +177,7 @@ def test_service_reads_what_root_writes_into_the_folder_of_its_group(
         assert (found.st_gid == 4321) == (shared == 0o640)
 
 
-def test_reference_is_written_as_it_is(tmp_path: Path) -> None:
+def test_reference_is_written_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     env = {"SLACK_WEBHOOK_URL": HOOK}
 
@@ -199,7 +199,7 @@ def test_powershell_script_is_run_by_powershell(tmp_path: Path) -> None:
 
     if os.name == "nt":
         assert result.exit_code == 0
-    else:  # where the program must have absolute path
+    else:  # where the path of the program must be absolute
         assert "sinks.drain.command: must begin with the whole path" in result.stderr
 
 
@@ -215,13 +215,13 @@ def test_powershell_script_is_run_by_powershell(tmp_path: Path) -> None:
     ],
 )
 def test_hook_that_root_runs_is_named_by_its_unit(program: str, key: str) -> None:
-    """Where the service is installed; one that cannot have a unit is a command."""
+    """If the service is installed; a hook that cannot have a unit stays a command."""
     text = first_text(Wishes(command=program, by_unit=True))
 
     assert f'type = "command"\n{key}\n' in text
 
 
-def test_powershell_script_is_named_with_what_runs_it() -> None:
+def test_sink_of_a_powershell_script_has_the_name_of_the_script() -> None:
     text = first_text(Wishes(command="C:\\hooks\\drain.ps1"))
 
     (sink,) = tomllib.loads(text)["sinks"]
@@ -231,7 +231,7 @@ def test_powershell_script_is_named_with_what_runs_it() -> None:
     ]
 
 
-def test_command_that_could_not_be_run_is_warned_of(tmp_path: Path) -> None:
+def test_unusable_command_is_a_warning(tmp_path: Path) -> None:
     missing = str(tmp_path / "no-such-hook")
 
     result = init(tmp_path / "bridge.toml", "--command", missing)
@@ -242,10 +242,10 @@ def test_command_that_could_not_be_run_is_warned_of(tmp_path: Path) -> None:
     )
 
 
-# -- what is refused ---------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------
 
 
-def test_configuration_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+def test_existing_configuration_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     path.write_text("[traffic]\n")
 
@@ -282,7 +282,7 @@ def test_file_of_comments_alone_is_kept_beside(tmp_path: Path) -> None:
     assert (tmp_path / "bridge.toml.orig").read_text() == template
 
 
-def test_secret_that_is_there_is_used_and_not_asked_for(tmp_path: Path) -> None:
+def test_existing_secret_is_used_without_a_question(tmp_path: Path) -> None:
     (tmp_path / "slack-webhook-url").write_text(f"{HOOK}/old\n")
 
     result = init(tmp_path / "bridge.toml", "--slack", text="")
@@ -291,7 +291,7 @@ def test_secret_that_is_there_is_used_and_not_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "slack-webhook-url").read_text() == f"{HOOK}/old\n"
 
 
-def test_other_secret_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+def test_another_existing_secret_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "webhook-url").write_text("mine\n")
 
     result = init(tmp_path / "bridge.toml", "--webhook", "https://x.example/?code=1")
@@ -315,7 +315,7 @@ def test_other_secret_that_is_there_is_never_overwritten(tmp_path: Path) -> None
         (["--webhook", "http://169.254.169.254/"], "", "leads to a forbidden address"),
     ],
 )
-def test_what_check_would_refuse_is_not_written(
+def test_invalid_configuration_is_not_written(
     flags: list[str], text: str, said: str, tmp_path: Path
 ) -> None:
     result = init(tmp_path / "bridge.toml", *flags, text=text)
@@ -352,7 +352,7 @@ def test_terminal_is_asked_and_a_secret_is_not_echoed(tmp_path: Path) -> None:
 
 
 def talk(arguments: list[str], answers: list[tuple[str, str]]) -> str:
-    """Answer each question once it is asked; return all that the terminal showed."""
+    """Answer each question when it is asked; return all output of the terminal."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(  # noqa: S603 - our own arguments
         [sys.executable, "-m", "bridge", *arguments],
@@ -368,7 +368,7 @@ def talk(arguments: list[str], answers: list[tuple[str, str]]) -> str:
         while select.select([ours], [], [], 60)[0]:
             try:
                 shown += os.read(ours, 65536).decode()
-            except OSError:  # as Linux says that nobody writes any more
+            except OSError:  # Linux: the other side has closed
                 break
             if waiting and waiting[0][0] in shown[seen:]:
                 seen = len(shown)
@@ -382,7 +382,7 @@ def talk(arguments: list[str], answers: list[tuple[str, str]]) -> str:
     return shown
 
 
-# -- where it is looked for --------------------------------------------------------
+# -- the default path --------------------------------------------------------------
 
 
 def test_variable_names_the_configuration_of_every_command(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_variable_names_the_configuration_of_every_command(tmp_path: Path) -> No
         assert f"{path}: no valid TOML" in result.stderr, command
 
 
-def test_named_file_goes_before_the_variable(tmp_path: Path) -> None:
+def test_option_takes_precedence_over_the_variable(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     init(path, "--traffic")
 
@@ -414,7 +414,7 @@ def test_named_file_goes_before_the_variable(tmp_path: Path) -> None:
     default_config(os.environ).parent.exists(), reason="there is one on this machine"
 )
 @pytest.mark.parametrize("command", WITH_CONFIG, ids=lambda c: c[0])
-def test_nothing_there_is_told_with_what_helps(command: list[str]) -> None:
+def test_missing_default_file_is_an_error_with_advice(command: list[str]) -> None:
     result = sebridge(*command, env={"SEBRIDGE_CONFIG": ""})
 
     assert result.exit_code == 2
@@ -438,7 +438,7 @@ def test_default_is_the_services_own_file(
     assert default_config(environ, platform) == Path(path)
 
 
-# A root of one's own may have another /etc, which nobody else sees.
+# In a mount namespace of its own, a script has another /etc, which no one else sees.
 ANOTHER_ETC = """
 mount -t tmpfs none "$1" && mkdir "$1/new" "$1/work" &&
 mount -t overlay none -o "lowerdir=/etc,upperdir=$1/new,workdir=$1/work" /etc || exit 77
@@ -453,7 +453,7 @@ $bridge check -c /etc/sebridge/bridge.toml
 """
 
 
-# The shipped service, and a hook that install.sh --hook has put there, or has not.
+# The shipped service, with a hook in the place of install.sh --hook, or elsewhere.
 BY_UNIT = """
 mkdir -p /etc/systemd/system /etc/sebridge/hooks
 install -m 755 /bin/true /etc/sebridge/hooks/drain
@@ -471,7 +471,7 @@ $bridge check -c "$1/before.toml"
 
 
 def ran_elsewhere(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script where /etc is one's own."""
+    """Run a script in a mount namespace with its own /etc."""
     environ = {k: v for k, v in os.environ.items() if k != "SEBRIDGE_CONFIG"}
     words = ["unshare", "-m", "sh", "-c", f"{ANOTHER_ETC}{script}", "sh"]
     ran = subprocess.run(  # noqa: S603 - our own words

@@ -1,4 +1,4 @@
-"""The commands: what they print where, and with which exit code they end."""
+"""The commands: their output on each stream, and their exit codes."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ WITH_CONFIG = ["run", "check", "status", "outbox list", "outbox retry"]
 
 @pytest.fixture(autouse=True)
 def ordinary_log() -> Iterator[None]:
-    """A command sets up the log of its process, which is that of the tests here."""
+    """Restore the log settings of the test process, which a command changes."""
     root, azure = logging.getLogger(), logging.getLogger("azure")
     kept = (root.handlers[:], root.level, azure.level)
     yield
@@ -140,7 +140,7 @@ def parsed(words: list[str]) -> click.Command:
         name, found, words = command.resolve_command(context, words)
         assert found is not None, name
         command, context = found, click.Context(found, parent=context)
-    # A UsageError if the line is wrong.
+    # Raises a UsageError if the command line is wrong.
     with command.make_context(command.name, words, parent=context.parent):
         return command
 
@@ -156,8 +156,8 @@ def test_help_of_every_command_is_whole_sentences() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
-def test_list_of_commands_says_of_each_what_its_help_says(name: str) -> None:
-    """Both are written out, so that the list is shown without loading the commands."""
+def test_list_of_commands_has_the_first_sentence_of_each_help(name: str) -> None:
+    """The list has its own copy of each text, so that no command must be loaded."""
     _, told = ELSEWHERE[name]
     command = main.get_command(click.Context(main), name)
     listed = " ".join(sebridge("--help").stdout.split())
@@ -211,7 +211,7 @@ def test_good_configuration_is_ok(config: Path) -> None:
 
 
 @pytest.mark.parametrize("command", WITH_CONFIG)
-def test_all_faults_of_a_configuration_are_told_and_it_ends_with_2(
+def test_all_faults_are_printed_and_the_exit_code_is_2(
     command: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, BAD)
@@ -259,7 +259,7 @@ def test_all_faults_of_a_configuration_are_told_and_it_ends_with_2(
         ),
     ],
 )
-def test_check_speaks_json_of_faults_too(
+def test_check_prints_faults_as_json(
     content: str, faults: list[dict[str, object]], tmp_path: Path
 ) -> None:
     path = written(tmp_path, content)
@@ -311,9 +311,7 @@ def test_file_without_sinks_and_approvals_may_be_allowed(tmp_path: Path) -> None
         ("xyzzy", "No such command 'xyzzy'."),
     ],
 )
-def test_unknown_command_is_told_with_the_nearest(
-    arguments: str, suggestion: str
-) -> None:
+def test_unknown_command_suggests_the_nearest(arguments: str, suggestion: str) -> None:
     result = sebridge(*arguments.split())
 
     assert result.exit_code == 2
@@ -321,9 +319,7 @@ def test_unknown_command_is_told_with_the_nearest(
 
 
 @pytest.mark.parametrize("command", WITH_CONFIG)
-def test_configuration_that_is_not_there_is_one_sentence(
-    command: str, tmp_path: Path
-) -> None:
+def test_missing_configuration_is_one_line(command: str, tmp_path: Path) -> None:
     path = tmp_path / "no.toml"
 
     result = sebridge(*command.split(), "-c", str(path))
@@ -334,7 +330,7 @@ def test_configuration_that_is_not_there_is_one_sentence(
     )
 
 
-def test_literal_secret_is_taken_with_a_warning(tmp_path: Path) -> None:
+def test_literal_secret_is_accepted_with_a_warning(tmp_path: Path) -> None:
     text = GOOD + '[[sinks]]\nname = "ops"\ntype = "slack"\nwebhook_url = "https://x/s"'
     result = sebridge("check", "-c", str(written(tmp_path, text)))
 
@@ -343,7 +339,7 @@ def test_literal_secret_is_taken_with_a_warning(tmp_path: Path) -> None:
     assert result.stdout.endswith(": ok\n")
 
 
-def test_what_is_believed_of_the_approval_entity_is_told(tmp_path: Path) -> None:
+def test_assumption_about_the_approval_entity_is_a_note(tmp_path: Path) -> None:
     keys = '[approvals]\nnamespace = "n.example.net"\nqueue = "q"\n'
     path = written(tmp_path, f"{GOOD}{keys}max_delivery_count = 4\n")
 
@@ -365,14 +361,14 @@ def test_environment_overrides_the_configuration(config: Path) -> None:
     assert "SEBRIDGE__LOG__LEVEL: must be one of" in result.stderr
 
 
-def test_what_cannot_be_reached_is_told_line_by_line(tmp_path: Path) -> None:
+def test_each_failed_connection_is_one_line(tmp_path: Path) -> None:
     text = KNOWN + GOOD.replace("https://siem.example", "http://127.0.0.1:1")
 
     result = sebridge("check", "--connect", "-c", str(written(tmp_path, text)))
 
     assert result.exit_code == 1
     metadata, events, sink, *_ = result.stdout.splitlines()
-    assert metadata.startswith("ok   imds: instance metadata: ")  # none is needed
+    assert metadata.startswith("ok   imds: instance metadata: ")  # not needed
     assert events.startswith("FAIL imds: scheduledevents: ")
     assert sink.startswith("FAIL sinks.siem: ")
 
@@ -385,7 +381,7 @@ def test_schema_is_json(what: str) -> None:
     result = sebridge("schema", what)
 
     assert result.exit_code == 0
-    assert result.stdout.isascii()  # so that every terminal can spell it
+    assert result.stdout.isascii()  # ASCII, so that every terminal can show it
     assert json.loads(result.stdout)["$id"] == f"urn:sebridge:schema:{what}:v1"
 
 
@@ -455,13 +451,13 @@ def events(found: list[dict[str, Any]]) -> list[str]:
         (("--sink", "nobody"), []),
     ],
 )
-def test_outbox_lists_what_is_asked_for(
+def test_outbox_list_obeys_its_filters(
     arguments: tuple[str, ...], expected: list[str], deliveries: Path
 ) -> None:
     assert events(listed(deliveries, *arguments)) == expected
 
 
-def test_outbox_lists_json_of_the_contract(deliveries: Path) -> None:
+def test_outbox_list_prints_the_documented_json(deliveries: Path) -> None:
     assert listed(deliveries, "--state", "dead")[0] == {
         "id": 1,
         "sink": "siem",
@@ -475,7 +471,7 @@ def test_outbox_lists_json_of_the_contract(deliveries: Path) -> None:
     }
 
 
-def test_outbox_lists_a_line_each_for_people(deliveries: Path) -> None:
+def test_outbox_list_prints_one_line_for_each_delivery(deliveries: Path) -> None:
     heads, *lines = outbox("list", deliveries).stdout.splitlines()
 
     assert heads.split()[:3] == ["ID", "STATE", "SINK"]
@@ -487,8 +483,8 @@ def test_outbox_lists_a_line_each_for_people(deliveries: Path) -> None:
     assert lines[4].split()[-3:] == ["-", "-", "0"]
 
 
-def test_strangers_words_move_no_cursor(config: Path) -> None:
-    """An EventId is whatever the service says."""
+def test_foreign_text_does_not_control_the_terminal(config: Path) -> None:
+    """An EventId is any text that IMDS sends."""
     event = told("1", key="a\x1b[2J\nforged")
     in_outbox(config, lambda outbox: outbox.commit([event], now=NOW))
 
@@ -507,7 +503,7 @@ def test_outbox_shows_a_delivery_with_its_event(deliveries: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "6", "-1", str(2**63 - 1)])
-def test_delivery_that_is_none_is_one_sentence(number: str, deliveries: Path) -> None:
+def test_unknown_delivery_is_one_line(number: str, deliveries: Path) -> None:
     arguments = ("outbox", "show", "-c", str(deliveries), "--", number)
 
     result = sebridge(*arguments)
@@ -522,7 +518,7 @@ def test_number_beyond_any_delivery_is_wrong_usage(deliveries: Path) -> None:
     assert result.exit_code == 2
 
 
-def test_retry_sends_dead_letters_in_order_and_says_what_it_leaves_out(
+def test_retry_sends_dead_letters_in_order_and_names_those_left_out(
     deliveries: Path,
 ) -> None:
     result = outbox("retry", deliveries, "--json")
@@ -535,26 +531,26 @@ def test_retry_sends_dead_letters_in_order_and_says_what_it_leaves_out(
     assert events(listed(deliveries, "--state", "pending")) == ["3", "4", "5"]
 
 
-def test_forced_retry_sends_what_was_overtaken_too(deliveries: Path) -> None:
+def test_forced_retry_also_sends_overtaken_dead_letters(deliveries: Path) -> None:
     result = outbox("retry", deliveries, "--force", "--json")
 
     assert events(json.loads(result.stdout)) == ["1", "3"]
     assert result.stderr == ""
 
 
-def test_retry_is_limited_to_what_is_asked_for(deliveries: Path) -> None:
+def test_retry_obeys_its_filters(deliveries: Path) -> None:
     assert outbox("retry", deliveries, "--sink", "nobody", "--json").stdout == "[]\n"
 
     assert events(listed(deliveries, "--state", "dead")) == ["1", "3"]
 
 
-def test_retry_tries_at_once_what_is_waiting(deliveries: Path) -> None:
+def test_retry_makes_pending_deliveries_due_now(deliveries: Path) -> None:
     result = outbox("retry", deliveries, "--state", "pending", "--json")
 
     assert events(json.loads(result.stdout)) == ["4", "5"]
 
 
-def test_discard_gives_dead_letters_up_and_nothing_else(deliveries: Path) -> None:
+def test_discard_discards_only_dead_letters(deliveries: Path) -> None:
     result = outbox("discard", deliveries, "--all", "--json")
 
     assert events(json.loads(result.stdout)) == ["1", "3"]
@@ -568,7 +564,7 @@ def test_discard_of_one_event(deliveries: Path) -> None:
     assert events(listed(deliveries, "--state", "discarded")) == ["4"]
 
 
-def test_retry_says_what_it_did(deliveries: Path) -> None:
+def test_retry_prints_how_many_will_be_sent(deliveries: Path) -> None:
     *rows, last = outbox("retry", deliveries, "--force").stdout.splitlines()
 
     assert [row.split()[:3] for row in rows] == [
@@ -579,7 +575,7 @@ def test_retry_says_what_it_did(deliveries: Path) -> None:
     assert last == "2 deliveries (2 to siem) will be sent again"
 
 
-def test_retry_says_what_will_be_tried_at_once(deliveries: Path) -> None:
+def test_retry_prints_how_many_are_tried_at_once(deliveries: Path) -> None:
     async def postpone(outbox: Outbox) -> None:
         (one,) = await outbox.deliveries.of_cloud_event(SINK, "4")
         due = NOW + 10**9
@@ -597,7 +593,7 @@ def test_retry_says_what_will_be_tried_at_once(deliveries: Path) -> None:
     assert result.stderr == ""
 
 
-def test_discard_says_what_it_did(deliveries: Path) -> None:
+def test_discard_prints_how_many_were_discarded(deliveries: Path) -> None:
     heads, row, last = outbox(
         "discard", deliveries, "--event", "łódź", "--state", "pending"
     ).stdout.splitlines()
@@ -620,7 +616,7 @@ def test_discard_says_what_it_did(deliveries: Path) -> None:
         (("--event", "łódź", "--state", "dead"), ["no selected delivery is dead"]),
     ],
 )
-def test_acting_says_what_was_not_found(
+def test_retry_and_discard_say_what_was_not_found(
     command: str,
     arguments: tuple[str, ...],
     json_too: tuple[str, ...],
@@ -635,9 +631,7 @@ def test_acting_says_what_was_not_found(
 
 
 @pytest.mark.parametrize("command", ["list", "retry", "discard"])
-def test_outbox_without_a_state_file_is_one_sentence(
-    command: str, config: Path
-) -> None:
+def test_outbox_without_a_state_file_is_one_line(command: str, config: Path) -> None:
     result = sebridge("outbox", command, "-c", str(config))
 
     assert result.exit_code == 1
@@ -646,7 +640,7 @@ def test_outbox_without_a_state_file_is_one_sentence(
     assert not config.with_name("state.db").exists()
 
 
-def test_damaged_state_file_is_one_sentence(config: Path) -> None:
+def test_damaged_state_file_is_one_line(config: Path) -> None:
     config.with_name("state.db").write_bytes(b"no database" * 1000)
 
     result = sebridge("outbox", "list", "-c", str(config))
@@ -668,7 +662,7 @@ listen = "{listen}"
 """
 
 
-def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+def test_doctor_prints_faults_with_advice(tmp_path: Path) -> None:
     config = written(tmp_path, UNREACHABLE)
 
     result = sebridge("check", "--connect", "--allow-empty", "-c", str(config))
@@ -690,7 +684,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     ],
     ids=["check --connect", "send-test"],
 )
-def test_what_hangs_is_named_on_the_terminal(
+def test_running_test_is_shown_on_the_terminal(
     command: tuple[str, ...], what: bytes, tmp_path: Path
 ) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
@@ -712,10 +706,10 @@ def test_what_hangs_is_named_on_the_terminal(
         out, _ = running.communicate()
         os.close(ours)
 
-    assert out == b""  # the report alone goes there
+    assert out == b""  # only the report goes to standard output
 
 
-def test_doctor_speaks_json(tmp_path: Path) -> None:
+def test_doctor_prints_json(tmp_path: Path) -> None:
     config = written(tmp_path, UNREACHABLE)
 
     result = sebridge(
@@ -803,7 +797,7 @@ def test_status_for_people_is_a_table(deliveries: Path) -> None:
     ("environ", "is_coloured"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
-def test_colours_are_for_a_terminal_that_wants_them(
+def test_colours_are_used_only_on_a_terminal_that_supports_them(
     environ: dict[str, str], deliveries: Path, *, is_coloured: bool
 ) -> None:
     out = on_terminal("status", "-c", str(deliveries), env=environ, code=1)
@@ -826,7 +820,7 @@ def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
         )
         os.close(theirs)
         out = b""
-        with contextlib.suppress(OSError):  # as Linux says that nobody writes any more
+        with contextlib.suppress(OSError):  # Linux: the other side has closed
             while part := terminal.read(65536):
                 out += part
         assert process.wait(30) == code
@@ -845,7 +839,7 @@ def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> Non
 # -- simulator -----------------------------------------------------------------------
 
 
-def test_scenario_that_is_none_is_one_sentence() -> None:
+def test_unknown_scenario_is_one_line() -> None:
     result = sebridge("simulate", "--scenario", "no-such-scenario")
 
     assert result.exit_code == 1
@@ -853,7 +847,7 @@ def test_scenario_that_is_none_is_one_sentence() -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_every_fault_of_an_entity_file_is_told_on_a_line(tmp_path: Path) -> None:
+def test_every_fault_of_an_entity_file_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "Config.json"
     queue = {"Name": "q", "Properties": {"LockDuration": "x", "Colour": "red"}}
     namespace = {"Name": "sbemulatorns", "Queues": [queue]}
@@ -869,7 +863,7 @@ def test_every_fault_of_an_entity_file_is_told_on_a_line(tmp_path: Path) -> None
     ]
 
 
-def test_module_that_is_missing_for_another_reason_is_a_bug_and_told_as_one() -> None:
+def test_import_error_without_an_extra_is_a_traceback() -> None:
     with pytest.raises(ImportError, match="bug"), simulator_extra("the demo"):
         raise ImportError("bug", name="bridge.gone")
 
@@ -880,7 +874,7 @@ def test_module_that_is_missing_for_another_reason_is_a_bug_and_told_as_one() ->
 def process(
     *arguments: str, hook: str = "", env: Mapping[str, str] | None = None
 ) -> "subprocess.Popen[str]":
-    """Start the command as a process, after a piece of Python has run in it."""
+    """Start the command as a process, which first runs the Python code ``hook``."""
     code = f"{textwrap.dedent(hook)}\nfrom bridge.__main__ import main\nmain()"
     return subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-c", code, *arguments],
@@ -904,10 +898,10 @@ def ended(
 @pytest.mark.parametrize(
     "text", [None, "", "x = ", '[[sinks]]\nname = "é"\ntype = "webhock"']
 )
-def test_run_says_the_same_whichever_way_it_is_called(
+def test_run_prints_the_same_with_and_without_click(
     text: str | None, tmp_path: Path
 ) -> None:
-    """As a service calls it, it does without click, which is in this process."""
+    """A service calls ``run`` without click; ``sebridge`` in this test uses click."""
     path = tmp_path / "bridge.toml"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -949,7 +943,7 @@ def test_missing_extra_is_one_sentence_with_the_command_that_installs_it() -> No
         ("proton", "needs the extra [oracle]: pip install"),
     ],
 )
-def test_amqp_engine_that_is_not_there_is_one_sentence(
+def test_missing_amqp_engine_is_one_line(
     wire: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEBRIDGE_AMQP_WIRE", wire)
@@ -977,7 +971,7 @@ def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-# A VM that IMDS need not be asked for, and an IMDS that nobody is.
+# A VM whose identity is configured, and one whose IMDS does not answer.
 KNOWN = """
 [imds]
 endpoint = "http://127.0.0.1:1"
@@ -999,8 +993,8 @@ def test_bad_configuration_of_a_process_ends_with_2(tmp_path: Path) -> None:
     assert len(err.splitlines()) == 2
 
 
-def test_fault_at_run_time_is_one_sentence(tmp_path: Path) -> None:
-    """Although it comes out of a group of exceptions."""
+def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
+    """Although the error is raised in a group of exceptions."""
     (tmp_path / "file").touch()
     text = GOOD.replace("{state}", f"{tmp_path.as_posix()}/file/state.db")
 
@@ -1023,7 +1017,7 @@ def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-# Nobody is to wait a minute for an IMDS that is not there.
+# A test must not wait a minute for an IMDS that does not exist.
 IMPATIENT = """
     from bridge.app import forwarder as app
     from bridge.app.surroundings import Timings
@@ -1031,7 +1025,7 @@ IMPATIENT = """
 """
 
 
-def test_stop_while_the_vm_is_still_unknown_ends_with_0(tmp_path: Path) -> None:
+def test_stop_while_the_vm_is_unknown_ends_with_0(tmp_path: Path) -> None:
     path = written(tmp_path, UNKNOWN + GOOD)
 
     with process("run", "-c", str(path)) as running:
@@ -1118,7 +1112,7 @@ def test_second_signal_ends_a_forwarder_without_a_traceback(
 @pytest.mark.parametrize(
     "command", ["events --follow", "events --watch", "outbox list --watch"]
 )
-def test_what_goes_on_until_it_is_stopped_ends_without_a_traceback(
+def test_long_running_commands_end_without_a_traceback(
     command: str, signals: tuple[signal.Signals, ...], deliveries: Path
 ) -> None:
     with process(*command.split(), "-c", str(deliveries)) as running:
@@ -1135,10 +1129,10 @@ def test_what_goes_on_until_it_is_stopped_ends_without_a_traceback(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
+def test_killed_command_does_not_exit_with_0(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """As 0 would: that all is well, or that an approval was relayed."""
+    """Exit code 0 would mean that all is well, or that an approval was relayed."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         text = UNKNOWN.replace("http://127.0.0.1:1", endpoint) + GOOD
@@ -1169,10 +1163,10 @@ def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
     ],
     ids=" ".join,
 )
-def test_output_that_the_terminal_cannot_spell_is_no_traceback(
+def test_unencodable_output_is_no_traceback(
     arguments: tuple[str, ...], deliveries: Path
 ) -> None:
-    """As on Windows, where a pipe is in the code page of the system."""
+    """For example on Windows, where a pipe uses the code page of the system."""
     code, out, err = ended(
         *arguments, "-c", str(deliveries), env={"PYTHONIOENCODING": "cp1252"}
     )
@@ -1182,7 +1176,7 @@ def test_output_that_the_terminal_cannot_spell_is_no_traceback(
         assert "ŁÓDŹ" in str(json.loads(out)) or "status" in arguments
 
 
-def test_faults_are_one_a_line_whatever_raised_them() -> None:
+def test_each_fault_is_one_line_whatever_raised_it() -> None:
     @click.command()
     def failing() -> None:
         raise ConfigError(["a", "b"])
@@ -1212,7 +1206,7 @@ def test_faults_are_one_a_line_whatever_raised_them() -> None:
     ],
     ids=["error", "fault", "error in a group", "fault in a group"],
 )
-def test_fault_of_what_runs_until_it_is_stopped_is_one_line(
+def test_fault_of_a_long_running_command_is_one_line(
     fault: Exception, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def work(stop: asyncio.Event) -> None:
@@ -1225,7 +1219,7 @@ def test_fault_of_what_runs_until_it_is_stopped_is_one_line(
     assert capsys.readouterr().err == "sebridge: c\n"
 
 
-def test_bug_of_what_runs_until_it_is_stopped_is_told_as_one() -> None:
+def test_bug_of_a_long_running_command_is_a_traceback() -> None:
     async def work(stop: asyncio.Event) -> None:
         raise ZeroDivisionError
 
@@ -1233,7 +1227,7 @@ def test_bug_of_what_runs_until_it_is_stopped_is_told_as_one() -> None:
         until_stopped(work)
 
 
-def test_what_is_acted_on_while_a_forwarder_runs_is_seen_by_it(
+def test_running_forwarder_sees_retry_and_discard(
     deliveries: Path,
 ) -> None:
     async def act(outbox: Outbox) -> None:

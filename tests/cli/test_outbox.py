@@ -1,4 +1,4 @@
-"""``sebridge outbox`` beyond its lists: what is shown, and what is tried at once."""
+"""``sebridge outbox show``, ``retry`` and ``discard``, and ``sebridge events``."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ url = "http://127.0.0.1:9/"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Return a configuration whose outbox holds two waiting and a dead delivery."""
+    """Return a configuration whose outbox has two pending and one dead delivery."""
     path = tmp_path / "bridge.toml"
     path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
 
@@ -80,7 +80,7 @@ def deliveries(config: Path) -> list[Delivery]:
         (("--json", "--sink", SINK, "--event", "L"), ["3"]),
     ],
 )
-def test_deliveries_that_are_meant_are_shown_whole(
+def test_selected_deliveries_are_shown_in_full(
     arguments: tuple[str, ...], expected: list[str], config: Path
 ) -> None:
     shown = json.loads(outbox("show", config, *arguments).stdout)
@@ -88,22 +88,20 @@ def test_deliveries_that_are_meant_are_shown_whole(
     assert [one["event"]["id"] for one in shown] == expected
 
 
-def test_retry_tries_what_waits_at_once_too(config: Path) -> None:
+def test_retry_also_tries_pending_deliveries_at_once(config: Path) -> None:
     outbox("retry", config, "--event", "K")
 
     assert next(one.due for one in deliveries(config)) < NOW * 2
 
 
-def test_retry_leaves_what_was_not_meant_waiting(config: Path) -> None:
+def test_retry_does_not_change_unselected_deliveries(config: Path) -> None:
     outbox("retry", config, "--event", "L")
 
     assert next(one.due for one in deliveries(config)) == NOW * 2
 
 
 @pytest.mark.parametrize("command", ["outbox list", "events", "status"])
-def test_who_only_looks_needs_no_secret_of_the_service(
-    command: str, config: Path
-) -> None:
+def test_reading_commands_need_no_secret(command: str, config: Path) -> None:
     secret = 'headers = { authorization = "env:ONLY_THE_SERVICE_HAS_IT" }'
     config.write_text(config.read_text() + f"{secret}\n[http]\nlisten = ''\n")
 
@@ -122,7 +120,7 @@ def events(config: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_events_tell_what_was_observed_and_where_it_went(config: Path) -> None:
+def test_events_show_observations_and_their_deliveries(config: Path) -> None:
     found = json.loads(events(config, "--json"))
 
     assert [one["event"]["id"] for one in found] == ["1", "2", "3"]
@@ -140,7 +138,7 @@ def test_events_tell_what_was_observed_and_where_it_went(config: Path) -> None:
         (("--event", "nobody's"), []),
     ],
 )
-def test_events_are_those_that_are_asked_for(
+def test_events_obeys_its_filters(
     arguments: tuple[str, ...], expected: list[str], config: Path
 ) -> None:
     found = json.loads(events(config, "--json", *arguments))
@@ -148,7 +146,7 @@ def test_events_are_those_that_are_asked_for(
     assert [one["event"]["id"] for one in found] == expected
 
 
-def test_events_for_people_say_what_is_not_delivered_and_why(config: Path) -> None:
+def test_events_table_shows_failed_deliveries_with_the_reason(config: Path) -> None:
     heads, *lines = events(config).splitlines()
 
     assert heads.split() == ["TIME", "EVENT", "STEP", "VM", "EVENTID", "WENT", "TO"]
@@ -158,7 +156,7 @@ def test_events_for_people_say_what_is_not_delivered_and_why(config: Path) -> No
     assert lines[4].strip() == "siem: bad"
 
 
-def test_events_that_went_to_nobody_say_so(tmp_path: Path) -> None:
+def test_event_without_a_delivery_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
 
@@ -178,11 +176,11 @@ def test_state_file_that_this_user_may_not_see_is_one_clear_error(
     result = CliRunner().invoke(main, ["outbox", "list", "-c", str(config)])
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("sebridge: the state file ")
+    assert result.stderr.startswith("sebridge: this user may not read the state file ")
     assert "as the user of the service" in result.stderr
 
 
-# -- discard gives up for good, so it wants to be told what ---------------------------
+# -- discard needs a filter, --all or an answer ---------------------------------------
 
 
 def discarded(config: Path) -> list[str | None]:
@@ -190,7 +188,7 @@ def discarded(config: Path) -> list[str | None]:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--event", "")])
-def test_discard_of_everything_wants_to_be_said(
+def test_discard_of_everything_needs_the_option_all(
     arguments: tuple[str, ...], config: Path
 ) -> None:
     command = ["outbox", "discard", "-c", str(config), *arguments]
@@ -208,7 +206,7 @@ def test_discard_of_everything_wants_to_be_said(
 @pytest.mark.parametrize(
     "arguments", [("--all",), ("--sink", SINK), ("--state", "dead"), ("--event", "L")]
 )
-def test_discard_that_says_what_is_meant_is_not_asked(
+def test_discard_with_a_filter_asks_nothing(
     arguments: tuple[str, ...], config: Path
 ) -> None:
     outbox("discard", config, *arguments)

@@ -1,4 +1,4 @@
-"""The line that says what a command waits for."""
+"""The line on the terminal that shows what a command is waiting for."""
 
 import asyncio
 import io
@@ -11,14 +11,14 @@ from tests.support.fakes import FakeClock, turns
 
 
 class Terminal(io.StringIO):
-    """Keeps what is written, and says that it is a terminal."""
+    """A fake terminal that keeps the output."""
 
     def isatty(self) -> bool:
         return True
 
     @property
     def lines(self) -> list[str]:
-        """Return what stood on the one line, time after time."""
+        """Return the successive contents of the line."""
         return self.getvalue().split("\r\x1b[K")[1:]
 
 
@@ -38,7 +38,7 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-async def test_what_hangs_is_named_each_second(clock: FakeClock) -> None:
+async def test_running_step_is_shown_each_second(clock: FakeClock) -> None:
     terminal, until = Terminal(), asyncio.Event()
     task = asyncio.create_task(shown(hang(until), clock, terminal))
 
@@ -52,10 +52,10 @@ async def test_what_hangs_is_named_each_second(clock: FakeClock) -> None:
 
     until.set()
     assert await task == "done"
-    assert terminal.lines[-1] == ""  # nothing of it stays
+    assert terminal.lines[-1] == ""  # the line is cleared at the end
 
 
-async def test_what_answers_soon_is_not_worth_a_word(clock: FakeClock) -> None:
+async def test_fast_step_is_not_shown(clock: FakeClock) -> None:
     terminal, until = Terminal(), asyncio.Event()
     until.set()
 
@@ -79,7 +79,7 @@ async def test_line_is_no_longer_than_the_terminal(
 
 
 @pytest.mark.parametrize("term", ["dumb", None])
-async def test_nothing_is_said_where_no_terminal_can_show_it(
+async def test_nothing_is_written_without_a_terminal(
     term: str | None, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, until = (Terminal() if term else io.StringIO()), asyncio.Event()
@@ -93,7 +93,7 @@ async def test_nothing_is_said_where_no_terminal_can_show_it(
     assert stream.getvalue() == ""
 
 
-async def test_line_goes_where_the_work_fails(clock: FakeClock) -> None:
+async def test_line_is_cleared_if_the_work_fails(clock: FakeClock) -> None:
     async def fail() -> None:
         with waiting_for("imds"):
             await turns()

@@ -58,7 +58,7 @@ def test_delivery_is_shown_with_event_vm_and_local_time() -> None:
     assert row[1][0].mood == "bad"
 
 
-def test_event_is_shown_with_where_it_went_and_why_not() -> None:
+def test_event_is_shown_with_its_deliveries_and_errors() -> None:
     places = (delivery(), delivery(sink="ops", state="delivered"))
 
     row, error = event_rows(Observation(1, orjson.dumps(BODY), places))
@@ -84,13 +84,13 @@ def test_step_is_what_happened(kind: str, step: str) -> None:
     assert step_of(kind) == step
 
 
-def test_event_of_no_vm_is_that_of_the_reporter() -> None:
+def test_event_without_resources_shows_the_reporter() -> None:
     body = {"data": {"reporter": {"vmName": "web-0"}}}
 
     assert Gist.of(orjson.dumps(body)).vm == "web-0"
 
 
-def test_event_that_is_damaged_on_the_disk_is_told_as_that() -> None:
+def test_damaged_event_is_shown_as_damaged() -> None:
     assert Gist.of(b'{"type": "sebr').event_type == "damaged"
     assert Gist.of(b"[]").event_type == "damaged"
 
@@ -140,7 +140,7 @@ def test_rows_are_aligned_under_their_heads() -> None:
     ]
 
 
-def test_heads_are_told_once_and_only_above_something() -> None:
+def test_heads_are_printed_once_and_only_above_rows() -> None:
     table = listing("A", "B")
 
     assert [*table.lines([])] == []
@@ -151,7 +151,7 @@ def test_heads_are_told_once_and_only_above_something() -> None:
     ]
 
 
-def test_colour_takes_no_room() -> None:
+def test_colour_does_not_change_the_width() -> None:
     cells: Row = [[Cell("a", "good"), Cell("b")], [Cell("c")]]
 
     assert [*listing("AAAA", "C").lines([cells])][1] == "<a> b   c"

@@ -11,14 +11,14 @@ from bridge.cli.running import run
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """As in a terminal: the tests may run with the signal ignored."""
+    """Install Python's handler, because the tests may run with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 async def connected(order: list[str]) -> None:
-    """Wait for what a callback of the loop brings, and be interrupted inside it."""
+    """Wait for a result from a callback of the loop, inside which Ctrl-C comes."""
     loop = asyncio.get_running_loop()
     answer = loop.create_future()
 

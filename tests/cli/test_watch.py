@@ -1,4 +1,4 @@
-"""``--watch`` and ``--follow``: what is shown while deliveries get on their way."""
+"""``--watch`` and ``--follow``: the output while deliveries change."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.events import following, sight_of
+from bridge.cli.events import display_of, following
 from bridge.cli.rows import deliveries, delivery_row
 from bridge.cli.watch import Show, watching
 from bridge.outbox.admin import Ledger, Selection, as_json
@@ -56,14 +56,14 @@ def show(*, json_too: bool) -> Show[Delivery]:
 
 
 @pytest.mark.parametrize("json_too", [False, True])
-async def test_pending_is_seen_to_become_delivered(
+async def test_watch_shows_pending_and_then_delivered(
     outbox: Outbox,
     clock: FakeClock,
     capsys: pytest.CaptureFixture[str],
     *,
     json_too: bool,
 ) -> None:
-    """Where lines cannot be drawn anew, each change is a line, and nothing else."""
+    """Where lines cannot be redrawn, each change is one line, and nothing else is."""
     stop, ledger = asyncio.Event(), Ledger(outbox.database)
     look = watching(
         lambda: ledger.newest(Selection(), 9),
@@ -97,7 +97,7 @@ def _row(line: str, *, json_too: bool) -> tuple[str, str]:
     return number, state
 
 
-async def test_delivery_that_was_shown_stays_whatever_is_asked_for(
+async def test_shown_delivery_stays_although_it_no_longer_fits_the_filter(
     outbox: Outbox,
 ) -> None:
     ledger, chosen = Ledger(outbox.database), Selection(states=("pending",))
@@ -112,14 +112,14 @@ async def test_delivery_that_was_shown_stays_whatever_is_asked_for(
     ]
 
 
-async def test_events_are_followed_until_it_is_enough(
+async def test_events_are_followed_until_the_stop(
     outbox: Outbox, clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop = asyncio.Event()
-    sight = sight_of(as_json=True)
+    display = display_of(as_json=True)
     ledger = Ledger(outbox.database)
     task = asyncio.create_task(
-        following(ledger, None, 1, sight, clock=clock, stop=stop)
+        following(ledger, None, 1, display, clock=clock, stop=stop)
     )
     for name in ("new-1", "new-2"):
         await settled(outbox)
@@ -137,7 +137,7 @@ async def test_events_are_followed_until_it_is_enough(
 def on_terminal(
     command: str, config: Path, environ: dict[str, str]
 ) -> tuple[int, "subprocess.Popen[bytes]"]:
-    """Start a command on a terminal of its own."""
+    """Start a command on a pseudo-terminal."""
     ours, theirs = os.openpty()
     unset = {"NO_COLOR", "COLUMNS", "LINES"}
     around = {key: value for key, value in os.environ.items() if key not in unset}
@@ -157,7 +157,7 @@ def on_terminal(
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize("environ", [{}, {"NO_COLOR": "1"}])
 @pytest.mark.parametrize("command", ["events", "outbox list"])
-async def test_terminal_is_drawn_anew(
+async def test_terminal_is_redrawn(
     command: str, environ: dict[str, str], outbox: Outbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "bridge.toml"
@@ -165,7 +165,7 @@ async def test_terminal_is_drawn_anew(
     ours, process = on_terminal(command, config, environ)
 
     def screen(word: bytes) -> bytes:
-        """Return what is on the terminal once ``word`` is."""
+        """Return the content of the terminal as soon as it contains ``word``."""
         seen = b""
         while word not in (last := seen.rpartition(b"\x1b[H\x1b[2J")[2]) or (
             b"Ctrl-C" not in last
@@ -189,5 +189,5 @@ async def test_terminal_is_drawn_anew(
     for shown in (first, second):
         lines = shown.decode().splitlines()
         assert "EVENTID" in lines[0]
-        assert len(lines) == 4  # the heads, two rows, how to end it
+        assert len(lines) == 4  # the heads, two rows, and the line about Ctrl-C
         assert (b"\x1b[33m" in shown) is not ("NO_COLOR" in environ)

@@ -1,4 +1,4 @@
-"""The Windows service on any system: its states, and its binding to a false pywin32."""
+"""The Windows service on any system: its states, and its binding to a fake pywin32."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from tests.support.fakes import FakeClock
 
 @dataclass
 class FakeManager:
-    """Windows, as far as a service speaks to it."""
+    """A fake of the parts of Windows that a service uses."""
 
     states: list[State] = field(default_factory=list)
     log: list[tuple[int, str]] = field(default_factory=list)
@@ -49,7 +49,7 @@ async def until_asked(stop: asyncio.Event, supervisor: Supervisor) -> None:
 
 
 def running(service: Service) -> threading.Thread:
-    """Run a service as Windows does, in a thread; returns when it is running."""
+    """Run a service in a thread, as Windows does; return when it is running."""
     started = threading.Event()
 
     async def work(stop: asyncio.Event, supervisor: Supervisor) -> None:
@@ -68,7 +68,7 @@ def test_service_starts_runs_and_stops_when_asked(manager: FakeManager) -> None:
     thread = running(service)
 
     service.ask_to_stop()
-    service.ask_to_stop()  # an impatient administrator
+    service.ask_to_stop()  # a second request to stop changes nothing
     thread.join(60)
 
     assert not thread.is_alive()
@@ -106,7 +106,7 @@ def test_stop_that_comes_after_the_end_is_harmless(manager: FakeManager) -> None
         (ExceptionGroup("", [BridgeError("deep\nforged")]), "failed: deep\\nforged"),
     ],
 )
-def test_failure_stands_in_the_event_log_and_is_raised(
+def test_failure_is_in_the_event_log_and_raised(
     manager: FakeManager, error: Exception, text: str
 ) -> None:
     async def fail(stop: asyncio.Event, supervisor: Supervisor) -> None:
@@ -118,7 +118,7 @@ def test_failure_stands_in_the_event_log_and_is_raised(
     assert manager.log == [(logging.ERROR, text)]
 
 
-async def test_windows_is_asked_for_patience_while_it_starts_and_stops(
+async def test_pending_states_are_reported_again(
     manager: FakeManager, clock: FakeClock
 ) -> None:
     service, stop = Service(manager), asyncio.Event()
@@ -135,7 +135,7 @@ async def test_windows_is_asked_for_patience_while_it_starts_and_stops(
     assert manager.states[4:] == [State.STOPPING] * 3
 
 
-def test_event_log_takes_errors_in_one_line_each(manager: FakeManager) -> None:
+def test_event_log_gets_each_error_as_one_line(manager: FakeManager) -> None:
     logger = logging.getLogger("sebridge.test.windows")
     handler = EventLog(manager)
     logger.addHandler(handler)
@@ -155,7 +155,7 @@ def test_everything_of_the_service_is_below_programdata() -> None:
     assert state.parent.name == home({}).name
 
 
-def test_configuration_that_is_missing_is_told(
+def test_missing_configuration_is_reported(
     manager: FakeManager, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -164,9 +164,7 @@ def test_configuration_that_is_missing_is_told(
     assert str(tmp_path / "bridge.toml") in caught.value.faults[0]
 
 
-def test_log_that_cannot_be_written_is_told(
-    manager: FakeManager, tmp_path: Path
-) -> None:
+def test_unwritable_log_is_reported(manager: FakeManager, tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text(CONFIG.format(state="state.db"))
     (tmp_path / "log").write_text("a file where a folder should be")
 
@@ -184,10 +182,10 @@ CONTROL_STOP, CONTROL_INTERROGATE, CONTROL_SHUTDOWN = 1, 4, 5
 
 @dataclass
 class FalseWindows:
-    """The service control manager and what pywin32 makes of it.
+    """A fake of the service control manager and of pywin32.
 
     Attributes:
-        script: what Windows does with a service once it runs.
+        script: the controls that Windows sends to the running service.
     """
 
     script: Callable[["Any"], None] = lambda _: None
@@ -204,7 +202,7 @@ class FalseWindows:
             self.running.set()
 
     def dispatch(self) -> None:
-        """Start the hosted service in a thread of its own, and control it."""
+        """Start the hosted service in a thread, and send it the script's controls."""
         assert self.hosted is not None
         service = self.hosted(["sebridge"])
         thread = threading.Thread(target=service.SvcRun)
@@ -360,7 +358,7 @@ def test_virtual_environment_is_refused(
     assert windows.commands == []
 
 
-def test_without_pywin32_it_says_which_extra_is_missing(
+def test_without_pywin32_the_error_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "servicemanager", None)
@@ -372,7 +370,7 @@ def test_without_pywin32_it_says_which_extra_is_missing(
     assert install_command("windows") in capsys.readouterr().err
 
 
-# What only POSIX has; what asyncio and the libraries import of it is their affair.
+# Modules that exist only on POSIX; asyncio and the libraries may import them.
 BLOCKED = """
 import asyncio, logging.handlers, subprocess, sys, tempfile  # as they are here
 import aiohttp, click, msgspec, orjson, prometheus_client, pythonjsonlogger.orjson
@@ -404,7 +402,7 @@ print("reached")
 """
 
 
-def test_no_room_of_the_forwarder_wants_what_only_posix_has() -> None:
+def test_no_module_of_the_forwarder_needs_posix() -> None:
     found = subprocess.run(  # noqa: S603 - our own text
         [sys.executable, "-c", BLOCKED],
         env={"PROGRAMDATA": r"D:\Data", "PYTHONPATH": str(Path(__file__).parents[2])},

@@ -1,4 +1,4 @@
-"""The whole configuration: every fault at once, with its place, and never a secret."""
+"""The whole configuration: all faults at once, with their places, without secrets."""
 
 import contextlib
 import re
@@ -58,7 +58,7 @@ def read(tables: Mapping[str, object], **environ: str) -> Config:
 
 
 def faults(tables: Mapping[str, object], **environ: str) -> list[str]:
-    """Return what is wrong, without the file's name."""
+    """Return the faults, without the name of the file."""
     with pytest.raises(ConfigError) as caught:
         read(tables, **environ)
     assert all(fault.startswith("b.toml: ") for fault in caught.value.faults)
@@ -110,7 +110,7 @@ def test_byte_order_mark_in_a_secret_file_is_no_part_of_the_secret(
         (b"a = " + b"1" * 5_000, "no valid TOML: "),
     ],
 )
-def test_file_that_cannot_be_understood_is_one_fault(
+def test_unreadable_file_is_one_fault(
     content: bytes | None, what: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "b.toml"
@@ -133,7 +133,7 @@ def test_empty_file_means_the_defaults() -> None:
     assert read({}) == Config()
 
 
-def test_tables_given_are_not_changed() -> None:
+def test_given_tables_are_not_changed() -> None:
     tables = sinks(WEBHOOK)
 
     read(tables, SEBRIDGE__SINKS__SIEM__TIMEOUT="3s", SEBRIDGE__LOG__LEVEL="debug")
@@ -144,7 +144,7 @@ def test_tables_given_are_not_changed() -> None:
 # -- faults --------------------------------------------------------------------
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     tables: dict[str, object] = {
         "shutdown_grase": 1,
         "imds": {"poll_interval": "1ms", "endpoint": 5},
@@ -371,7 +371,7 @@ def test_any_configuration_is_read_or_has_faults(
         ),
     ],
 )
-def test_unknown_key_is_told_with_the_nearest(
+def test_unknown_key_suggests_the_nearest(
     tables: dict[str, object], fault: str
 ) -> None:
     (found,) = faults(tables)
@@ -395,15 +395,13 @@ def test_unknown_key_is_told_with_the_nearest(
         ('[[sinks]]\nname = "a"\ntype = ["slack"]', "sinks.a.type: "),
     ],
 )
-def test_value_of_a_wrong_type_is_told_with_what_is_allowed(
-    tables: str, fault: str
-) -> None:
+def test_value_of_a_wrong_type_names_the_allowed_types(tables: str, fault: str) -> None:
     (found,) = faults(tomllib.loads(tables))
 
     assert found.startswith(fault)
 
 
-def test_every_wrong_header_is_told_with_its_name() -> None:
+def test_every_wrong_header_is_named() -> None:
     headers = {"x-a": "env:A", "x-b": "env:B", "x-c": 5, "x-team": "infra"}
 
     assert faults(sinks({**WEBHOOK, "headers": headers})) == [
@@ -413,7 +411,7 @@ def test_every_wrong_header_is_told_with_its_name() -> None:
     ]
 
 
-def test_every_wrong_item_of_a_list_is_told_with_its_number() -> None:
+def test_every_wrong_item_of_a_list_is_numbered() -> None:
     when = {"transitions": ["scheduled", "begun", 5], "resources": [1]}
 
     assert [f.split(": ")[0] for f in faults(sinks({**WEBHOOK, "when": when}))] == [
@@ -423,14 +421,14 @@ def test_every_wrong_item_of_a_list_is_told_with_its_number() -> None:
     ]
 
 
-def test_unknown_type_of_sink_is_told_with_those_that_are() -> None:
+def test_unknown_type_of_sink_names_the_allowed_types() -> None:
     (found,) = faults(sinks({**WEBHOOK, "type": "webhok"}))
 
     assert found.startswith("sinks.siem.type: 'webhok' is no type of sink; did you ")
     assert all(f'"{kind}"' in found for kind in SINK_TYPES)
 
 
-def test_taken_name_is_told_beside_other_faults_of_both_sinks() -> None:
+def test_taken_name_is_reported_beside_other_faults() -> None:
     tables = sinks(
         {"name": "a", "type": "webhook"},
         {"name": "a", "type": "carrier-pigeon"},
@@ -452,18 +450,18 @@ def test_name_that_metrics_or_variables_cannot_hold_is_refused(name: str) -> Non
     assert found.startswith("sinks[0].name: must be 1 to 63 letters, digits, ")
 
 
-def test_bad_name_is_told_beside_other_faults() -> None:
+def test_invalid_name_is_reported_beside_other_faults() -> None:
     places = [f.split(": ")[0] for f in faults(sinks({"name": "-", "type": "slack"}))]
 
     assert places == ["sinks[0].name", "sinks[0].webhook_url"]
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_b", "0", "x" * 63])
-def test_plain_name_is_taken(name: str) -> None:
+def test_plain_name_is_accepted(name: str) -> None:
     assert read(sinks({**WEBHOOK, "name": name})).sinks[0].name == name
 
 
-def test_sink_without_a_name_is_told_by_its_number() -> None:
+def test_sink_without_a_name_is_named_by_its_number() -> None:
     unnamed = {key: value for key, value in WEBHOOK.items() if key != "name"}
 
     assert faults(sinks(SLACK, unnamed)) == ["sinks[1].name: is missing"]
@@ -496,7 +494,7 @@ def test_token_is_required_off_loopback(listen: str, *, is_open: bool) -> None:
 
 
 @pytest.mark.parametrize("listen", ["9465", ":9465", "localhost", "a:b", "a:65536"])
-def test_address_that_is_none_is_refused(listen: str) -> None:
+def test_invalid_address_is_refused(listen: str) -> None:
     (found,) = faults({"http": {"listen": listen}})
 
     assert found.startswith("http.listen: must be host:port")
@@ -509,13 +507,13 @@ def test_address_that_is_none_is_refused(listen: str) -> None:
         ({"path": ""}, "state.path: must not be empty"),
     ],
 )
-def test_state_that_would_forget_is_refused(
+def test_retention_below_an_hour_and_empty_path_are_refused(
     state: dict[str, object], fault: str
 ) -> None:
     assert faults({"state": state}) == [fault]
 
 
-# -- sections that do not go together --------------------------------------------
+# -- conflicting sections --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -552,10 +550,10 @@ def test_state_that_would_forget_is_refused(
         ),
     ],
 )
-def test_sink_that_sends_to_where_approvals_come_from_is_refused(
+def test_sink_to_the_approval_entity_is_refused(
     sink: dict[str, object], approvals: dict[str, object], keys: tuple[str, str]
 ) -> None:
-    """It would read its own events as approvals, and tell of that, for ever."""
+    """Otherwise the bridge would refuse its own events as approvals, endlessly."""
     tables = sinks(WEBHOOK, {"name": "bus", "type": "servicebus", **sink})
 
     (fault,) = faults({**tables, "approvals": approvals})
@@ -564,7 +562,7 @@ def test_sink_that_sends_to_where_approvals_come_from_is_refused(
     assert fault == f"{places}the bridge would receive its own events as approvals"
 
 
-def test_loop_is_told_beside_faults_of_other_sections() -> None:
+def test_loop_is_reported_beside_faults_of_other_sections() -> None:
     sink = {**BUS, "topic": "", "queue": "vm-approvals"}
     tables = {**sinks(sink), "approvals": APPROVALS, "imds": {"poll_interval": 0}}
 
@@ -585,7 +583,7 @@ def test_loop_is_told_beside_faults_of_other_sections() -> None:
         ),
     ],
 )
-def test_sink_beside_the_approvals_is_taken(
+def test_sink_to_another_entity_is_accepted(
     sink: dict[str, object], approvals: dict[str, object]
 ) -> None:
     tables = sinks({**BUS, "topic": "", **sink})
@@ -733,7 +731,7 @@ def test_override_of_a_sink_of_unknown_type_adds_no_second_fault() -> None:
         (sinks({**WEBHOOK, "retry": 5}), "SEBRIDGE__SINKS__SIEM__RETRY__MAX_AGE", "s"),
     ],
 )
-def test_override_in_a_table_that_is_none_is_told_at_the_table(
+def test_override_in_an_invalid_table_is_a_fault_of_the_table(
     tables: dict[str, object], variable: str, place: str
 ) -> None:
     assert any(f.startswith(place) for f in faults(tables, **{variable: "1h"}))
@@ -742,7 +740,7 @@ def test_override_in_a_table_that_is_none_is_told_at_the_table(
 # -- secrets -------------------------------------------------------------------
 
 
-def test_literal_secret_is_taken_with_a_warning() -> None:
+def test_literal_secret_is_accepted_with_a_warning() -> None:
     tables = {
         "http": {"token": SECRET},
         "approvals": {
@@ -799,7 +797,7 @@ def test_url_and_header_may_stand_in_the_file_without_a_warning(
         ),
     ],
 )
-def test_address_that_seems_to_hold_a_secret_is_taken_with_a_warning(
+def test_address_that_may_hold_a_secret_is_accepted_with_a_warning(
     keys: dict[str, object], place: str
 ) -> None:
     (warning,) = read(sinks({**WEBHOOK, **keys})).warnings()
@@ -809,7 +807,7 @@ def test_address_that_seems_to_hold_a_secret_is_taken_with_a_warning(
     )
 
 
-def test_secret_in_the_proxy_of_a_namespace_is_taken_with_a_warning() -> None:
+def test_secret_in_the_proxy_of_a_namespace_is_a_warning() -> None:
     proxy = f"http://user:{SECRET}@proxy.example:3128"
     more = {"transport": "amqp-websocket", "http_proxy": proxy}
 
@@ -830,7 +828,7 @@ def test_secret_in_the_proxy_of_a_namespace_is_taken_with_a_warning() -> None:
         ({"scope": "all"}, None),
     ],
 )
-def test_filter_that_hides_outcomes_from_a_hub_is_taken_with_a_warning(
+def test_filter_that_hides_outcomes_from_a_hub_is_a_warning(
     when: dict[str, object], keys: str | None
 ) -> None:
     found = read({**sinks({**BUS, "when": when}), "approvals": APPROVALS}).warnings()
@@ -847,21 +845,21 @@ def test_outcomes_of_other_vms_that_are_not_sent_are_noted() -> None:
     assert [text for text in found.notes() if "sinks.bus.when.scope" in text] != []
 
 
-def test_referenced_address_is_no_cause_to_warn() -> None:
+def test_referenced_address_is_no_warning() -> None:
     url = f"https://user:{SECRET}@siem.example/?code={SECRET}"
     keys = {"url": "env:URL", "headers": {"x-key": "env:AUTH"}}
 
     assert read(sinks({**WEBHOOK, **keys}), URL=url, AUTH=SECRET).warnings() == []
 
 
-def test_referenced_secret_is_no_cause_to_warn(tmp_path: Path) -> None:
+def test_referenced_secret_is_no_warning(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("https://slack.example/x")
     tables = sinks({**SLACK, "webhook_url": f"file:{tmp_path / 'url'}"})
 
     assert read(tables | {"http": {"token": "env:T"}}, T="x").warnings() == []
 
 
-def test_word_that_azure_does_not_document_is_taken_with_a_warning() -> None:
+def test_undocumented_word_is_accepted_with_a_warning() -> None:
     rules = [{"action": "deny"}, {"action": "allow", "event_sources": ["user", "me"]}]
     approvals = {**APPROVALS, "allow_event_types": ["preempted"], "rules": rules}
     when = {"event_types": ["REBOOT", "rebot"], "event_sources": ["Platfrom"]}
@@ -884,7 +882,7 @@ def test_words_that_azure_documents_are_those_of_the_metrics() -> None:
     assert {*EVENT_TYPES, "other"} == {*telemetry.EVENT_TYPES}
 
 
-def test_configuration_without_a_sink_is_hardly_meant() -> None:
+def test_configuration_without_a_sink_is_a_warning() -> None:
     (warning,) = read({}).warnings()
 
     assert warning.startswith("sinks: there are none")
@@ -897,7 +895,7 @@ def test_configuration_without_a_sink_is_hardly_meant() -> None:
         ("file:/no/such/file", "the file /no/such/file cannot be read (No such file"),
     ],
 )
-def test_missing_secret_is_told_before_the_start(reference: str, what: str) -> None:
+def test_missing_secret_is_reported_before_the_start(reference: str, what: str) -> None:
     tables = sinks({**SLACK, "webhook_url": reference}, {**WEBHOOK, "url": reference})
     tables["http"] = {"token": reference}
 
@@ -939,7 +937,7 @@ WRAPPED = st.sampled_from(
         lambda _: "env:SECRET",
     )
 )
-# Placeholders are told by name; what else stands in braces is no secret, either.
+# Faults name placeholders; other texts in braces are no secrets, either.
 TEXTS = st.text(st.characters(exclude_characters="{}"), min_size=1)
 
 
@@ -983,7 +981,7 @@ def example_tables() -> dict[str, object]:
 
 
 def example_with_what_is_commented_out() -> dict[str, object]:
-    """Return the example with the keys that stand in it as comments, too."""
+    """Return the example, with its commented keys activated."""
     text = EXAMPLE.read_text(encoding="utf-8")
     return tomllib.loads(re.sub(r"(?m)^# (\[.*|\w+ = \S.*)$", r"\1", text))
 
@@ -1040,7 +1038,7 @@ def test_example_has_every_key_of_the_settings_and_no_other() -> None:
 
 @pytest.mark.parametrize("kind", SINK_TYPES)
 def test_example_has_every_key_of_each_sink_and_no_other(kind: str) -> None:
-    """What all sinks have stands at one of them."""
+    """The keys that all sinks have are shown at one sink only."""
     given = set(keys(example_sinks()[kind]))
     common = {k for k in given if k.startswith(("when.", "retry."))}
     alternatives = {"queue"} if kind == "servicebus" else set()
@@ -1070,7 +1068,7 @@ def test_example_has_every_key_of_approvals_and_no_other() -> None:
     assert all(f'{key} = "…"' in text for key in (*alternatives, "queue"))
 
 
-# What has no default worth showing, so that the example shows a use of it.
+# Keys without a useful default, for which the example shows a typical value.
 SHOWN = {"namespace", "topic", "queue", "headers", "url", "webhook_url", "command"} | {
     "name",
     "type",

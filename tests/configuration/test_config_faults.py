@@ -1,4 +1,4 @@
-"""Faults that are told as what they are: with their line, and with what was meant."""
+"""Faults of the configuration: their lines, and their suggestions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ SLACK = '[[sinks]]\nname = "ops"\ntype = "slack"\ntoken = "x"\nchannel = "C1"\n'
 def faults(
     folder: Path, text: str | bytes, environ: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return what is wrong with a file, each without its name."""
+    """Return the faults of a file, without the name of the file."""
     path = folder / "b.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError) as caught:
@@ -38,7 +38,7 @@ def test_fault_of_a_key_names_its_line(tmp_path: Path) -> None:
     ]
 
 
-def test_faults_are_told_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_faults_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     keys = "".join(f"key{n} = {n}\n" for n in range(11))
 
     found = faults(tmp_path, f"{keys}{SINK}")
@@ -65,7 +65,7 @@ def test_faults_are_told_in_the_order_of_the_file(tmp_path: Path) -> None:
         (f"{SINK}[approvals]\n\n\nqueue = 'q'", 5, "approvals.namespace"),
     ],
 )
-def test_fault_is_told_where_it_stands_or_would(
+def test_fault_has_the_line_of_its_key_or_table(
     text: str, line: int, place: str, tmp_path: Path
 ) -> None:
     (fault,) = faults(tmp_path, text)
@@ -85,9 +85,7 @@ def test_fault_of_a_variable_has_no_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "sinks = []", '[log]\nlevel = "info"'])
-def test_file_by_which_nothing_is_sent_nor_received_is_a_fault(
-    text: str, tmp_path: Path
-) -> None:
+def test_file_without_any_work_is_a_fault(text: str, tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, text)
 
     assert fault.startswith(": has neither [[sinks]] nor [approvals] nor [traffic]: ")
@@ -95,7 +93,7 @@ def test_file_by_which_nothing_is_sent_nor_received_is_a_fault(
     assert load(tmp_path / "b.toml", {}, allow_empty=True).sinks == ()
 
 
-def test_probe_alone_is_reason_enough_to_run(tmp_path: Path) -> None:
+def test_probe_alone_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "b.toml"
     path.write_text("[traffic]\n")
 
@@ -123,7 +121,7 @@ def test_approvals_alone_are_no_empty_file(tmp_path: Path) -> None:
 # -- approvals -------------------------------------------------------------------
 
 
-def test_fault_of_approvals_says_not_that_there_are_none(tmp_path: Path) -> None:
+def test_faulty_approvals_are_not_reported_as_missing(tmp_path: Path) -> None:
     slack = f'{SLACK}buttons = true\nbutton_secret = "{"s" * 64}"\n'
 
     (fault,) = faults(tmp_path, f"{slack}[approvals]\n{BUS}on_unknown = 'drop'\n")
@@ -165,7 +163,7 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("url", "what"), URLS)
-def test_url_that_leads_nowhere_is_a_fault(
+def test_unusable_url_is_a_fault(
     url: str, what: str, place: str, tmp_path: Path
 ) -> None:
     (fault,) = faults(tmp_path, PLACES[place].format(url))
@@ -182,14 +180,14 @@ def test_url_that_leads_nowhere_is_a_fault(
         *("http://10.0.0.4/", "http://h:/x", "https://bücher.example/", "http://a_b/"),
     ],
 )
-def test_url_that_leads_somewhere_is_taken(url: str, tmp_path: Path) -> None:
+def test_valid_url_is_accepted(url: str, tmp_path: Path) -> None:
     path = tmp_path / "b.toml"
     path.write_text(PLACES["sinks.siem.url"].format(url), encoding="utf-8")
 
     assert load(path, {}).sinks[0].name == "siem"
 
 
-def test_imds_is_the_one_that_may_be_link_local(tmp_path: Path) -> None:
+def test_only_imds_may_be_link_local(tmp_path: Path) -> None:
     path = tmp_path / "b.toml"
     path.write_text(f"[imds]\nendpoint = 'http://169.254.169.254'\n{SINK}")
 
@@ -205,7 +203,7 @@ def test_imds_is_the_one_that_may_be_link_local(tmp_path: Path) -> None:
         ("[http]\nlisten = '127.0.0.1:99999'\n", "http.listen: must be host:port"),
     ],
 )
-def test_address_of_our_own_that_is_none_is_a_fault(
+def test_invalid_listen_address_is_a_fault(
     text: str, what: str, tmp_path: Path
 ) -> None:
     (fault,) = faults(tmp_path, text + SINK)
@@ -223,7 +221,7 @@ def test_address_of_our_own_that_is_none_is_a_fault(
         ("a..b", "must have a host name or an IP address"),
     ],
 )
-def test_host_of_syslog_that_leads_nowhere_is_a_fault(
+def test_unusable_host_of_syslog_is_a_fault(
     host: str, what: str, tmp_path: Path
 ) -> None:
     text = f'[[sinks]]\nname = "s"\ntype = "syslog"\nhost = "{host}"\n'
@@ -273,7 +271,7 @@ def test_namespace_that_is_the_metadata_service_is_a_fault(
     ],
 )
 @pytest.mark.parametrize("place", ["sinks.siem.auth.token", "sinks.siem.headers.x-key"])
-def test_reference_with_a_slip_is_no_secret(
+def test_misspelt_reference_is_no_secret(
     place: str, reference: str, what: str, tmp_path: Path
 ) -> None:
     auth = f'auth = {{ type = "bearer", token = "{reference}" }}'
@@ -299,7 +297,7 @@ def test_secret_with_a_colon_is_a_secret(secret: str, tmp_path: Path) -> None:
     assert token.reveal() == secret
 
 
-# -- how it is written -----------------------------------------------------------
+# -- encodings and units ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,10 +310,10 @@ def test_secret_with_a_colon_is_a_secret(secret: str, tmp_path: Path) -> None:
         ("utf-8-sig", ""),
     ],
 )
-def test_file_in_another_encoding_is_told_as_that(
+def test_encoding_of_the_file_is_named_in_the_fault(
     encoding: str, name: str, tmp_path: Path
 ) -> None:
-    """Windows PowerShell writes UTF-16 by itself."""
+    """Windows PowerShell writes UTF-16 by default."""
     path = tmp_path / "b.toml"
     path.write_bytes(SINK.encode(encoding))
 
@@ -328,7 +326,7 @@ def test_file_in_another_encoding_is_told_as_that(
         assert load(path, {}).sinks[0].name == "siem"
 
 
-def test_secret_file_in_utf_16_is_told_as_that(tmp_path: Path) -> None:
+def test_utf_16_secret_file_is_named_in_the_fault(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hunter2", encoding="utf-16")
     path = (tmp_path / "token").as_posix()
 
@@ -349,7 +347,7 @@ def test_secret_file_in_utf_16_is_told_as_that(tmp_path: Path) -> None:
         ("gzip", "1gib", "1GiB"),
     ],
 )
-def test_unit_in_another_case_is_told_as_that(
+def test_unit_in_another_case_is_corrected_in_the_fault(
     key: str, value: str, meant: str, tmp_path: Path
 ) -> None:
     (fault,) = faults(tmp_path, f'{SINK}{key} = "{value}"')
@@ -359,7 +357,7 @@ def test_unit_in_another_case_is_told_as_that(
 
 
 @pytest.mark.parametrize("value", ["30x", "S", "1.2.3S", "30 SS", ""])
-def test_unit_that_is_none_is_not_guessed(value: str, tmp_path: Path) -> None:
+def test_unknown_unit_is_not_guessed(value: str, tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, f'{SINK}timeout = "{value}"')
 
     assert "did you mean" not in fault
@@ -385,7 +383,7 @@ def test_names_that_variables_cannot_tell_apart_clash(
     )
 
 
-def test_same_name_is_told_as_that(tmp_path: Path) -> None:
+def test_repeated_name_is_named_in_the_fault(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, SINK + SINK)
 
     assert fault.endswith(": sinks.siem.name: 'siem' is the name of another sink")

@@ -23,7 +23,7 @@ def config(queue: str = "in-{vm_id}", topic: str = "out-{group}") -> Config:
     )
 
 
-def test_names_are_filled_in_with_what_this_vm_is_called() -> None:
+def test_placeholders_are_replaced_by_values_of_this_vm() -> None:
     found = config().filled_in(HERE.expand)
 
     assert found.approvals is not None
@@ -38,7 +38,7 @@ def test_names_without_placeholders_and_no_approvals_are_left_alone() -> None:
     assert plain.filled_in(HERE.expand) == plain
 
 
-def test_unknown_placeholders_are_faults_each_at_its_place() -> None:
+def test_each_unknown_placeholder_is_a_fault_at_its_place() -> None:
     with pytest.raises(ConfigError) as caught:
         config(queue="{vm}", topic="{group")
 

@@ -1,4 +1,4 @@
-"""A code generator makes types of the schemas, and they read what is really sent."""
+"""Types that a code generator makes from the schemas can read real events."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ CLASSES = {
 
 
 def generated(what: str, folder: Path) -> ModuleType:
-    """Let datamodel-code-generator make a module of a schema, and load it."""
+    """Generate a module from a schema with datamodel-code-generator, and load it."""
     path = folder / f"{what}_types.py"
     subprocess.run(  # noqa: S603 - our own words
         [
@@ -55,7 +55,7 @@ def generated(what: str, folder: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # its classes name one another
+    sys.modules[path.stem] = module  # its classes refer to one another
     spec.loader.exec_module(module)
     return module
 
@@ -70,7 +70,7 @@ def approval_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return generated("approval", tmp_path_factory.mktemp("approval"))
 
 
-def test_there_is_an_event_of_each_type_of_the_schema() -> None:
+def test_samples_cover_each_type_of_the_schema() -> None:
     defs = json_schema.event()["$defs"]
     types = [defs[name]["properties"]["type"] for name, _ in CLASSES.values()]
 
@@ -120,8 +120,8 @@ def test_data_of_the_wrong_kind_is_refused(event_types: ModuleType) -> None:
             event_types.Event.model_validate({**found, **wrong})
 
 
-def test_odd_fields_of_imds_are_read(event_types: ModuleType) -> None:
-    """They are passed on as they are, whatever the documentation says."""
+def test_unexpected_types_of_imds_fields_are_read(event_types: ModuleType) -> None:
+    """Fields of IMDS are passed on unchanged, whatever the documentation says."""
     found = json.loads(EVENTS["sebridge.scheduledevent.started.v1"].to_json())
     odd = {"Resources": "web-1", "DurationInSeconds": "long", "NewField": [1]}
     found["data"]["event"] |= odd

@@ -1,4 +1,4 @@
-"""The JSON Schemas say what is really read and written."""
+"""The JSON Schemas describe the documents that the bridge really reads and writes."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ KINDS = ["config", "event", "approval"]
 
 
 def faults(what: str, value: object) -> list[str]:
-    """Return what the schema finds wrong with a value."""
+    """Return the violations of a schema in a value."""
     found = validator(what).iter_errors(value)
     return [f"{e.json_path}: {e.message}" for e in found]
 
@@ -90,7 +90,7 @@ def properties_of(schema: Any, place: str = "") -> Found:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_every_property_says_what_it_is_for(what: str) -> None:
+def test_every_property_has_a_description(what: str) -> None:
     found = dict(properties_of(json.loads(json_schema.text(what))))
 
     silent = [name for name, one in found.items() if not one.get("description")]
@@ -111,8 +111,8 @@ def test_every_property_has_examples_that_it_allows(what: str) -> None:
             assert list(validator.iter_errors(example)) == [], name
 
 
-def test_schema_has_only_words_that_json_schema_knows() -> None:
-    """A strict validator refuses the others."""
+def test_schema_has_only_keywords_of_json_schema() -> None:
+    """A strict validator refuses all other keywords."""
     for what in KINDS:
         assert '"written"' not in json_schema.text(what)
 
@@ -189,14 +189,14 @@ def test_sink_without_name_or_type_is_invalid(number: int, key: str) -> None:
         ("http", "token", 5),
     ],
 )
-def test_value_that_the_code_refuses_is_invalid(
+def test_refused_value_is_invalid_by_the_schema(
     section: str, key: str, value: object
 ) -> None:
     assert faults("config", {section: {key: value}})
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "500ms", "1.5h", " 5 m ", "7"])
-def test_duration_that_the_code_takes_is_valid(value: object) -> None:
+def test_accepted_duration_is_valid_by_the_schema(value: object) -> None:
     assert faults("config", {"shutdown_grace": value}) == []
 
 
@@ -227,7 +227,7 @@ def test_every_kind_of_transition_is_valid() -> None:
 def step(
     watch: Watch, found: Document, second: int
 ) -> tuple[Watch, list[OutgoingEvent]]:
-    """Return the watch after a document, and what is told of it."""
+    """Return the watch after a document, and the published events."""
     at = datetime.fromtimestamp(START.timestamp() + second, UTC)
     moment = Moment(at=at, monotonic=float(second))
     after, steps = diff(watch, found, moment, poll_interval=1, relayed=frozenset())
@@ -244,7 +244,7 @@ def step(
 
 
 @given(histories() | st.lists(odd_documents(), max_size=4))
-def test_whatever_imds_says_is_told_as_the_schema_has_it(
+def test_events_from_any_document_fit_the_schema(
     history: list[Document],
 ) -> None:
     watch = Watch()
@@ -263,7 +263,7 @@ def test_whatever_imds_says_is_told_as_the_schema_has_it(
             assert faults("event", sent(one)) == []
 
 
-def test_event_too_large_for_the_wire_is_valid_once_cut() -> None:
+def test_truncated_event_is_valid() -> None:
     huge = document(imds_event(Description="x" * 70_000, Resources=["é" * 90] * 200))
     _, (told,) = step(Watch(), huge, 0)
 
@@ -301,7 +301,7 @@ def test_every_outcome_of_an_approval_is_valid(kind: str) -> None:
     )
 
 
-def test_outcome_of_what_could_not_be_read_is_valid() -> None:
+def test_outcome_of_an_unreadable_message_is_valid() -> None:
     nothing = outcome(
         "invalid",
         event_id=None,
@@ -355,7 +355,7 @@ ALL_TYPES = {
 
 
 def types_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return ``type`` as each kind of event has it."""
+    """Return the schema of ``type`` for each kind of event."""
     names = [one["$ref"].rpartition("/")[2] for one in schema["oneOf"]]
     return [schema["$defs"][name]["properties"]["type"] for name in names]
 
@@ -391,7 +391,7 @@ def test_type_that_the_bridge_never_sends_is_invalid(kind: str) -> None:
 
 
 def test_data_belongs_to_the_type() -> None:
-    """Of all that is sent, data of another kind fits none."""
+    """No event is valid with the data of another kind."""
     kinds = [
         sent(from_bridge(event_context_of(), "started", observed_at=START)),
         sent(from_outcome(event_context_of(), outcome("relayed"), START)),
@@ -399,7 +399,7 @@ def test_data_belongs_to_the_type() -> None:
         sent(changed_document()),
     ]
     for one, other in itertools.permutations(kinds, 2):
-        # data of the bridge is part of all others, and more is always allowed
+        # all other data has the fields of bridge data, and extra fields are allowed
         if one["data"]["reporter"] and "bridge" not in one["type"]:
             assert faults("event", {**one, "data": other["data"]})
         assert faults("event", {**one, "type": other["type"]})

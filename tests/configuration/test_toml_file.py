@@ -1,4 +1,4 @@
-"""On which line each key of a TOML file stands."""
+"""The line numbers of the keys of a TOML file."""
 
 import json
 import tomllib
@@ -46,7 +46,7 @@ def test_key_stands_on_its_line(text: str, keys: Keys, line: int) -> None:
     assert lines(text)[keys] == line
 
 
-def test_text_that_is_no_toml_ends() -> None:
+def test_scan_of_invalid_toml_ends() -> None:
     for text in ("a", "a =", "a = [", "a = [1", "a = {", "[", "a = }", "a = [}"):
         with pytest.raises(ValueError, match="no "):
             lines(text)
@@ -77,7 +77,7 @@ def quoted(text: str) -> str:
 
 
 def places(value: object, at: Keys) -> set[Keys]:
-    """Return the places of all keys and items of what was read."""
+    """Return the places of all keys and items in parsed TOML."""
     found = set[Keys]()
     pairs = (
         value.items()
@@ -139,7 +139,7 @@ def test_every_key_of_the_example_has_a_line() -> None:
             assert keys[-1] in texts[line], keys
 
 
-def test_place_that_stands_nowhere_has_the_line_of_its_table() -> None:
+def test_missing_place_has_the_line_of_its_table() -> None:
     text = "[imds]\n[[sinks]]\nname = 'a'\n[sinks.when]\n"
     file = TomlFile(tomllib.loads(text), text)
 

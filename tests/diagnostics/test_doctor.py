@@ -1,4 +1,4 @@
-"""``check --connect``: everything that is configured is tried, and nothing changed."""
+"""``check --connect``: every configured connection is tested, and nothing changes."""
 
 import asyncio
 import base64
@@ -79,7 +79,7 @@ async def test_imds_says_who_this_is_and_what_is_scheduled(imds: ImdsSimulator) 
     ]
 
 
-async def test_both_parts_of_imds_are_told_apart(inbox: Inbox) -> None:
+async def test_instance_and_document_are_tested_separately(inbox: Inbox) -> None:
     inbox.status = 404
 
     assert bad(await examined(config_of(inbox.url))) == [
@@ -88,14 +88,14 @@ async def test_both_parts_of_imds_are_told_apart(inbox: Inbox) -> None:
     ]
 
 
-async def test_answer_that_is_no_document_is_told(inbox: Inbox) -> None:
+async def test_invalid_document_is_a_fault(inbox: Inbox) -> None:
     _, events, _ = await examined(config_of(inbox.url))
 
     assert not events.is_good
     assert events.text.startswith("imds: scheduledevents: the document ")
 
 
-async def test_machine_without_metadata_that_is_configured_wholly_is_fine(
+async def test_configured_identity_needs_no_metadata(
     inbox: Inbox,
 ) -> None:
     inbox.status = 404
@@ -122,7 +122,7 @@ async def test_slow_first_answer_is_not_waited_for_forever(inbox: Inbox) -> None
 @pytest.mark.parametrize(
     ("status", "advice"), [(404, "is this an Azure VM"), (403, "does a proxy on this")]
 )
-async def test_silent_imds_and_one_that_refuses_want_different_things(
+async def test_silent_and_refusing_imds_get_different_advice(
     status: int, advice: str, inbox: Inbox
 ) -> None:
     inbox.status = status
@@ -131,7 +131,7 @@ async def test_silent_imds_and_one_that_refuses_want_different_things(
         assert one.advice.startswith(advice)
 
 
-async def test_disk_that_goes_with_the_host_is_noticed(inbox: Inbox) -> None:
+async def test_ephemeral_os_disk_is_a_warning(inbox: Inbox) -> None:
     """Source: storageProfile of instance metadata."""
     inbox.answer = b"""{"name": "vm", "storageProfile":
         {"osDisk": {"diffDiskSettings": {"option": "Local"}}}}"""
@@ -160,7 +160,7 @@ async def test_disk_that_goes_with_the_host_is_noticed(inbox: Inbox) -> None:
 def test_clock_is_compared_with_that_of_imds(
     seconds: float, words: str, *, is_good: bool, is_warning: bool
 ) -> None:
-    """The Date has whole seconds, and the answer took one: neither is a difference."""
+    """Date has whole seconds, and the answer took one second: both are tolerated."""
     asked = START + timedelta(seconds=seconds + (1 if seconds > 0 else -1))
 
     found = doctor.compared(START, asked, asked + timedelta(seconds=1))
@@ -170,14 +170,14 @@ def test_clock_is_compared_with_that_of_imds(
     assert bool(found.advice) is (words != "agrees with")
 
 
-def test_clock_is_not_judged_where_imds_tells_no_time() -> None:
+def test_clock_is_not_checked_without_a_date() -> None:
     assert doctor.compared(None, START, START).is_good
 
 
 # -- tokens ----------------------------------------------------------------------
 
 
-TOKEN_SECONDS = 24 * 3600 + 60  # those of a managed identity last a day
+TOKEN_SECONDS = 24 * 3600 + 60  # tokens of a managed identity are valid for a day
 
 
 def token_of(claims: bytes) -> bytes:
@@ -196,7 +196,7 @@ def token_of(claims: bytes) -> bytes:
         (b"no JSON", "a token without a readable principal"),
     ],
 )
-async def test_token_is_got_once_and_says_whose_it_is(
+async def test_token_is_requested_once_and_its_principal_is_shown(
     claims: bytes, whose: str, imds: ImdsSimulator, inbox: Inbox, machine: None
 ) -> None:
     inbox.answer = token_of(claims)
@@ -212,7 +212,7 @@ async def test_token_is_got_once_and_says_whose_it_is(
     assert "s1gnature" not in str(found)
 
 
-async def test_token_that_is_not_to_be_had_says_what_helps(
+async def test_failed_token_request_is_a_fault_with_advice(
     imds: ImdsSimulator, inbox: Inbox, machine: None
 ) -> None:
     inbox.status, inbox.answer = 400, b'{"error": "invalid_request"}'
@@ -250,7 +250,7 @@ async def test_token_of_a_webhook_is_tried_for_its_own_scope(
     assert all("application app-1, principal oid-1; valid for" in t for t in tokens)
 
 
-async def test_token_of_a_webhook_that_is_not_to_be_had_is_told_with_what_helps(
+async def test_failed_token_request_of_a_webhook_has_advice(
     imds: ImdsSimulator, inbox: Inbox, machine: None
 ) -> None:
     inbox.status, inbox.answer = 400, b'{"error": "invalid_request"}'
@@ -263,7 +263,7 @@ async def test_token_of_a_webhook_that_is_not_to_be_had_is_told_with_what_helps(
     assert "az vm identity assign" in token.text
 
 
-async def test_no_token_is_asked_for_where_none_is_used(
+async def test_no_token_is_requested_if_none_is_used(
     imds: ImdsSimulator, inbox: Inbox
 ) -> None:
     plain = {"name": "a", "type": "webhook", "url": inbox.url}
@@ -302,10 +302,10 @@ async def test_sinks_are_tried_although_one_hangs(
 
 
 @pytest.mark.parametrize("status", [200, 204, 405, 501])
-async def test_endpoint_that_answers_the_question_is_there(
+async def test_endpoint_that_answers_options_is_good(
     status: int, imds: ImdsSimulator, inbox: Inbox
 ) -> None:
-    """405 and 501: it knows other methods there."""
+    """405 and 501 mean that the endpoint accepts other methods."""
     inbox.status = status
     hook = {"name": "hook", "type": "webhook", "url": inbox.url}
 
@@ -331,7 +331,7 @@ async def test_endpoint_that_answers_the_question_is_there(
     ],
 )
 @pytest.mark.parametrize("kind", ["webhook", "slack"])
-async def test_endpoint_that_refuses_the_question_is_not_called_good(
+async def test_endpoint_that_refuses_options_is_unproven(
     kind: str, status: int, advice: str, imds: ImdsSimulator, inbox: Inbox
 ) -> None:
     inbox.status = status
@@ -340,7 +340,7 @@ async def test_endpoint_that_refuses_the_question_is_not_called_good(
 
     (found,) = (await examined(config_of(imds.url, sinks=[hook])))[3:]
 
-    assert found.is_good  # nothing is known to be wrong
+    assert found.is_good  # no fault was found
     assert found.is_warning
     assert found.text == (
         f"sinks.hook: {inbox.url} answers OPTIONS with {status}, which does not show "
@@ -350,7 +350,7 @@ async def test_endpoint_that_refuses_the_question_is_not_called_good(
     assert found.advice.endswith("`sebridge send-test --sink hook` tests it")
 
 
-async def test_endpoint_that_permits_to_send_is_there_whatever_it_answers(
+async def test_handshake_permission_proves_the_endpoint(
     imds: ImdsSimulator, inbox: Inbox
 ) -> None:
     inbox.status, inbox.headers = 400, {"WebHook-Allowed-Origin": "*"}
@@ -364,7 +364,7 @@ async def test_endpoint_that_permits_to_send_is_there_whatever_it_answers(
     assert found.text.endswith(f"it allows {VM} to send")
 
 
-async def test_permission_that_is_not_needed_and_not_given_proves_nothing(
+async def test_missing_optional_permission_proves_nothing(
     imds: ImdsSimulator, inbox: Inbox
 ) -> None:
     inbox.status = 400
@@ -425,22 +425,22 @@ async def test_ports_of_service_bus_are_named_for_approvals_and_replies(
 
 
 def refused_with(cause: Exception) -> ApprovalQueueError:
-    """As the queue raises it."""
+    """Return the error that the queue raises for a cause."""
     error = ApprovalQueueError("Service Bus q: failed")
     error.__cause__ = cause
     return error
 
 
 def wrapped(cause: Exception) -> ServiceBusError:
-    """As the SDK does where a handler fails; see ``_handle_exception`` in its base."""
+    """Wrap an error as the SDK does; see ``_handle_exception`` in its base handler."""
     return ServiceBusError(f"Handler failed: {cause}.", error=cause)
 
 
 @pytest.mark.parametrize("wrap", [wrapped, lambda cause: cause])
-def test_refusal_means_the_same_however_the_sdk_wraps_it(
+def test_wrapped_refusal_is_recognised(
     wrap: Callable[[Exception], Exception],
 ) -> None:
-    """The bridge looks into the wrapping, and so does the doctor."""
+    """The bridge examines the wrapped error, and so does the doctor."""
     source = ApprovalSource(queue="q", session="mine")
 
     held = doctor.excused(source, refused_with(wrap(SessionCannotBeLockedError())))
@@ -453,8 +453,8 @@ def test_refusal_means_the_same_however_the_sdk_wraps_it(
         doctor.excused(source, refused_with(wrap(MessagingEntityNotFoundError())))
 
 
-def test_words_of_an_answer_are_no_condition() -> None:
-    """What the other side writes may say anything."""
+def test_text_of_an_error_is_not_its_condition() -> None:
+    """The text of an error may contain anything, also the name of a condition."""
     source = ApprovalSource(queue="amqp:not-allowed")
     error = ApprovalQueueError("Service Bus amqp:not-allowed: cannot be reached")
     error.__cause__ = OSError("no")
@@ -492,7 +492,7 @@ async def test_every_place_that_approvals_come_from_is_tried(
     assert found[3:] == [f"approvals: {one} can be received from" for one in sources]
 
 
-async def test_nothing_is_taken_and_no_session_stays_locked(
+async def test_no_message_is_received_and_no_session_stays_locked(
     imds: ImdsSimulator, broker: Broker
 ) -> None:
     keys = {"queue": "vm-approvals-sessions", "sessions": ["mine"]}
@@ -527,7 +527,7 @@ async def test_session_that_a_running_bridge_holds_is_no_fault(
     )
 
 
-async def test_entities_for_replies_are_reached_but_for_globs(
+async def test_reply_entities_are_tested_except_patterns(
     imds: ImdsSimulator, broker: Broker
 ) -> None:
     reply_to = ["replies", "team-*", "nowhere"]
@@ -559,7 +559,7 @@ CREATE = "create or enable {}: the bridge has no right to"
         (Condition.ENTITY_DISABLED, "is disabled", CREATE),
     ],
 )
-async def test_what_is_missing_is_told_with_the_entity_and_what_helps(
+async def test_missing_right_or_entity_is_named_with_advice(
     condition: Condition,
     words: str,
     help_: str,
@@ -596,7 +596,7 @@ async def test_what_is_missing_is_told_with_the_entity_and_what_helps(
         ),
     ],
 )
-async def test_sessions_on_the_wrong_entity_are_told(
+async def test_sessions_that_do_not_fit_the_entity_are_a_fault(
     keys: dict[str, object], hint: str, imds: ImdsSimulator, broker: Broker
 ) -> None:
     approvals = approvals_of(broker, **keys)
@@ -607,7 +607,7 @@ async def test_sessions_on_the_wrong_entity_are_told(
     assert hint in fault
 
 
-async def test_placeholder_without_a_value_is_told(inbox: Inbox) -> None:
+async def test_placeholder_without_a_value_is_a_fault(inbox: Inbox) -> None:
     inbox.status = 404
     approvals = {"connection_string": NOWHERE, "queue": "q", "sessions": ["{vm_id}"]}
 

@@ -1,4 +1,4 @@
-"""What the machine itself offers: looked at, and nothing is changed."""
+"""The checks of this machine, which change nothing."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def config_of(folder: Path, **tables: object) -> Config:
     return configuration.parse({**state, **tables}, file="b.toml", environ={})
 
 
-# A disk with room, of a kind that is not known.
+# A disk with free space and an unknown type.
 ROOMY = Host(mounts=Path("/nowhere"), free=lambda _: 10**12)
 
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def mounted(folder: Path, kind: str = "ext4") -> Host:
-    """Make the directory look like a disk of its own."""
+    """Make the directory look like a separate disk."""
     there, mounts = folder.resolve(), folder / "mounts"
     mounts.write_text(f"proc /proc proc rw 0 0\nx {there} {kind} rw 0 0\n")
     return replace(ROOMY, mounts=mounts, is_mount=lambda path: path == there)
@@ -49,7 +49,7 @@ def mounted(folder: Path, kind: str = "ext4") -> Host:
 # -- the state directory ---------------------------------------------------------------
 
 
-def test_directory_in_order_is_told_with_its_room(folder: Path) -> None:
+def test_good_directory_is_reported_with_its_free_space(folder: Path) -> None:
     before = list(folder.rglob("*"))
 
     there, room = state_of(config_of(folder))
@@ -63,7 +63,7 @@ def test_directory_in_order_is_told_with_its_room(folder: Path) -> None:
     assert list(folder.rglob("*")) == before
 
 
-def test_directory_that_this_user_may_not_look_into_is_a_fault(
+def test_inaccessible_directory_is_a_fault(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide(folder / "lib" / "state.db", monkeypatch)
@@ -75,7 +75,7 @@ def test_directory_that_this_user_may_not_look_into_is_a_fault(
     assert there.text.startswith(f"state: {folder / 'lib'} cannot be written by ")
 
 
-def test_directory_that_will_be_made_is_no_fault(folder: Path) -> None:
+def test_missing_directory_is_no_fault(folder: Path) -> None:
     (folder / "lib").rmdir()
 
     there, _ = state_of(config_of(folder))
@@ -95,10 +95,8 @@ def test_file_in_the_way_of_the_directory_is_a_fault(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["lib", "lib/state.db"])
-def test_what_cannot_be_written_is_a_fault_that_names_it(
-    part: str, folder: Path
-) -> None:
-    """Tests may run as root, who may do everything: the system is asked for it."""
+def test_unwritable_path_is_a_fault_with_its_name(part: str, folder: Path) -> None:
+    """Root may write everything, and tests may run as root: so the check is faked."""
     (folder / "lib" / "state.db").touch(mode=0o600)
     host = replace(ROOMY, may_write=lambda path: path != folder / part)
 
@@ -110,7 +108,7 @@ def test_what_cannot_be_written_is_a_fault_that_names_it(
 
 
 @POSIX
-def test_state_file_that_others_may_read_is_warned_of(folder: Path) -> None:
+def test_state_file_readable_by_others_is_a_warning(folder: Path) -> None:
     path = folder / "lib" / "state.db"
     path.touch()
     path.chmod(0o640)
@@ -131,7 +129,7 @@ def test_state_file_that_others_may_read_is_warned_of(folder: Path) -> None:
         (16 * 10**6 - 1, False, False),
     ],
 )
-def test_room_is_compared_with_what_the_file_may_take(
+def test_free_space_is_compared_with_max_size(
     free: int, folder: Path, *, is_good: bool, is_warning: bool
 ) -> None:
     host = replace(ROOMY, free=lambda _: free)
@@ -157,7 +155,7 @@ def test_temporary_disk_is_known_by_azures_own_warning(
     ("kind", "is_good", "words"),
     [("tmpfs", True, "is in memory"), ("nfs4", False, "a network file system (nfs4")],
 )
-def test_disk_that_cannot_hold_it_is_told(
+def test_unsuitable_disk_is_reported(
     kind: str, words: str, folder: Path, *, is_good: bool
 ) -> None:
     _, disk, _ = state_of(config_of(folder), mounted(folder, kind))
@@ -187,7 +185,7 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["a..b:80", "[::2]:1"])
-def test_address_that_is_none_is_a_fault(listen: str, folder: Path) -> None:
+def test_invalid_address_is_a_fault(listen: str, folder: Path) -> None:
     config = config_of(folder, http={"listen": listen, "token": "t"})
 
     assert not host_checks.port(config.http, None).is_good
@@ -197,7 +195,7 @@ def test_address_that_is_none_is_a_fault(listen: str, folder: Path) -> None:
 
 
 @POSIX
-def test_secret_that_everybody_may_read_is_named_and_never_shown(folder: Path) -> None:
+def test_secret_readable_by_all_is_named_but_not_shown(folder: Path) -> None:
     path = folder / "token"
     path.write_text("S3CR3T")
     path.chmod(0o644)
@@ -216,7 +214,7 @@ def test_no_secrets_are_no_finding(folder: Path) -> None:
     assert list(host_checks.secrets(config_of(folder))) == []
 
 
-def test_proxy_of_the_environment_is_told_to_be_harmless_without_its_address() -> None:
+def test_proxy_variable_is_reported_without_its_address() -> None:
     environ = {"HTTPS_PROXY": "http://me:S3CR3T@proxy:1", "http_proxy": ""}
 
     (found,) = host_checks.proxy(environ)
@@ -250,7 +248,7 @@ def test_versions_name_the_bug_that_concerns_the_state_file(
     assert f"Python {sys.version.split()[0]}" in found.text
 
 
-def test_everything_is_looked_at_once(folder: Path) -> None:
+def test_every_check_runs_once(folder: Path) -> None:
     found = host_checks.examine(config_of(folder), {"http_proxy": "x"}, None, ROOMY)
 
     assert [one.text.partition(":")[0] for one in found] == [

@@ -1,4 +1,4 @@
-"""Status for the command line: of the running forwarder, else of its state file."""
+"""The status at the command line: of the running forwarder, or from its state file."""
 
 import contextlib
 import socket
@@ -75,7 +75,7 @@ async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
 
 
 async def status_of(config: Config, clock: FakeClock) -> Any:
-    """Return the status as JSON would carry it."""
+    """Return the status after encoding and decoding it as JSON."""
     return orjson.loads(orjson.dumps(await status_in(config, clock)))
 
 
@@ -132,7 +132,7 @@ async def test_last_error_is_that_of_the_newest_dead_letter(
 
 
 async def test_age_is_never_negative(lived: Path, clock: FakeClock) -> None:
-    """The clock may have been set back since."""
+    """The clock may have been set back after the delivery was stored."""
     clock.jump(-3600)
 
     shown = (await status_of(config_of(lived), clock))["sinks"][0]
@@ -158,7 +158,7 @@ async def test_ten_newest_outcomes_are_shown(lived: Path, clock: FakeClock) -> N
     assert [a["outcome"] for a in status["approvals"]] == [*range(11, 1, -1)]
 
 
-async def test_state_file_in_which_nothing_was_seen_yet_has_the_same_shape(
+async def test_empty_state_file_gives_the_same_shape(
     state_path: Path, clock: FakeClock
 ) -> None:
     async with Outbox.open(state_path, router()):
@@ -171,7 +171,7 @@ async def test_state_file_in_which_nothing_was_seen_yet_has_the_same_shape(
     assert status["imds"]["lastSuccess"] is None
 
 
-async def test_nothing_at_all_is_one_clear_error(
+async def test_no_forwarder_and_no_state_file_is_one_clear_error(
     state_path: Path, clock: FakeClock
 ) -> None:
     with pytest.raises(
@@ -213,7 +213,7 @@ async def running(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])  # noqa: S104 - asked, too
-async def test_running_forwarder_is_asked(
+async def test_running_forwarder_gives_the_status(
     host: str, lived: Path, clock: FakeClock, metrics: Metrics
 ) -> None:
     config = config_of(lived, f"{host}:{free_port()}", TOKEN)
@@ -291,7 +291,7 @@ async def test_status_of_the_running_forwarder_is_the_same_shape_as_the_stored(
         "loop",
     ],
 )
-async def test_state_file_is_read_when_somebody_else_answers(
+async def test_state_file_is_read_if_another_program_answers(
     answer: web.Response, lived: Path, clock: FakeClock
 ) -> None:
     config = config_of(lived, f"127.0.0.1:{free_port()}")
@@ -326,10 +326,10 @@ async def another_program(config: Config, answer: web.Response) -> AsyncIterator
         ("", "unknown"),
     ],
 )
-async def test_state_file_is_read_when_nobody_answers(
+async def test_state_file_is_read_if_nothing_answers(
     listen: str, state: str, lived: Path, clock: FakeClock
 ) -> None:
-    """Without a port to ask it may well be running, so nothing is claimed."""
+    """Without a health port, the forwarder may be running: the state is unknown."""
     status = await status_of(config_of(lived, listen), clock)
 
     assert status["document"]["incarnation"] == 2
@@ -381,7 +381,7 @@ async def test_last_commands_are_shown_without_what_they_wrote(
     assert "words" not in str(status)
 
 
-async def test_status_without_forwarder_says_what_balancers_see(
+async def test_status_without_forwarder_shows_out(
     lived: Path, clock: FakeClock
 ) -> None:
     assert "traffic" not in await status_of(config_of(lived), clock)
@@ -391,7 +391,7 @@ async def test_status_without_forwarder_says_what_balancers_see(
     assert status["traffic"] == {"traffic": "out", "reason": "no answer"}
 
 
-async def test_status_says_what_the_probe_says_where_the_health_port_is_off(
+async def test_status_asks_the_probe_if_the_health_port_is_off(
     lived: Path, clock: FakeClock
 ) -> None:
     config = with_traffic(lived, free_port())
@@ -401,7 +401,7 @@ async def test_status_says_what_the_probe_says_where_the_health_port_is_off(
     assert status["traffic"] == {"traffic": "in"}
 
 
-async def test_doctor_says_what_the_probe_says(lived: Path) -> None:
+async def test_doctor_shows_the_answer_of_the_probe(lived: Path) -> None:
     config = with_traffic(lived, free_port())
     async with answering(config):
         (finding,) = await traffic_check.examine(config.traffic, is_running=True)
@@ -411,7 +411,7 @@ async def test_doctor_says_what_the_probe_says(lived: Path) -> None:
     )
 
 
-async def test_doctor_warns_of_a_vm_that_is_out_for_want_of_a_forwarder(
+async def test_doctor_warns_if_no_forwarder_answers_the_probe(
     lived: Path,
 ) -> None:
     config = with_traffic(lived, free_port())
@@ -428,7 +428,7 @@ async def test_doctor_warns_of_a_vm_that_is_out_for_want_of_a_forwarder(
     assert "restart the forwarder" in other.advice
 
 
-async def test_doctor_finds_a_port_that_somebody_else_has(lived: Path) -> None:
+async def test_doctor_finds_a_port_held_by_another_program(lived: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         config = with_traffic(lived, taken.getsockname()[1])
         (finding,) = await traffic_check.examine(config.traffic, is_running=False)
@@ -437,7 +437,7 @@ async def test_doctor_finds_a_port_that_somebody_else_has(lived: Path) -> None:
     assert "(Address already in use" in finding.text
 
 
-async def test_doctor_says_nothing_of_a_probe_that_there_is_not(lived: Path) -> None:
+async def test_doctor_checks_no_unconfigured_probe(lived: Path) -> None:
     config = config_of(lived)
 
     assert await traffic_check.examine(config.traffic, is_running=False) == []
@@ -475,7 +475,7 @@ def listen_of(config: Config) -> str:
 
 @asynccontextmanager
 async def answering(config: Config) -> AsyncIterator[None]:
-    """Answer the probe of a configuration as a forwarder does."""
+    """Serve the traffic probe of a configuration, as a forwarder does."""
     assert config.traffic is not None
     async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1"), {}):
         yield

@@ -1,6 +1,6 @@
-"""Where the commands of the pages are run: a folder, a simulator and a forwarder.
+"""The environment for the commands of the pages: a folder, a simulator, a forwarder.
 
-The files that the pages speak of are there: ``bridge.toml``, ``faulty.toml``,
+The folder has the files that the pages mention: ``bridge.toml``, ``faulty.toml``,
 ``event.json`` (the freeze of the pages), ``received.json`` (the same as a webhook has
 received it) and ``approver.toml``, which is the one of config/approvals.md.
 """
@@ -98,10 +98,10 @@ url = "http://169.254.169.254/ingest"
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A folder with the files of the pages, beside a forwarder that runs.
+    """A folder with the files of the pages, and a running forwarder.
 
     Attributes:
-        ports: free ones, in the place of 9465 and 9466.
+        ports: free ports, which replace 9465 and 9466.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ class World:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """What the commands are given: no secret is in a file or an argument."""
+        """The environment of the commands; it holds the secrets."""
         return {
             **os.environ,
             "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
@@ -121,7 +121,7 @@ class World:
         }
 
     async def run(self, text: str) -> tuple[int, str]:
-        """Run commands as bash does; return the exit code, and all that was said."""
+        """Run commands in bash; return the exit code and all output."""
         for port, free in self.ports.items():
             text = text.replace(f":{port}/", f":{free}/")
         process = await started(
@@ -137,7 +137,7 @@ class World:
         return process.returncode, said.decode()
 
     async def until_ready(self, text: str) -> tuple[int, str]:
-        """Start a command that goes on, stop it at its first line, and return it."""
+        """Start a command, stop it after its first line; return exit code and line."""
         process = await started(
             *("bash", "-c", f"exec {text.strip()}"),
             cwd=self.folder,
@@ -151,7 +151,7 @@ class World:
 
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[World]:
-    """Build it: the freeze has been announced, and is on the outbox's way."""
+    """Build a world in which the freeze is announced, and its deliveries are stored."""
     async with simulator_here() as at:
         here = World(folder, at, {"9465": free_port(), "9466": free_port()})
         _write(here)
@@ -164,7 +164,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
+    """Return a free port of loopback."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
@@ -172,7 +172,7 @@ def free_port() -> int:
 
 
 def put_commands(folder: Path) -> None:
-    """Put the commands that the pages call, of the Python that runs the tests."""
+    """Create the commands that the pages call; they use the Python of the tests."""
     entry = "import sys; sys.argv[0] = 'sebridge'; from bridge.__main__ import main"
     for name, words in (("sebridge", f' -c "{entry}; main()"'), ("python", "")):
         script = folder / name
@@ -202,7 +202,7 @@ def _write(here: World) -> None:
 
 
 def _to_the_simulator(config: str) -> str:
-    """Put the local broker in the place of the namespace in Azure."""
+    """Replace the namespace in Azure with the local broker."""
     here = re.sub(
         r"(?m)^namespace = .*$", 'connection_string = "env:SERVICEBUS"', config
     )
@@ -225,7 +225,7 @@ async def _wait_for_the_freeze(here: World) -> None:
 
 
 async def _announced(here: World) -> object | None:
-    """Return the event about the freeze once Service Bus has it."""
+    """Wait until Service Bus has the event about the freeze, and return the event."""
     command = "sebridge outbox show -c bridge.toml --sink bus --json --event"
     code, said = await here.run(f"{command} {EVENT_ID}")
     if code:

@@ -30,7 +30,7 @@ class Block:
     """A code block.
 
     Attributes:
-        page: relative to the root, as ``config/try.md``.
+        page: relative to the root, such as ``config/try.md``.
         line: where its text begins, from 1.
         mark: what the comment before it says; empty without one.
     """

@@ -1,4 +1,4 @@
-"""What the pages say of acting on the machine: hooks, and the probe of balancers."""
+"""The pages about acting on the machine: hooks, and the probe of load balancers."""
 
 import re
 
@@ -24,7 +24,7 @@ def commands() -> list[Block]:
 def test_sink_of_a_command_is_shown_as_the_service_as_shipped_wants_it(
     block: Block,
 ) -> None:
-    """``check`` warns of ``command =`` where that service is installed."""
+    """``check`` warns of ``command =`` if the shipped service is installed."""
     assert re.search(
         r'^unit = "sebridge-hook@[\w-]+\.service"', block.text, re.MULTILINE
     )
@@ -39,7 +39,7 @@ def test_pages_show_a_hook() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "infra/hooks/README.md"])
-def test_picture_of_a_drain_is_shown_where_hooks_are_told_of(page: str) -> None:
+def test_picture_of_a_drain_is_beside_the_hooks(page: str) -> None:
     (picture,) = re.findall(r"!\[([^\]]{40,})\]\((\S*drain\.svg)\)", pages()[page])
 
     assert (ROOT / page).parent.joinpath(picture[1]).resolve().is_file()
@@ -55,7 +55,7 @@ def test_newcomer_needs_no_more_than_ten_lines() -> None:
 # -- the probe ---------------------------------------------------------------------
 
 
-def test_load_balancer_sends_to_all_where_no_machine_is_well() -> None:
+def test_load_balancer_has_all_probed_up() -> None:
     text = section(TRAFFIC, "## Azure Load Balancer (Standard)")
 
     for said in (
@@ -66,7 +66,7 @@ def test_load_balancer_sends_to_all_where_no_machine_is_well() -> None:
         assert said in text
 
 
-def test_basic_load_balancer_is_warned_of() -> None:
+def test_page_warns_of_the_basic_load_balancer() -> None:
     text = flat(section(TRAFFIC, "## Azure Load Balancer (Standard)"))
 
     assert re.search(r"\*\*[^*]*Basic Load Balancer[^*]*\*\*", text)  # in bold
@@ -75,7 +75,7 @@ def test_basic_load_balancer_is_warned_of() -> None:
     assert "retired" in warning
 
 
-def test_eviction_of_thirty_seconds_wants_a_quick_probe() -> None:
+def test_page_asks_for_a_quick_probe_for_evictions() -> None:
     text = flat(section(TRAFFIC, "## What to know first"))
 
     assert re.search(r"\*\*[^*]*Preempt[^*]*30 s", text)

@@ -42,7 +42,7 @@ PIP = """\
 #!/bin/sh
 printf '%s\\n' "$*" >>"$PIP_LOG"
 """
-# A virtual environment in no time: its program is the one that is tested.
+# A fake virtual environment, which is fast: its program is the one under test.
 PYTHON = """\
 #!/bin/sh
 [ "$1 $2" = "-m venv" ] || exit 9
@@ -51,7 +51,7 @@ mkdir -p "$3/bin" && cp "$PARTS/pip" "$PARTS/sebridge" "$3/bin/"
 
 
 def can_unshare() -> bool:
-    """Whether this system lets the test have a mount namespace."""
+    """Whether this system allows a mount namespace for the test."""
     if sys.platform != "linux" or not (tool := shutil.which("unshare")):
         return False
     return not subprocess.run(  # noqa: S603  fixed words
@@ -71,13 +71,13 @@ def no_process_is_left() -> Iterator[None]:
 
 
 def steps(kind: str) -> list[str]:
-    """Return the blocks of the five minutes of one kind, in order."""
+    """Return all "five minutes" blocks of one kind, in order."""
     found = blocks("README.md")
     return [block.text for block in found if block.mark == MARK + kind]
 
 
 def programs(folder: Path) -> None:
-    """Put the stand-ins of what a test must not use: Azure and a registry."""
+    """Create fakes of the programs that use Azure or a registry."""
     ours = f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m bridge "$@"\n'
     for name, text in (("pip", PIP), ("sebridge", ours), ("az", AZ)):
         (folder / name).write_text(text)
@@ -89,7 +89,7 @@ def programs(folder: Path) -> None:
 
 
 def asked_of_azure(folder: Path) -> list[str]:
-    """Run the steps of the Azure CLI, and return what it was asked for."""
+    """Run the steps with a fake Azure CLI, and return the recorded calls."""
     environ = {
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "AZ_LOG": str(folder / "az.log"),
@@ -107,7 +107,7 @@ def option(line: str, name: str) -> str | None:
 
 
 def entities(asked: list[str]) -> dict[str, object]:
-    """Return what was created, as a file of Microsoft's emulator says it."""
+    """Return the created entities in the format of Microsoft's emulator."""
     topic, subscription, queue = (
         line for line in asked if line.startswith("servicebus") and "create" in line
     )
@@ -131,7 +131,7 @@ def entities(asked: list[str]) -> dict[str, object]:
 
 
 def in_place(text: str, at: Addresses) -> str:
-    """Put the simulator in the place of the namespace and of the Slack webhook."""
+    """Replace the namespace and the Slack webhook with the simulator."""
     text = re.sub(
         r'(?m)^namespace = "NS\..*"$',
         'connection_string = "env:SERVICEBUS"',
@@ -141,7 +141,7 @@ def in_place(text: str, at: Addresses) -> str:
 
 
 def script(at: Addresses, folder: Path) -> str:
-    """Return the steps on the VM as one script, in its own /etc, /opt and /var/lib."""
+    """Return the steps on the VM as one script with its own /etc, /opt and /var/lib."""
     (config,) = (
         (block.mark.removeprefix(MARK), block.text)
         for block in blocks("README.md")
@@ -165,7 +165,7 @@ def script(at: Addresses, folder: Path) -> str:
 
 
 async def events_at(at: Addresses, path: str) -> list[str]:
-    """Wait until something has come, and return it as text."""
+    """Wait until an event has arrived, and return it as text."""
     async with asyncio.timeout(2 * PATIENCE):
         while not (found := await at.messages(path)):
             await asyncio.sleep(0.2)
@@ -212,7 +212,7 @@ async def test_five_minutes_end_with_an_event_and_a_bridge_that_is_ready(
 
 
 async def is_ready(session: aiohttp.ClientSession, port: int) -> bool:
-    """Whether ``curl -f …/readyz`` would say that all is well."""
+    """Whether ``curl -f …/readyz`` would succeed."""
     try:
         async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
             return response.status == 200 and await response.json() == []

@@ -1,4 +1,4 @@
-"""What the pages claim and no other test holds."""
+"""Statements of the pages that no other test checks."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, secret in secrets.items():
         (folder / name).write_text(secret)
     of_presets = {k: v for way in WAYS.values() for k, v in way.environ.items()}
-    # Of most only that they are there is looked at: a URL is a password as well.
+    # Most secrets must only exist, so one URL serves as every secret.
     others = dict.fromkeys(re.findall(r'"env:(\w+)"', all_text()), "https://x.example/")
     return {
         **others,
@@ -77,7 +77,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def schema_of(name: str) -> Any:
-    """Return a schema as it is printed; another test holds the file to the code."""
+    """Return a schema file; another test compares the file with the code."""
     return json.loads((ROOT / "config" / f"{name}.schema.json").read_text())
 
 
@@ -92,7 +92,7 @@ def properties(schema: object, *path: str) -> dict[str, Any]:
 
 
 def dotted(properties: dict[str, Any]) -> set[str]:
-    """Return the names of keys, those of tables below as ``auth.type``."""
+    """Return the names of keys; keys of nested tables as ``auth.type``."""
     found = set()
     for name, value in properties.items():
         below = value.get("properties")
@@ -114,7 +114,7 @@ def test_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_have_a_target(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith(("http:", "https:")):
             continue
@@ -135,7 +135,7 @@ def test_commands_are_run_or_say_what_they_need(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", every_block("toml"), ids=str)
-def test_configuration_is_accepted_as_it_stands(
+def test_configurations_on_pages_are_accepted(
     block: Block, environ: dict[str, str], tmp_path: Path
 ) -> None:
     tables = tomllib.loads(block.text)
@@ -237,8 +237,8 @@ def test_page_of_figures_names_each_measurement() -> None:
     assert keys_in(text) == set(BENCHES)
 
 
-def test_annotated_event_is_one() -> None:
-    """It fits the schema, has every field, and its id is what the rule makes."""
+def test_annotated_event_is_valid() -> None:
+    """The event fits the schema, has every field, and has the id of the id rule."""
     (block,) = every_block("jsonc")
     event = json.loads(re.sub(r"(?m)\s+//.*$", "", block.text))
 
@@ -260,7 +260,7 @@ def test_id_vector_is_what_the_code_makes_of_it() -> None:
     assert numbered(parsed, 0) == printed[1] == hash32(parsed)
 
 
-def test_symptoms_name_log_lines_that_there_are() -> None:
+def test_symptoms_name_existing_log_lines() -> None:
     table = section("infra/operate.md", "## Troubleshooting")
     cells = [row.split("|")[-2] for row in table.split("\n") if row.startswith("| ")]
     named = {name for cell in cells[1:] for name in re.findall(r"`([^`]+)`", cell)}
@@ -269,7 +269,7 @@ def test_symptoms_name_log_lines_that_there_are() -> None:
     assert named <= keys_in(pages()["config/log-lines.md"])
 
 
-def test_claims_of_security_are_held_by_tests_that_exist() -> None:
+def test_security_page_names_existing_tests() -> None:
     text = section("infra/security.md", "## Who can do what")
     named = set(re.findall(r"`(test_\w+)`", text))
     written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

@@ -1,4 +1,4 @@
-"""The commands on the pages are run, and print what the pages say they print."""
+"""Run the commands on the pages, and compare their output with the pages."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from tests.docs.pages import Block, every_block
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="they are for a shell")
 
 RUN = {"run", "run: until ready", "printed"}
-# What is another one each time.
+# Parts of an output that differ in each run.
 CHANGES = (
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "TIME"),
     (r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", "GUID"),
@@ -25,14 +25,14 @@ CHANGES = (
 
 
 def shape(text: str) -> list[str]:
-    """Return the lines of an output without what is another one each time."""
+    """Return the lines of an output, with placeholders for parts that always differ."""
     for pattern, word in CHANGES:
         text = re.sub(pattern, word, text)
     return [line.rstrip() for line in text.rstrip("\n").split("\n")]
 
 
 async def misprint(here: World, block: Block) -> str | None:
-    """Hold an output on a page to what the command prints; … stands for the rest."""
+    """Compare the output on a page with the command's output; … stands for the rest."""
     command, _, told = block.text.partition("\n")
     _, said = await here.run(command.removeprefix("$ "))
     expected, found = shape(told), shape(said)
@@ -43,7 +43,7 @@ async def misprint(here: World, block: Block) -> str | None:
 
 
 async def fault_of(here: World, block: Block) -> str | None:
-    """Run a block as its mark says, and return what is not as the page says."""
+    """Run a block as its mark says; return the difference from the page, or None."""
     if block.mark == "printed":
         return await misprint(here, block)
     if block.mark == "run: until ready":
@@ -53,9 +53,9 @@ async def fault_of(here: World, block: Block) -> str | None:
     return f"{block}: exit code {code}\n{said}" if code else None
 
 
-@pytest.mark.timeout(600)  # so many processes take their time on a busy machine
-async def test_commands_of_the_pages_do_what_they_say(tmp_path: Path) -> None:
-    """In one world: what is printed first, before other commands change it."""
+@pytest.mark.timeout(600)  # many processes are slow on a busy machine
+async def test_commands_of_the_pages_print_what_the_pages_show(tmp_path: Path) -> None:
+    """All commands share a world: blocks with output run first, before it changes."""
     found = [block for block in every_block("sh", "console") if block.mark in RUN]
     found.sort(key=lambda block: block.mark != "printed")
 

@@ -33,7 +33,7 @@ def test_pytest_runs_the_tests_of_the_page(folder: Path) -> None:
         env={
             "PATH": "",
             "PYTHONPATH": str(ROOT),
-            # Where it is installed, it would be registered twice.
+            # If the plugin is installed, it would be registered twice.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
         capture_output=True,

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from jwt.algorithms import RSAAlgorithm
 
 from approver.announcements import Announcement
-from approver.ballot import Rules, digest
 from approver.ballots import Ballot
 from approver.errors import UnreadableError
 from approver.people import is_object_id
@@ -31,6 +30,7 @@ from approver.teams.errors import StrangerError, TeamsError
 from approver.teams.groups import Groups
 from approver.teams.invoke import Invoke
 from approver.teams.web import Ask, Web
+from approver.vote_rules import Rules, digest
 from bridge.simulator.teams.cards import faults
 from tests.fuzz.target import brief
 from tests.support.builders import EVENT_ID, imds_event

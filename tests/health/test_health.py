@@ -1,4 +1,4 @@
-"""The health port: what it says from the first moment on, and to whom."""
+"""The health port: its answers from the start on, and who may read them."""
 
 import asyncio
 import base64
@@ -85,7 +85,7 @@ class FakeReceiver:
 
 @dataclass
 class Bridge:
-    """A bridge that runs by hand, and the client of its health port."""
+    """A bridge whose steps the test runs, and a client of its health port."""
 
     status_source: StatusSource
     poller: Poller
@@ -103,7 +103,7 @@ class Bridge:
         return json.loads((await self.get(path))[1])
 
     async def metrics(self) -> dict[str, float]:
-        """Return the samples by series."""
+        """Return the samples of /metrics by series."""
         _, text = await self.get("/metrics")
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         return {name: float(v) for name, v in (line.rsplit(" ", 1) for line in lines)}
@@ -144,7 +144,7 @@ async def bridge(  # noqa: PLR0913 - one fixture a room
 
 @pytest.fixture
 async def newborn(aiohttp_client: Serve, status_source: StatusSource) -> Client:
-    """Return the health port of a bridge that asks IMDS who it is."""
+    """Return the health port of a starting bridge, which does not know its VM yet."""
     return await aiohttp_client(health.application(HttpConfig(), status_source))
 
 
@@ -162,14 +162,14 @@ async def test_every_path_answers_while_the_bridge_is_starting(
         assert response.status == status
 
 
-async def test_starting_bridge_says_what_it_waits_for(newborn: Client) -> None:
+async def test_starting_bridge_reports_what_it_waits_for(newborn: Client) -> None:
     async with newborn.get("/readyz") as response:
         assert response.content_type == "application/json"
         assert await response.json() == ["starting: asking IMDS who this VM is"]
 
 
 async def test_status_has_its_shape_while_starting(newborn: Client) -> None:
-    """A script that reads ``.imds.state`` is not to stumble."""
+    """A script that reads ``.imds.state`` must not fail."""
     async with newborn.get("/status") as response:
         status = await response.json()
 
@@ -195,7 +195,7 @@ async def test_metrics_are_of_the_kind_prometheus_reads(newborn: Client) -> None
 # -- readiness ---------------------------------------------------------------------
 
 
-async def test_bridge_in_order_is_ready(bridge: Bridge) -> None:
+async def test_healthy_bridge_is_ready(bridge: Bridge) -> None:
     assert await bridge.get("/readyz") == (200, "[]")
 
 
@@ -211,7 +211,7 @@ async def test_bridge_is_unready_once_imds_is_overdue(
     assert is_ready or json.loads(text) == ["imds: no good document (ok)"]
 
 
-async def test_readiness_says_how_imds_failed(bridge: Bridge) -> None:
+async def test_readiness_reports_the_failure_of_imds(bridge: Bridge) -> None:
     bridge.metadata.answers.clear()
     bridge.metadata.fails(MetadataUnavailableError("x", outcome="429"))
     await bridge.poller.step()
@@ -252,8 +252,8 @@ async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -
     )
 
 
-async def test_bridge_that_stands_by_for_a_session_is_ready(bridge: Bridge) -> None:
-    """Of those that share a session only one is attached, and all of them are well."""
+async def test_bridge_on_standby_for_a_session_is_ready(bridge: Bridge) -> None:
+    """Of the bridges that share a session only one is attached, but all are ready."""
     held = FakeReceiver(attached=False, stands_by=True, last_error="held elsewhere")
     bridge.status_source.receivers = {
         "q session group": held,
@@ -286,7 +286,7 @@ async def fill_disk(outbox: Outbox) -> None:
         await outbox.observations.save({"x": bytes(100_000)})
 
 
-async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
+async def test_parked_sink_is_a_note_of_a_ready_bridge(
     bridge: Bridge,
 ) -> None:
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
@@ -301,7 +301,7 @@ async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
     assert json.loads(text) == ["sinks.siem: parked (siem answered 401)"]
 
 
-async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> None:
+async def test_all_causes_are_reported_at_once(bridge: Bridge) -> None:
     bridge.status_source.receivers = {
         "a": FakeReceiver(attached=False),
         "b": FakeReceiver(attached=False),
@@ -318,14 +318,14 @@ async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> Non
     ]
 
 
-async def test_liveness_asks_for_nothing_but_the_loop(bridge: Bridge) -> None:
+async def test_liveness_needs_only_the_event_loop(bridge: Bridge) -> None:
     bridge.clock.pass_by(3600)
     bridge.status_source.receivers = {"q": FakeReceiver(attached=False)}
 
     assert await bridge.get("/livez") == (200, "ok\n")
 
 
-async def test_liveness_asks_whether_the_state_file_is_worked_on(
+async def test_liveness_needs_the_thread_of_the_state_file(
     bridge: Bridge,
 ) -> None:
     go_on = threading.Event()
@@ -340,7 +340,7 @@ async def test_liveness_asks_whether_the_state_file_is_worked_on(
     assert (await bridge.get("/livez"))[0] == 200
 
 
-async def test_disk_that_hangs_is_not_ready_and_yet_alive(
+async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
     state_path: Path, status_source: StatusSource, bridge: Bridge
 ) -> None:
     disk = Hanging()
@@ -406,7 +406,7 @@ async def test_status_shows_recent_outcomes_of_approvals(bridge: Bridge) -> None
     assert status["approvals"] == [{"outcome": "relayed"}]
 
 
-async def test_vm_that_is_out_of_rotation_is_noted_and_ready(bridge: Bridge) -> None:
+async def test_vm_out_of_rotation_is_a_note_of_a_ready_bridge(bridge: Bridge) -> None:
     bridge.status_source.rotation = Rotation({"traffic": "in"})
     before = await bridge.get("/readyz")
 
@@ -423,7 +423,7 @@ async def test_vm_that_is_out_of_rotation_is_noted_and_ready(bridge: Bridge) -> 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Whoever knows whether this VM is in rotation."""
+    """A fake of the part that knows whether this VM is in rotation."""
 
     stands: dict[str, object]
 
@@ -479,7 +479,7 @@ async def test_events_in_the_document_are_counted_by_type_and_status(
     assert samples["sebridge_document_incarnation"] == 2
 
 
-async def test_no_event_id_stands_in_a_label(bridge: Bridge) -> None:
+async def test_no_label_contains_an_event_id(bridge: Bridge) -> None:
     _, text = await bridge.get("/metrics")
 
     assert "sebridge_transitions_total" in text
@@ -503,7 +503,7 @@ async def test_page_shows_what_is_scheduled(bridge: Bridge) -> None:
     assert '<meta http-equiv="refresh"' not in text
 
 
-async def test_page_reloads_itself_when_asked_to(bridge: Bridge) -> None:
+async def test_page_reloads_itself_with_refresh(bridge: Bridge) -> None:
     assert '<meta http-equiv="refresh"' in (await bridge.get("/?refresh"))[1]
 
 
@@ -518,17 +518,17 @@ async def test_page_is_only_read(bridge: Bridge) -> None:
             assert response.status == 405
 
 
-# -- who may ask -------------------------------------------------------------------
+# -- access ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.8.8.8:1", "localhost", "LOCALHOST:8080", "[::1]:9465"]
 )
 @pytest.mark.parametrize("path", ["/", "/status", "/metrics"])
-async def test_loopback_is_answered_under_its_own_names(
+async def test_loopback_names_are_accepted(
     host: str, path: str, bridge: Bridge
 ) -> None:
-    """Also through a tunnel that has another port at its near end."""
+    """Also through a tunnel with another local port."""
     async with bridge.client.get(path, headers={"Host": host}) as response:
         assert response.status == 200
 
@@ -537,10 +537,10 @@ async def test_loopback_is_answered_under_its_own_names(
     "host", ["evil.example", "evil.example:9465", "10.0.0.4", "127.0.0.1.evil.example"]
 )
 @pytest.mark.parametrize("path", ["/", "/status", "/metrics", "/x"])
-async def test_foreign_name_for_loopback_is_not_answered(
+async def test_foreign_host_name_is_refused(
     host: str, path: str, bridge: Bridge
 ) -> None:
-    """A page of anybody's could read it else, from a browser on this machine."""
+    """Otherwise a foreign page in a browser on this machine could read the status."""
     async with bridge.client.get(path, headers={"Host": host}) as response:
         assert response.status == 421
         assert "loopback" in await response.text()
@@ -552,8 +552,8 @@ async def test_probes_may_use_any_name(bridge: Bridge) -> None:
             assert response.status == 200
 
 
-async def test_client_that_names_no_host_is_answered(bridge: Bridge) -> None:
-    """HTTP/1.0 has none, and no browser speaks it."""
+async def test_client_without_a_host_header_is_accepted(bridge: Bridge) -> None:
+    """HTTP/1.0 has no Host header, and browsers do not use HTTP/1.0."""
     host, port = bridge.client.host, bridge.client.port
     assert port is not None
     reader, writer = await asyncio.open_connection(host, port)
@@ -579,7 +579,7 @@ async def test_probes_need_no_token(path: str, guarded: Bridge) -> None:
 
 
 def break_everything(bridge: Bridge) -> None:
-    """Let each kind of thing be missing, under names that nobody is to learn."""
+    """Cause every kind of unreadiness, with names that must stay secret."""
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
     for refusals in range(3):
         bridge.status_source.relays[0]._loop.trying.circuit.failed(
@@ -595,7 +595,7 @@ KINDS = ["imds", "approvals", "sinks"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:9465", "10.0.0.4"])
-async def test_readiness_names_nothing_to_a_foreign_host(
+async def test_readiness_gives_only_kinds_to_a_foreign_host(
     host: str, bridge: Bridge
 ) -> None:
     break_everything(bridge)
@@ -604,7 +604,7 @@ async def test_readiness_names_nothing_to_a_foreign_host(
         assert (response.status, await response.json()) == (503, KINDS)
 
 
-async def test_readiness_names_everything_on_this_machine(bridge: Bridge) -> None:
+async def test_readiness_gives_details_on_this_machine(bridge: Bridge) -> None:
     break_everything(bridge)
 
     told = await bridge.json("/readyz")
@@ -629,7 +629,7 @@ async def test_readiness_names_nothing_without_the_token(
     assert (status, json.loads(text)) == (503, KINDS)
 
 
-async def test_readiness_names_everything_with_the_token(guarded: Bridge) -> None:
+async def test_readiness_gives_details_with_the_token(guarded: Bridge) -> None:
     break_everything(guarded)
     headers = {"Host": "vm.example", "Authorization": f"Bearer {TOKEN}"}
 
@@ -637,12 +637,12 @@ async def test_readiness_names_everything_with_the_token(guarded: Bridge) -> Non
         assert "web-7" in await response.text()
 
 
-async def test_start_has_a_word_of_its_own(newborn: Client) -> None:
+async def test_starting_is_a_kind_of_its_own(newborn: Client) -> None:
     async with newborn.get("/readyz", headers={"Host": "evil.example"}) as response:
         assert await response.json() == ["starting"]
 
 
-async def test_full_disk_has_a_word_of_its_own(bridge: Bridge) -> None:
+async def test_full_disk_is_a_kind_of_its_own(bridge: Bridge) -> None:
     await fill_disk(bridge.outbox)
     headers = {"Host": "evil.example"}
 
@@ -650,7 +650,7 @@ async def test_full_disk_has_a_word_of_its_own(bridge: Bridge) -> None:
         assert await response.json() == ["state"]
 
 
-def test_what_has_no_known_kind_is_called_other() -> None:
+def test_unknown_kind_is_called_other() -> None:
     told = [
         "contoso: x",
         "imds web-7: x",
@@ -697,8 +697,8 @@ async def test_anything_else_is_kept_from_who_has_no_token(
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_token_opens_the_rest(scheme: str, guarded: Bridge) -> None:
-    """The scheme is compared without case (RFC 9110, section 11.1)."""
+async def test_token_gives_access_to_all_paths(scheme: str, guarded: Bridge) -> None:
+    """The scheme is compared case-insensitively (RFC 9110, section 11.1)."""
     for path in ("/status", "/metrics"):
         assert (await guarded.get(path, f"{scheme} {TOKEN}"))[0] == 200
 
@@ -723,13 +723,13 @@ async def test_refusal_asks_for_a_bearer_token(guarded: Bridge) -> None:
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-async def test_token_that_can_no_longer_be_read_opens_nothing(
+async def test_unreadable_token_gives_no_access(
     bridge: Bridge,
     aiohttp_client: Serve,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """While a secret is being rotated its file may be gone."""
+    """While a secret is rotated, its file may be missing for a moment."""
     config = HttpConfig(token=Secret(f"file:{tmp_path / 'token'}", {}))
     bridge.client = await aiohttp_client(
         health.application(config, bridge.status_source)
@@ -793,10 +793,10 @@ async def test_address_that_cannot_be_listened_on_is_one_clear_error(
 
         with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
             async with health_port.serve(HttpConfig(listen=taken), status_source):
-                pytest.fail("it is open")  # pragma: no cover - must not come here
+                pytest.fail("it is open")  # pragma: no cover - must not be reached
 
 
-async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
+async def test_error_inside_the_context_is_not_an_error_of_the_port(
     status_source: StatusSource,
 ) -> None:
     with pytest.raises(FileNotFoundError):
@@ -804,18 +804,18 @@ async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
             raise FileNotFoundError("state.db")
 
 
-# -- the first who asks ------------------------------------------------------------
+# -- the first connection ----------------------------------------------------------
 
 
 @pytest.fixture
 async def opened(status_source: StatusSource, port: int) -> AsyncIterator[int]:
-    """Open the health port, which nobody has asked yet."""
+    """Open a health port that has had no connection yet."""
     async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         yield port
 
 
 async def call(port: int, say: bytes) -> bytes:
-    """Say something on a connection of its own, and return what is answered."""
+    """Send bytes on a new connection, and return the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(say)
@@ -828,13 +828,13 @@ async def call(port: int, say: bytes) -> bytes:
 ASKED = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-async def test_all_who_ask_while_the_server_is_loaded_are_answered(opened: int) -> None:
+async def test_all_connections_during_loading_are_answered(opened: int) -> None:
     answers = await asyncio.gather(*(call(opened, ASKED) for _ in range(20)))
 
     assert all(one.startswith(b"HTTP/1.1 200 ") for one in answers)
 
 
-async def test_who_hangs_up_while_the_server_is_loaded_disturbs_nobody(
+async def test_connection_closed_during_loading_is_harmless(
     opened: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -845,10 +845,10 @@ async def test_who_hangs_up_while_the_server_is_loaded_disturbs_nobody(
     assert caplog.messages == []
 
 
-async def test_silent_callers_of_a_new_port_are_bounded_as_those_of_any(
+async def test_limit_of_connections_includes_early_ones(
     opened: int,
 ) -> None:
-    """Those that came before the server was loaded count as well."""
+    """Connections from before the server was loaded count, too."""
     with contextlib.ExitStack() as stack:
         for _ in range(60):
             stack.enter_context(socket.create_connection(("127.0.0.1", opened)))
@@ -860,17 +860,17 @@ async def test_silent_callers_of_a_new_port_are_bounded_as_those_of_any(
 
 
 def held_on(port: int) -> int:
-    """Return how many connections stand that were accepted on a port."""
+    """Return how many accepted connections of a port are open."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     rows = (line.split() for line in lines)
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_port_closes_on_who_has_connected_and_is_not_answered_yet(
+async def test_closing_the_port_closes_unanswered_connections(
     turns: int, status_source: StatusSource, port: int
 ) -> None:
-    """Whether it was accepted, waits for the server, or was given to it."""
+    """The connection may be accepted, waiting for the server, or passed to it."""
     async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         waiting = socket.create_connection(("127.0.0.1", port))
         for _ in range(turns):

@@ -1,4 +1,4 @@
-"""How a sink stands, in the JSON of the status."""
+"""The state of a sink in the JSON of the status."""
 
 import pytest
 
@@ -9,14 +9,14 @@ from bridge.outbox.records import Tally
 @pytest.mark.parametrize(
     ("state", "pending", "shown"),
     [
-        ("retrying", 0, "ok"),  # what failed was given up, or was a heartbeat
+        ("retrying", 0, "ok"),  # the failed delivery was given up, or was a heartbeat
         ("retrying", 1, "retrying"),
         ("parked", 0, "parked"),
         ("ok", 0, "ok"),
         ("not answering", 0, "not answering"),
     ],
 )
-def test_sink_is_retrying_only_what_there_is(
+def test_sink_without_pending_deliveries_is_not_retrying(
     state: str, pending: int, shown: str
 ) -> None:
     found = sink_of("siem", state, Tally(pending=pending), now=0)
@@ -28,5 +28,5 @@ def test_sink_with_a_dead_letter_alone_retries_nothing() -> None:
     assert sink_of("siem", "retrying", Tally(dead=1), now=0)["state"] == "ok"
 
 
-def test_sink_that_nothing_is_known_of_has_nothing_to_retry() -> None:
+def test_sink_without_a_tally_is_not_retrying() -> None:
     assert sink_of("siem", "retrying", None, now=0)["state"] == "ok"

@@ -1,4 +1,4 @@
-"""The page as text: whole without scripts, and nobody's words are markup in it."""
+"""The HTML of the page: complete without scripts, with all foreign text escaped."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\"'&lt;"
 
 
 class Reader(HTMLParser):
-    """Collects the elements, the attributes and the text of a page."""
+    """Collects the elements, attributes and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -39,14 +39,14 @@ def read(status: dict[str, object], *, refreshes: bool = False) -> Reader:
     return Reader(page(status, START, refreshes=refreshes))
 
 
-def test_page_is_whole_without_any_script() -> None:
+def test_page_is_complete_without_scripts() -> None:
     words = read(status_of(imds_event())).words
 
     for word in ("1 scheduled event on WestNO_0", "in 15 min 00 s", "Freeze", "Ready."):
         assert word in words
 
 
-def test_strangers_words_are_no_markup() -> None:
+def test_foreign_text_is_no_markup() -> None:
     plain, hostile = (
         read(status_of(imds_event(Description=text, EventType=text, Resources=[text])))
         for text in ("harmless", HOSTILE)
@@ -58,7 +58,7 @@ def test_strangers_words_are_no_markup() -> None:
 
 @settings(max_examples=50)
 @given(anything())
-def test_page_is_built_of_our_own_elements_alone(status: dict[str, Any]) -> None:
+def test_page_has_only_expected_elements(status: dict[str, Any]) -> None:
     found = read(status)
 
     assert set(found.tags) <= OURS
@@ -96,7 +96,7 @@ def test_nothing_is_loaded_from_anywhere() -> None:
     assert not re.search(r"https?:|\bsrc=|@import|url\(", text)
 
 
-def test_page_reloads_itself_only_for_who_wants_it() -> None:
+def test_page_reloads_itself_only_on_request() -> None:
     assert not any(value == "refresh" for _, value in read(status_of()).attributes)
     assert ("http-equiv", "refresh") in read(status_of(), refreshes=True).attributes
 

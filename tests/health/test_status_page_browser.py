@@ -1,4 +1,4 @@
-"""The page in a real browser: with scripts, without, and with its policy in force."""
+"""The page in a real browser, with and without scripts, under its own policy."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ PROBE = "<script>document.title = 'taken'</script></body>"
 
 
 class Show(Protocol):
-    """Serves a page with its headers and one more policy, and says where."""
+    """Serves a page with its headers and one more policy; returns the URL."""
 
     async def __call__(self, text: str, policy: str = "") -> str: ...
 
@@ -58,7 +58,7 @@ def text_of(*events: object) -> str:
 async def test_countdown_ticks_by_the_bridges_clock(
     browser: Browser, shown: Show
 ) -> None:
-    """Whatever the browser's own clock says: here it is months off."""
+    """The browser's own clock does not matter: here it is wrong by months."""
     url = await shown(text_of(imds_event()))
     later = replace(browser, flags=("--virtual-time-budget=61500",))
 
@@ -70,7 +70,7 @@ async def test_countdown_ticks_by_the_bridges_clock(
 
 
 async def test_page_is_right_without_scripts(browser: Browser, shown: Show) -> None:
-    """The policy of a sandbox switches them off, as a visitor's setting would."""
+    """A sandbox policy disables scripts, as a setting of the user would."""
     later = replace(browser, flags=("--virtual-time-budget=61500",))
 
     dom = await later.dom(await shown(text_of(imds_event()), "sandbox"))
@@ -78,8 +78,8 @@ async def test_page_is_right_without_scripts(browser: Browser, shown: Show) -> N
     assert ">in 15 min 00 s</time>" in dom
 
 
-async def test_nobody_elses_script_runs(browser: Browser, shown: Show) -> None:
-    """Neither what a stranger wrote, nor what had got onto the page all the same."""
+async def test_no_foreign_script_runs(browser: Browser, shown: Show) -> None:
+    """Neither a script in foreign text, nor one that was injected into the page."""
     text = text_of(imds_event(Description=HOSTILE, EventType=HOSTILE))
     url = await shown(text.replace("</body>", PROBE))
 
@@ -110,7 +110,7 @@ document.title = `${innerWidth} wide, ${least} apart`;
 async def test_on_a_phone_no_value_touches_its_label(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """Without the policy, so that the page can be measured from within."""
+    """Served without the policy, so that a script can measure the page."""
     outcome = {
         "outcome": "denied",
         "eventId": EVENT_ID,
@@ -126,7 +126,7 @@ async def test_on_a_phone_no_value_touches_its_label(
     dom = await phone.dom((tmp_path / "page.html").as_uri())
 
     assert (found := re.search(r"<title>(\d+) wide, ([\d.-]+) apart</title>", dom))
-    assert int(found[1]) < 832  # where the tables are laid out as lists
+    assert int(found[1]) < 832  # at this width, tables are laid out as lists
     assert float(found[2]) >= 8
 
 

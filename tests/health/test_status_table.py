@@ -1,4 +1,4 @@
-"""The status at a shell: aligned where it fits, one value a line where it does not."""
+"""The status at a shell: aligned if it fits, otherwise with one value per line."""
 
 from bridge.health.status import nothing_known
 from bridge.health.status_cells import Mood
@@ -32,21 +32,21 @@ def test_columns_are_aligned() -> None:
     ]
 
 
-def test_what_comes_first_is_what_matters() -> None:
+def test_title_and_notices_come_first() -> None:
     text = shown(status_of())
 
     assert text.startswith("No scheduled events on WestNO_0\nReady.\n\nEvents (0): ")
     assert "IMDS           ok\n" in text
 
 
-def test_what_is_still_to_come_has_its_time() -> None:
+def test_future_moment_is_shown_with_its_time() -> None:
     text = shown(status_of(imds_event()))
 
     assert "in 15 min 00 s (12:15:00Z)" in text
     assert "Last document  2 s ago\n" in text
 
 
-def test_another_day_is_named() -> None:
+def test_moment_on_another_day_is_shown_with_its_date() -> None:
     event = imds_event(NotBefore="2026-03-04T12:00:00Z")
 
     assert "in 2 d 0 h (2026-03-04 12:00:00Z)" in shown(status_of(event))
@@ -73,7 +73,7 @@ def test_colours_do_not_move_columns() -> None:
     assert "  operations  <bad>parked</>  12       <bad>1</>\n" in text
 
 
-def test_nothing_known_is_told_as_that() -> None:
+def test_empty_status_is_shown_as_empty() -> None:
     text = shown(nothing_known(state="not answering"))
 
     assert text.startswith("No scheduled events\nNo forwarder answers.")

@@ -1,4 +1,4 @@
-"""What a person sees of the status, and that nobody's words get in its way."""
+"""The overview of the status for people; foreign text cannot disturb it."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.strategies import JSON_VALUES, odd_events
 
 
 def status_of(*events: object, **parts: object) -> dict[str, object]:
-    """Return the status of a bridge in order that has seen ``events``."""
+    """Return the status of a healthy bridge that has seen ``events``."""
     return {
         "vm": {"vmName": "WestNO_0", "version": "1.2.3"},
         "document": {"incarnation": 2, "events": list(events)},
@@ -61,7 +61,7 @@ def test_title_says_how_many_events_there_are(count: int, title: str) -> None:
     assert overview(status_of(*[imds_event()] * count), START).title == title
 
 
-def test_event_is_shown_with_what_is_left_of_its_notice() -> None:
+def test_event_is_shown_with_a_countdown() -> None:
     (row,) = rows(status_of(imds_event()), "Events (1)")
 
     assert texts(row) == {
@@ -85,7 +85,7 @@ def test_started_event_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(("given", "shown"), [("", "not said"), ("soon", "soon")])
-def test_not_before_that_is_no_time_is_shown_as_it_is(given: str, shown: str) -> None:
+def test_invalid_not_before_is_shown_unchanged(given: str, shown: str) -> None:
     (row,) = rows(status_of(imds_event(NotBefore=given)), "Events")
 
     assert row["Not before"] == Cell(shown)
@@ -113,7 +113,7 @@ def test_many_resources_and_events_are_counted() -> None:
         (90000, "1 d 1 h"),
     ],
 )
-def test_span_is_told_in_its_two_largest_units(seconds: int, text: str) -> None:
+def test_span_has_its_two_largest_units(seconds: int, text: str) -> None:
     assert span(seconds) == text
 
 
@@ -125,11 +125,11 @@ def test_countdown_goes_on_past_the_moment(seconds: float, text: str) -> None:
     assert countdown(START + timedelta(seconds=seconds), START) == text
 
 
-def test_bridge_in_order_is_ready() -> None:
+def test_healthy_bridge_is_ready() -> None:
     assert overview(status_of(), START).notices == (Cell("Ready.", "good"),)
 
 
-def test_what_is_missing_comes_before_what_only_wants_a_look() -> None:
+def test_causes_come_before_notes() -> None:
     status = status_of(missing=["imds: x"], notes=["sinks.ops: parked (y)"])
 
     assert overview(status, START).notices == (
@@ -146,7 +146,7 @@ def test_what_is_missing_comes_before_what_only_wants_a_look() -> None:
         ("unknown", "http.listen is off"),
     ],
 )
-def test_bridge_that_says_nothing_is_not_called_ready(state: str, words: str) -> None:
+def test_bridge_without_an_answer_is_not_called_ready(state: str, words: str) -> None:
     (notice,) = overview(nothing_known(state=state), START).notices
 
     assert words in notice.text
@@ -167,7 +167,7 @@ WELL = {"name": "bus", "state": "ok", "pending": 0, "dead": 0, "lastError": None
         ),
     ],
 )
-def test_nothing_is_green_beside_a_sink_that_does_not_get_what_it_should(
+def test_page_is_not_green_if_a_sink_has_undelivered_events(
     sink: dict[str, object], text: str
 ) -> None:
     status = status_of(sinks=[WELL, {**WELL, **sink}])
@@ -181,7 +181,7 @@ def test_nothing_is_green_beside_a_sink_that_does_not_get_what_it_should(
     assert second["State"].mood == "warning"
 
 
-def test_parked_sink_is_no_reason_to_be_green() -> None:
+def test_parked_sink_is_not_green() -> None:
     status = status_of(notes=["sinks.ops: parked (y)"])
 
     first, second = overview(status, START).notices
@@ -189,7 +189,7 @@ def test_parked_sink_is_no_reason_to_be_green() -> None:
     assert (first.mood, second.text) == ("warning", "sinks.ops: parked (y)")
 
 
-def test_sink_that_waits_for_a_moment_is_well() -> None:
+def test_sink_with_a_short_wait_is_good() -> None:
     status = status_of(sinks=[{**WELL, "pending": 3, "oldestSeconds": 119}])
 
     assert overview(status, START).notices == (Cell("Ready.", "good"),)
@@ -202,7 +202,7 @@ def test_sink_with_an_error_is_not_green() -> None:
     assert rows(status, "Deliveries")[0]["State"] == Cell("ok", "warning")
 
 
-def test_dead_letters_are_told_without_a_forwarder_too() -> None:
+def test_dead_letters_are_shown_without_a_forwarder() -> None:
     status = nothing_known(state="not answering") | {"sinks": [{**WELL, "dead": 1}]}
 
     first, second = overview(status, START).notices
@@ -238,7 +238,7 @@ def test_sinks_are_shown_as_they_stand() -> None:
     assert texts(second)["Last error"] == "answered 403"
 
 
-def test_replies_are_shown_once_there_is_something_to_say_of_them() -> None:
+def test_replies_are_shown_if_there_are_any() -> None:
     replies = {"pending": 1, "dead": 0, "lastError": "no such queue"}
 
     (row,) = rows(status_of(replies=replies), "Deliveries")
@@ -263,11 +263,11 @@ def test_receivers_are_shown(receiver: dict[str, object], state: Cell) -> None:
     assert (row["Entity"].text, row["State"]) == ("vm-approvals", state)
 
 
-def test_receivers_are_known_to_a_forwarder_that_runs_only() -> None:
+def test_only_a_running_forwarder_knows_the_receivers() -> None:
     status = status_of()
     del status["receivers"]
 
-    assert "forwarder that runs" in table(status, "Approvals come from").empty
+    assert "running forwarder" in table(status, "Approvals come from").empty
 
 
 def test_approval_is_shown_with_who_what_and_why() -> None:
@@ -319,7 +319,7 @@ _INNER = ("name", "pending", "dead", "oldestSeconds", "request", "event", "obser
 
 @settings(max_examples=50)
 @given(anything())
-def test_no_status_is_too_odd_to_be_shown(status: dict[str, object]) -> None:
+def test_any_status_can_be_shown(status: dict[str, object]) -> None:
     seen = overview(status, START)
 
     for found in seen.tables:
@@ -388,11 +388,11 @@ def test_last_commands_are_shown_where_there_were_some() -> None:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["outcome", "seconds"]), JSON_VALUES)))
-def test_odd_commands_are_shown_all_the_same(found: list[object]) -> None:
+def test_unexpected_commands_are_shown(found: list[object]) -> None:
     overview(status_of(commands=found), START)
 
 
-def test_vm_that_nobody_answers_for_is_shown_as_out() -> None:
+def test_vm_without_an_answer_is_shown_as_out() -> None:
     out = {"traffic": "out", "reason": "no answer"}
 
     facts = dict(overview(status_of(traffic=out), START).facts)

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
-from bridge.hub.bridges import Liveness, liveness, of_word
+from bridge.hub.bridges import Liveness, liveness, of_report
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import BridgesSource
 from bridge.hub.sources import SourceReader
@@ -116,11 +116,11 @@ def test_clock_of_the_hub_makes_no_bridge_silent(ahead: float) -> None:
         beat = told(life("heartbeat", intervalSeconds=60), 60.0 * minute)
         one._note_lag([beat], clock.now())
         one._connected()
-        assert beat.word is not None
+        assert beat.report is not None
         for _ in range(6):
             clock.pass_by(10)
             found = liveness(
-                of_word(beat.word),
+                of_report(beat.report),
                 clock.now(),
                 listening=one.listening(),
                 forget_after=7 * 86400,

@@ -7,12 +7,12 @@ import orjson
 import pytest
 
 from bridge.hub.access import (
-    Asked,
     Person,
     Refusal,
+    RequestInfo,
+    identify,
     is_trusted,
     origin_fault,
-    who_asks,
 )
 from bridge.hub.access_config import AccessConfig
 
@@ -35,7 +35,7 @@ def ask(
     peer: str = PROXY,
     host: str | None = "hub.example",
 ) -> Person | Refusal:
-    return who_asks(config, Asked(peer=peer, host=host, headers=headers))
+    return identify(config, RequestInfo(peer=peer, host=host, headers=headers))
 
 
 def principal(*claims: tuple[str, str]) -> tuple[str, str]:

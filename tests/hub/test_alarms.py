@@ -18,8 +18,9 @@ from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Address
 from bridge.hub import hub
-from bridge.hub.alarm_sinks import Handing, context_of, open_alarms, route_of
-from bridge.hub.alarms import Surroundings, events_of
+from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of
+from bridge.hub.alarms import AlarmContext, events_of
+from bridge.hub.fleet_monitor import FleetMonitor
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store import alarms
@@ -29,7 +30,6 @@ from bridge.hub.store.records import Entry
 from bridge.hub.store.records import alarm as add_alarm
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
-from bridge.hub.watchman import Watchman
 from bridge.outbox.store import Outbox
 from bridge.sinks.email.words import describe as describe_mail
 from bridge.sinks.slack.text import describe
@@ -48,14 +48,14 @@ HUB = "https://hub.example"
 
 
 class Fleet:
-    """A fleet that a watchman looks at, by a clock of the test."""
+    """A fleet with its monitor, and a clock of the test."""
 
     def __init__(self, store: Store, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
         self.listening: Any = at(-60)
         self.missing_after: float | None = 60.0
         metrics = HubMetrics(("b",), "1")
-        self.watchman = Watchman(store, clock, metrics, self.situation)
+        self.fleet_monitor = FleetMonitor(store, clock, metrics, self.situation)
 
     def situation(self) -> Situation:
         return Situation(
@@ -67,10 +67,10 @@ class Fleet:
     async def look(self, seconds: float = 0.0) -> list[AlarmRow]:
         """Look after some time; return what is new, as if it was handed on."""
         self.clock.pass_by(seconds)
-        await self.watchman.step()
+        await self.fleet_monitor.step()
         found = await self.store.read(alarms.waiting)
         ids = [row.id for row in found]
-        await self.store.write(lambda c: alarms.mark_handed(c, ids, at(0)))
+        await self.store.write(lambda c: alarms.mark_published(c, ids, at(0)))
         return found
 
     async def kinds(self, seconds: float = 0.0) -> list[tuple[str, object]]:
@@ -143,7 +143,7 @@ async def test_two_hubs_on_one_store_add_an_alarm_once(
     await fleet.store.keep([beat(0)])
     clock.pass_by(200)
     other = Fleet(fleet.store, clock)
-    await asyncio.gather(fleet.watchman.step(), other.watchman.step())
+    await asyncio.gather(fleet.fleet_monitor.step(), other.fleet_monitor.step())
     assert len(await fleet.store.read(alarms.waiting)) == 1
 
 
@@ -171,7 +171,7 @@ async def test_wave_of_unreported_events_is_read_in_portions(fleet: Fleet) -> No
     assert len(await fleet.look(100)) == 501
 
 
-async def test_watchman_goes_on_while_the_store_is_away(
+async def test_fleet_monitor_goes_on_while_the_store_is_away(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Away:
@@ -179,8 +179,8 @@ async def test_watchman_goes_on_while_the_store_is_away(
             raise HubStoreAwayError("it is away")
 
     stop = asyncio.Event()
-    fleet.watchman.store = Away()  # type: ignore[assignment]  # as little as it needs
-    running = asyncio.create_task(fleet.watchman.run(stop))
+    fleet.fleet_monitor.store = Away()  # type: ignore[assignment]  # as little as it needs
+    running = asyncio.create_task(fleet.fleet_monitor.run(stop))
 
     async def has_told() -> bool:
         await fleet.clock.advance(60)
@@ -216,8 +216,8 @@ def bridge(number: int, state: str = "silent") -> dict[str, object]:
 
 def spoken(given: list[AlarmRow], silent: int = 0) -> list[CloudEvent]:
     file = HubFile(hub=replace(config(), public_url=HUB))
-    around = Surroundings(context=context_of(file), public_url=HUB, silent=silent)
-    return [one.event for one in events_of(given, around, at(60))]
+    shared = AlarmContext(context=context_of(file), public_url=HUB, silent=silent)
+    return [one.event for one in events_of(given, shared, at(60))]
 
 
 def test_many_silent_bridges_are_one_event_with_fifty_names() -> None:
@@ -269,8 +269,8 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
 @pytest.mark.parametrize("url", [HUB, ""])
 def test_every_alarm_is_what_the_schema_says(given: list[AlarmRow], url: str) -> None:
     context = context_of(HubFile(hub=replace(config(), public_url=url)))
-    around = Surroundings(context=context, public_url=url, silent=1)
-    (found,) = events_of(given, around, at(60))
+    shared = AlarmContext(context=context, public_url=url, silent=1)
+    (found,) = events_of(given, shared, at(60))
 
     assert faults("event", sent(found)) == []
 
@@ -348,7 +348,7 @@ async def test_alarm_reaches_a_sink_and_is_not_handed_on_again(
 ) -> None:
     await fleet.store.keep([beat(0)])
     fleet.clock.pass_by(200)
-    await fleet.watchman.step()
+    await fleet.fleet_monitor.step()
     async with receiving(when={"lifecycle": False}) as (receiver, sink):
         file, stop = file_with(tmp_path, sink), asyncio.Event()
         opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
@@ -426,24 +426,24 @@ async def add_one(file: HubFile) -> None:
 
 
 @pytest.fixture
-async def handing(store: Store, outbox: Outbox, clock: FakeClock) -> Handing:
+async def publisher(store: Store, outbox: Outbox, clock: FakeClock) -> AlarmPublisher:
     file = HubFile(hub=config())
-    return Handing(store, outbox, clock, context_of(file), "")
+    return AlarmPublisher(store, outbox, clock, context_of(file), "")
 
 
 async def test_one_of_two_hubs_hands_on_and_the_other_after_it_died(
-    handing: Handing, fleet: Fleet
+    publisher: AlarmPublisher, fleet: Fleet
 ) -> None:
-    other = replace_holder(handing)
+    other = replace_holder(publisher)
     await fleet.store.keep([beat(0), beat(1)])
-    assert await handing.step() == 0
+    assert await publisher.step() == 0
     fleet.clock.pass_by(200)
-    await handing.step()
-    await fleet.watchman.step()
+    await publisher.step()
+    await fleet.fleet_monitor.step()
     assert await other.step() == 0
-    assert await handing.step() == 2
+    assert await publisher.step() == 2
     await fleet.store.keep([beat(0, 200)])
-    await fleet.watchman.step()
+    await fleet.fleet_monitor.step()
     fleet.clock.pass_by(61)
     assert await other.step() == 1
 
@@ -456,10 +456,12 @@ async def test_hub_that_starts_again_has_its_turn_at_once(
         for _ in range(2):
             opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
             async with opened as workers:
-                (handing,) = (one for one in workers if isinstance(one, Handing))
-                holders.append(handing.holder)
+                (publisher,) = (
+                    one for one in workers if isinstance(one, AlarmPublisher)
+                )
+                holders.append(publisher.holder)
                 await add_failed(fleet)
-                assert await handing.step() == 1
+                assert await publisher.step() == 1
     assert len(set(holders)) == 1
 
 
@@ -471,10 +473,10 @@ async def add_failed(fleet: Fleet) -> None:
 
 
 async def test_clock_that_is_set_back_stops_no_other_hub(
-    handing: Handing, fleet: Fleet
+    publisher: AlarmPublisher, fleet: Fleet
 ) -> None:
-    other = replace_holder(handing)
-    await handing.step()
+    other = replace_holder(publisher)
+    await publisher.step()
     fleet.clock.jump(-3600)
     failed = Entry(time=at(-3600), event_key="E", event_id="E", life=1, what="failed")
     await fleet.store.write(lambda c: add_alarm(c, failed))
@@ -482,33 +484,38 @@ async def test_clock_that_is_set_back_stops_no_other_hub(
     assert await other.step() == 1
 
 
-def replace_holder(handing: Handing) -> Handing:
-    return Handing(
-        handing.store, handing.outbox, handing.clock, handing.context, "", "other"
+def replace_holder(publisher: AlarmPublisher) -> AlarmPublisher:
+    return AlarmPublisher(
+        publisher.store,
+        publisher.outbox,
+        publisher.clock,
+        publisher.context,
+        "",
+        "other",
     )
 
 
 async def test_alarm_of_yesterday_is_not_told_any_more(
-    handing: Handing, fleet: Fleet
+    publisher: AlarmPublisher, fleet: Fleet
 ) -> None:
     await fleet.store.keep([beat(0)])
     fleet.clock.pass_by(200)
-    await fleet.watchman.step()
+    await fleet.fleet_monitor.step()
     fleet.clock.pass_by(25 * 3600)
-    assert await handing.step() == 0
+    assert await publisher.step() == 0
     assert await fleet.store.read(alarms.waiting) == []
 
 
 async def test_handing_goes_on_while_the_store_is_away(
-    handing: Handing, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    publisher: AlarmPublisher, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Away:
         async def write(self, _work: object) -> None:
             raise HubStoreAwayError("it is away")
 
     stop = asyncio.Event()
-    handing.store = Away()  # type: ignore[assignment]  # as little as it needs
-    running = asyncio.create_task(handing.run(stop))
+    publisher.store = Away()  # type: ignore[assignment]  # as little as it needs
+    running = asyncio.create_task(publisher.run(stop))
 
     async def has_told() -> bool:
         await clock.advance(5)

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.values import Secret
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.api import Api
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
@@ -29,20 +29,20 @@ BEAT = life("heartbeat", intervalSeconds=60, pending=2, dead=True)
 
 
 def told(body: bytes, heard: float = 0.0) -> Incoming:
-    found = bridge_words.read(body, heard=at(heard), source="b", reply_to="q")
+    found = bridge_messages.read(body, heard=at(heard), source="b", reply_to="q")
     return Incoming(
         origin="b",
         body=body,
         heard=at(heard),
         reply_to="q",
         fact=found.fact,
-        word=found.word,
+        report=found.report,
     )
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
     return Incoming(
-        origin="azure", body=body, heard=at(heard), fact=azure_words.read(body)
+        origin="azure", body=body, heard=at(heard), fact=azure_messages.read(body)
     )
 
 

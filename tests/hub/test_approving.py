@@ -58,7 +58,7 @@ async def test_decision_of_one_is_committed_with_its_message(desk: Desk) -> None
 
     assert (status, body["state"], body["missing"]) == (200, "decided", 0)
     await desk.dispatcher.step()
-    (sent,) = desk.hand.taken
+    (sent,) = desk.transport.taken
     asked = parse(sent.message, {}, prefix="sebridge")
     assert sent.id == body["id"] == orjson.loads(sent.message)["id"]
     assert asked.event_ids == (EVENT_ID,)
@@ -198,7 +198,7 @@ async def test_address_that_a_bridge_offers_is_taken(opened: Opened) -> None:
     )
     assert (await desk.post())[0] == 200
     await desk.dispatcher.step()
-    (sent,) = desk.hand.taken
+    (sent,) = desk.transport.taken
     assert sent.address is not None
     assert (sent.address.entity, sent.address.session) == ("vm-approvals", "g")
 
@@ -217,7 +217,7 @@ async def test_event_of_which_names_were_left_out_is_not_decided(
 async def test_event_of_very_many_machines_can_be_decided(opened: Opened) -> None:
     desk = await opened(config())
     await desk.scheduled(Resources=[f"web-{n}" for n in range(1500)])
-    assert "all 1500 machines" in await desk.get(f"/events/{EVENT_ID}")
+    assert "all its 1500 machines" in await desk.get(f"/events/{EVENT_ID}")
     assert (await desk.post())[0] == 200
 
 
@@ -249,7 +249,7 @@ async def test_refusal_of_one_ends_all_votes(two: Desk) -> None:
     assert (await two.post("cat"))[0] == 202
     assert (await two.post("ann"))[0] == 200
     await two.dispatcher.step()
-    assert len(two.hand.taken) == 1
+    assert len(two.transport.taken) == 1
 
 
 async def test_refusal_takes_back_what_was_not_sent(desk: Desk) -> None:
@@ -258,7 +258,7 @@ async def test_refusal_takes_back_what_was_not_sent(desk: Desk) -> None:
 
     await desk.dispatcher.step()
 
-    assert desk.hand.taken == []
+    assert desk.transport.taken == []
     rows = (await desk.get("/api/v1/decisions"))["decisions"]
     states = {one["id"]: one["state"] for one in rows}
     assert states[decided["id"]] == "void"
@@ -304,9 +304,9 @@ async def test_application_has_no_vote_among_several(opened: Opened) -> None:
     await desk.scheduled()
     # whether somebody is one is found out by ``access``; here it is what follows of it
     from bridge.hub.access import Person  # noqa: PLC0415
-    from bridge.hub.store.deciding import Ask, answer_to  # noqa: PLC0415
+    from bridge.hub.store.deciding import VoteRequest, handle_vote  # noqa: PLC0415
 
-    ask = Ask(
+    ask = VoteRequest(
         key=EVENT_ID,
         action="approve",
         via="bridge",
@@ -316,7 +316,7 @@ async def test_application_has_no_vote_among_several(opened: Opened) -> None:
         id="d",
     )
     found = await desk.store.write(
-        lambda c: answer_to(c, ask, desk.config, desk.situation())
+        lambda c: handle_vote(c, ask, desk.config, desk.situation())
     )
     assert (found.status, "application" in found.words) == (403, True)
 
@@ -405,7 +405,8 @@ async def test_decisions_are_listed_page_by_page_and_as_a_table(desk: Desk) -> N
     assert len(rows) == 3
     assert rows[0]["reason"] == "'=cmd|'2 @x"
     assert (
-        "none of this list" in (await desk.get("/api/v1/decisions?cursor=x"))["error"]
+        "not a cursor of this list"
+        in (await desk.get("/api/v1/decisions?cursor=x"))["error"]
     )
 
 

@@ -1,4 +1,4 @@
-"""The second hand: when it is offered, what it asks, and what answers mean."""
+"""Approving through ARM: when it is offered, what is sent, and what answers mean."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -8,12 +8,12 @@ import msgspec
 import orjson
 import pytest
 
-from bridge.hub.arm import ArmHand, open_arm, result_of
+from bridge.hub.arm import ArmTransport, open_arm, result_of
 from bridge.hub.arm_config import ArmConfig
 from bridge.hub.arm_rules import path_of
 from bridge.hub.attempts import Claimed, Result
 from bridge.hub.config import HubConfig
-from bridge.hub.store.standing import standing_of
+from bridge.hub.store.current_event import current_event
 from bridge.hub.store.store import Store
 from bridge.net.http_client import Answer, open_session
 from bridge.simulator.azure.arm import Arm
@@ -74,7 +74,7 @@ async def test_event_that_no_bridge_answers_for_goes_to_arm(desk: Desk) -> None:
     await desk.dispatcher.step()
     (sent,) = desk.arm.taken
     assert orjson.loads(sent.message)["path"] == PATH
-    assert desk.hand.taken == []
+    assert desk.transport.taken == []
 
 
 async def test_arm_is_off_unless_it_is_configured(desk: Desk) -> None:
@@ -171,13 +171,13 @@ async def test_azure_must_have_shown_it_a_short_time_ago(desk: Desk) -> None:
 async def test_azure_must_show_what_bridges_do(desk: Desk) -> None:
     longer = azure("Scheduled", event(DurationInSeconds=90), seconds=9)
     await desk.store.keep([grid(longer, 595)])
-    assert "otherwise than bridges" in str(await objection(desk))
+    assert "describe the event differently" in str(await objection(desk))
 
 
 async def test_event_that_azure_did_not_tell_has_no_path(store: Store) -> None:
     async with Desk(store, config(arm=ARM_CONFIG)).open() as desk:
         await desk.store.keep([told(step("scheduled"), reply_to=None)])
-        assert "Azure has not told" in str(await objection(desk))
+        assert "Azure has not published" in str(await objection(desk))
 
 
 async def test_rules_are_judged_again_before_it_goes(desk: Desk) -> None:
@@ -215,7 +215,7 @@ async def test_resource_that_is_none_becomes_no_path(desk: Desk, resource: str) 
     body = orjson.loads(azure("Scheduled", seconds=20))
     body["data"]["resourceInfo"]["id"] = resource
     await desk.store.keep([grid(orjson.dumps(body), 599)])
-    assert "no id" in str(await objection(desk))
+    assert "no resource id" in str(await objection(desk))
 
 
 async def test_resource_may_be_the_machine_itself(desk: Desk) -> None:
@@ -223,16 +223,16 @@ async def test_resource_may_be_the_machine_itself(desk: Desk) -> None:
     machine = PATH.partition("/providers/Microsoft.Maintenance")[0]
     body["data"]["resourceInfo"]["id"] = machine
     await desk.store.keep([grid(orjson.dumps(body), 599)])
-    found = await desk.store.read(lambda c: standing_of(c, EVENT_ID))
+    found = await desk.store.read(lambda c: current_event(c, EVENT_ID))
     assert found is not None
     assert path_of(found) == PATH
 
 
 class Local:
-    """A local ARM, and the hand that reaches it."""
+    """A local ARM, and the transport to it."""
 
-    def __init__(self, arm: Arm, imds: ImdsState, hand: ArmHand) -> None:
-        self.arm, self.imds, self.hand = arm, imds, hand
+    def __init__(self, arm: Arm, imds: ImdsState, transport: ArmTransport) -> None:
+        self.arm, self.imds, self.transport = arm, imds, transport
 
     async def fault(self, **fault: Any) -> None:
         async with open_session(user_agent="t") as http:
@@ -249,8 +249,8 @@ async def local() -> AsyncIterator[Local]:
         server = await stack.enter_async_context(Arm([imds]))
         http = await stack.enter_async_context(open_session(user_agent="t"))
         found = ArmConfig(endpoint=server.url, credential="none")
-        hand = await stack.enter_async_context(open_arm(found, http))
-        yield Local(server, imds, hand)
+        transport = await stack.enter_async_context(open_arm(found, http))
+        yield Local(server, imds, transport)
 
 
 def told_end(result: Result) -> tuple[str, str] | None:
@@ -258,19 +258,22 @@ def told_end(result: Result) -> tuple[str, str] | None:
 
 
 async def test_acknowledgement_reaches_azure(local: Local) -> None:
-    found = await local.hand.carry(claimed())
+    found = await local.transport.send(claimed())
 
     assert told_end(found) == ("done", "acknowledged")
     (asked,) = local.arm.requests
     assert asked.path == f"{PATH}?api-version=2025-11-01"
     assert (asked.body, asked.authorization) == (b"", "")
     assert [one.event_ids for one in local.imds.approvals] == [(EVENT_ID,)]
-    assert told_end(await local.hand.carry(claimed())) == ("done", "already-started")
+    assert told_end(await local.transport.send(claimed())) == (
+        "done",
+        "already-started",
+    )
 
 
 async def test_event_that_is_gone_is_told(local: Local) -> None:
     local.imds.remove(EVENT_ID)
-    found = await local.hand.carry(claimed())
+    found = await local.transport.send(claimed())
     assert told_end(found) == ("failed", "unknown-event")
 
 
@@ -293,37 +296,37 @@ async def test_status_says_whether_it_is_tried_again(
 ) -> None:
     body = '{"error": {"code": "Nope", "message": "because\\u0000"}}'
     await local.fault(status=status, body=body)
-    found = await local.hand.carry(claimed(attempt=attempt))
+    found = await local.transport.send(claimed(attempt=attempt))
     assert told_end(found) == end
-    words = found.words or (found.end.reason if found.end else "")
+    words = found.fault or (found.end.reason if found.end else "")
     assert words.startswith(f"HTTP {status} Nope because")
     assert "\0" not in words
 
 
 async def test_wish_to_wait_is_heard(local: Local) -> None:
     await local.fault(status=429, retryAfter=33)
-    assert (await local.hand.carry(claimed())).again == 33
+    assert (await local.transport.send(claimed())).retry_after == 33
 
 
 async def test_answer_that_is_garbage_or_none_is_asked_again(local: Local) -> None:
     await local.fault(status=502, body="<html>")
-    found = await local.hand.carry(claimed())
-    assert (found.end, found.words) == (None, "HTTP 502")
+    found = await local.transport.send(claimed())
+    assert (found.end, found.fault) == (None, "HTTP 502")
     await local.fault(reset=True)
-    found = await local.hand.carry(claimed())
+    found = await local.transport.send(claimed())
     assert found.end is None
-    assert found.words
+    assert found.fault
 
 
 async def test_arm_that_nobody_reaches_is_tried_again() -> None:
     closed = ArmConfig(endpoint=f"http://127.0.0.1:{free_port()}", credential="none")
     async with (
         open_session(user_agent="t") as http,
-        open_arm(closed, http) as hand,
+        open_arm(closed, http) as transport,
     ):
-        found = await hand.carry(claimed(attempt=3))
-    assert (found.end, found.again) == (None, 8.0)
-    assert EVENT_ID not in found.words
+        found = await transport.send(claimed(attempt=3))
+    assert (found.end, found.retry_after) == (None, 8.0)
+    assert EVENT_ID not in found.fault
 
 
 @pytest.mark.parametrize("head", ["response", "error"])
@@ -369,15 +372,19 @@ class Identity:
 
 
 async def test_token_of_the_identity_is_sent(local: Local) -> None:
-    hand = ArmHand(local.hand.config, local.hand.session, Identity())  # type: ignore[arg-type]  # one method is used
-    await hand.carry(claimed())
+    transport = ArmTransport(
+        local.transport.config,
+        local.transport.session,
+        Identity(),  # type: ignore[arg-type]  # one method is used
+    )
+    await transport.send(claimed())
     assert local.arm.requests[0].authorization == "Bearer t0k3n"
-    assert "t0k3n" not in repr(hand)
+    assert "t0k3n" not in repr(transport)
 
 
 async def test_identity_without_a_token_is_asked_again(local: Local) -> None:
     identity = Identity(fails=True)
-    hand = ArmHand(local.hand.config, local.hand.session, identity)  # type: ignore[arg-type]  # as above
-    found = await hand.carry(claimed())
-    assert (found.end, "secret" in found.words) == (None, False)
+    transport = ArmTransport(local.transport.config, local.transport.session, identity)  # type: ignore[arg-type]  # as above
+    found = await transport.send(claimed())
+    assert (found.end, "secret" in found.fault) == (None, False)
     assert local.arm.requests == []

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.hub.bridge_words import read
+from bridge.hub.bridge_messages import read
 from bridge.hub.bridges import (
     BridgeState,
     Liveness,
     is_unreported,
     liveness,
-    of_word,
+    of_report,
 )
 from bridge.hub.fold import Machine
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, life, step, vm
@@ -25,9 +25,9 @@ WEEK = 7 * 86400.0
 def known(*bodies: bytes, heard: float | None = None) -> BridgeState:
     """Return what is known of a bridge; it is heard 10 s apart."""
     states = [
-        of_word(word)
+        of_report(report)
         for number, body in enumerate(bodies)
-        if (word := read(body, heard=at(heard or 10 * number), source="b").word)
+        if (report := read(body, heard=at(heard or 10 * number), source="b").report)
     ]
     return reduce(BridgeState.joined, states)
 
@@ -44,7 +44,7 @@ def test_bridge_is_who_it_says_it_is() -> None:
     state = known(life("started", intervalSeconds=60, approvals=OFFER), BEAT)
 
     assert state.vm_id == vm().vm_id
-    assert state.teller.name == "web-0"
+    assert state.reporter.name == "web-0"
     assert state.machine == Machine(
         subscription=SUBSCRIPTION, group=GROUP, name="web-0"
     )
@@ -108,7 +108,7 @@ def test_rules_are_known_until_a_heartbeat_tells_of_others() -> None:
 def test_message_that_names_no_vm_is_of_no_bridge() -> None:
     body = life("heartbeat").replace(b'"vmId":"0', b'"nobody":"0')
 
-    assert read(body, heard=at(0), source="b").word is None
+    assert read(body, heard=at(0), source="b").report is None
 
 
 WORDS = st.builds(
@@ -127,9 +127,9 @@ WORDS = st.builds(
 def test_order_and_repetition_make_no_difference(data: st.DataObject) -> None:
     bodies = data.draw(st.lists(WORDS, min_size=1, max_size=8))
     told = [
-        of_word(word)
+        of_report(report)
         for number, body in enumerate(bodies)
-        if (word := read(body, heard=at(number), source="b").word)
+        if (report := read(body, heard=at(number), source="b").report)
     ]
 
     shuffled = data.draw(st.permutations(told * 2))

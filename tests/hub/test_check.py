@@ -53,10 +53,10 @@ async def test_whoever_approves_beside_the_hub_is_named(
             told(approved(None, "m-3", 4), 4),
         ]
     )
-    by = f"approves beside this hub: {EVENT_ID}, told 2026-03-02T12:00:0"
+    by = f"approved {EVENT_ID} without this hub, reported at 2026-03-02T12:00:0"
     assert await findings(hub_config) == [
         ("ok", "the store answers"),
-        ("warn", f"somebody without a name {by}4Z"),
+        ("warn", f"an approver without a name {by}4Z"),
         ("warn", f"slack:bob {by}3Z"),
     ]
 

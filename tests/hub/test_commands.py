@@ -125,8 +125,8 @@ async def test_hub_that_does_not_answer_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (302, "", "does not know who asks"),
-        (401, "", "does not know who asks"),
+        (302, "", "you must sign in"),
+        (401, "", "you must sign in"),
         (200, "<html>", "is no hub"),
         (503, '{"error": "the store is away"}', "the hub says: the store is away"),
         (500, "oops", "HTTP 500"),
@@ -213,7 +213,7 @@ async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
         while not (await desk.page())["decisions"]:
             await clock.wait(never, 0.05)
         await desk.dispatcher.step()
-        (sent,) = desk.hand.taken
+        (sent,) = desk.transport.taken
         await desk.store.keep([told(outcome(what, sent.id, seconds=1, reason="so"))])
 
     arguments = ("approve", EVENT_ID, "--hub", desk.url, "--wait", "--json")
@@ -261,9 +261,9 @@ async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:
     [
         ([], "EVENT_ID must be given"),
         (["zzzz"], "is not known to the hub"),
-        (["E-"], "begins several EventIds: E-1, E-2"),
-        ([EVENT_ID, "--session", "s"], "--session is for the bus"),
-        ([EVENT_ID, "--force"], "--force is for the bus"),
+        (["E-"], "is the beginning of several EventIds: E-1, E-2"),
+        ([EVENT_ID, "--session", "s"], "--session cannot be used with --hub"),
+        ([EVENT_ID, "--force"], "--force cannot be used with --hub"),
         ([EVENT_ID, "--resource", "r"], "are not for --hub"),
     ],
 )
@@ -365,8 +365,8 @@ async def test_arm_that_does_not_answer_is_one_sentence() -> None:
     [
         ([EVENT_ID], "needs --hub, --resource or --from-event"),
         (["--resource", RESOURCE], "EVENT_ID or --from-event must be given"),
-        ([EVENT_ID, "--resource", "/x/../y"], "is none"),
-        (["a/b", "--resource", RESOURCE], "is none"),
+        ([EVENT_ID, "--resource", "/x/../y"], "ARM needs the GUID"),
+        (["a/b", "--resource", RESOURCE], "ARM needs the GUID"),
         ([EVENT_ID, "--resource", RESOURCE, "--refuse"], "--refuse needs --hub"),
         ([EVENT_ID, "--resource", RESOURCE], "answer it, or add --yes"),
     ],

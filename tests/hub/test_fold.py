@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import Address, Fact, Kind
 from bridge.hub.fold import Machine, Occurrence, State, fold
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
@@ -19,13 +19,13 @@ LAST = event(NotBefore="Mon, 02 Mar 2026 14:00:00 GMT")
 
 
 def fact(body: bytes, **address: str) -> Fact:
-    found = bridge_words.read(body, heard=at(0), source="bridges", **address).fact
+    found = bridge_messages.read(body, heard=at(0), source="bridges", **address).fact
     assert found is not None
     return found
 
 
 def grid(body: bytes) -> Fact:
-    found = azure_words.read(body)
+    found = azure_messages.read(body)
     assert found is not None
     return found
 
@@ -54,7 +54,7 @@ def test_step_is_what_is_known() -> None:
 
     assert life is not None
     assert (life.status, life.is_open, life.is_whole) == (Kind.SCHEDULED, True, True)
-    assert life.first.teller.name == "web-0"
+    assert life.first.reporter.name == "web-0"
     assert life.machines == (
         Machine(subscription=SUBSCRIPTION, group=GROUP, name="web-0"),
         Machine(subscription=SUBSCRIPTION, group=GROUP, name="web-1"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address
-from bridge.hub.alarm_sinks import Handing, context_of
+from bridge.hub.alarm_sinks import AlarmPublisher, context_of
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.load import HubFile
@@ -267,13 +267,13 @@ async def test_hub_that_dies_while_it_hands_on_tells_the_same_event(
     fleet = Fleet(store, clock)
     await store.keep([beat(0), beat(1)])
     clock.pass_by(200)
-    await fleet.watchman.step()
+    await fleet.fleet_monitor.step()
     context = context_of(HubFile(hub=config()))
-    first = Handing(Dies(), outbox, clock, context, "", "one")  # type: ignore[arg-type]  # as little as it needs
+    first = AlarmPublisher(Dies(), outbox, clock, context, "", "one")  # type: ignore[arg-type]  # as little as it needs
     with pytest.raises(HubStoreAwayError):
         await first.step()
     clock.pass_by(61)
-    await Handing(store, outbox, clock, context, "", "other").step()
+    await AlarmPublisher(store, outbox, clock, context, "", "other").step()
 
     due, _ = await outbox.deliveries.due(
         SINK, now=clock.now().timestamp(), limit=10, but=frozenset()

@@ -16,8 +16,8 @@ from bridge.foundation.origin import install_command
 from bridge.foundation.values import Address, Secret
 from bridge.hub import hub
 from bridge.hub.config import HubConfig
+from bridge.hub.housekeeping import Housekeeping
 from bridge.hub.hub import Parts
-from bridge.hub.keeper import Keeper
 from bridge.hub.load import HubFile
 from bridge.hub.source_config import AzureSource, BridgesSource
 from bridge.hub.store.store import Store
@@ -104,12 +104,12 @@ async def test_situation_is_what_the_sources_say(store: Store, tmp_path: Path) -
 
 
 async def test_long_absence_is_remembered(store: Store, clock: FakeClock) -> None:
-    keeper = Keeper(store, HubConfig(), clock)
+    housekeeping = Housekeeping(store, HubConfig(), clock)
 
     async def comes_back(after: timedelta) -> object:
         clock.pass_by(after.total_seconds())
-        await keeper.begin()
-        return keeper.absent_until
+        await housekeeping.begin()
+        return housekeeping.absent_until
 
     assert await comes_back(timedelta()) is None
     assert await comes_back(timedelta(hours=24)) is None
@@ -117,12 +117,12 @@ async def test_long_absence_is_remembered(store: Store, clock: FakeClock) -> Non
     assert await comes_back(timedelta(hours=1)) == at(49 * 3600)
 
 
-async def test_keeper_goes_on_while_the_store_is_away(
+async def test_housekeeping_goes_on_while_the_store_is_away(
     store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper, stop = Keeper(store, HubConfig(), clock), asyncio.Event()
+    housekeeping, stop = Housekeeping(store, HubConfig(), clock), asyncio.Event()
     await store.write(lambda c: c.exec_driver_sql("DROP TABLE alarms"))
-    running = asyncio.create_task(keeper.run(stop))
+    running = asyncio.create_task(housekeeping.run(stop))
 
     async def has_told() -> bool:
         await clock.advance(30)

@@ -92,7 +92,7 @@ async def test_whole_way_by_keyboard_without_a_reload(desk: Desk, tab: Tab) -> N
     await tab.until("document.body.textContent.includes('decided, not sent yet')")
 
     await desk.dispatcher.step()
-    (sent,) = desk.hand.taken
+    (sent,) = desk.transport.taken
     await desk.store.keep([told(outcome("relayed", sent.id, seconds=1))])
     await tab.open(f"{desk.url}{PAGE}")
     assert "approved by local: relayed" in await tab.value("document.body.textContent")

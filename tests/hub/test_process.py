@@ -147,8 +147,8 @@ class Fleet:
 
     async def _approve(self, one: Any) -> None:
         path = f"{self.url}/api/v1/events/{one['eventId']}/approval"
-        wish = {"decision": "approve", "content": one["content"]}
-        asked = aiohttp.request("POST", path, json=wish, headers={"X-Sebridge": "1"})
+        given = {"decision": "approve", "content": one["content"]}
+        asked = aiohttp.request("POST", path, json=given, headers={"X-Sebridge": "1"})
         async with asked as found:
             if found.status == 200:
                 self.decided[one["eventId"]] = (await found.json())["id"]

@@ -50,12 +50,12 @@ async def test_without_an_outcome_the_very_same_goes_again(desk: Desk) -> None:
         assert await desk.dispatcher.step() == 1
         assert await desk.dispatcher.step() == 0
 
-    assert len({(one.id, one.message) for one in desk.hand.taken}) == 1
-    assert [one.attempt for one in desk.hand.taken] == [1, 2, 3, 4]
+    assert len({(one.id, one.message) for one in desk.transport.taken}) == 1
+    assert [one.attempt for one in desk.transport.taken] == [1, 2, 3, 4]
 
 
 async def test_what_was_not_taken_is_tried_again(desk: Desk) -> None:
-    desk.hand.results = [Result(words="the broker is away", again=5)]
+    desk.transport.results = [Result(fault="the broker is away", retry_after=5)]
     await desk.post()
     await desk.dispatcher.step()
     assert await state(desk) == ("sending", None, "the broker is away")
@@ -66,19 +66,19 @@ async def test_what_was_not_taken_is_tried_again(desk: Desk) -> None:
 
 async def test_crash_while_sending_sends_the_very_same_again(desk: Desk) -> None:
     class Dies:
-        async def carry(self, claimed: Claimed) -> Result:
-            desk.hand.taken.append(claimed)
+        async def send(self, claimed: Claimed) -> Result:
+            desk.transport.taken.append(claimed)
             raise RuntimeError
 
     await desk.post()
     dispatcher = desk.dispatcher
-    dispatcher.hands = {"bridge": Dies()}
+    dispatcher.transports = {"bridge": Dies()}
     with pytest.raises(ExceptionGroup):
         await dispatcher.step()
     assert await desk.dispatcher.step() == 0, "it may still be on its way"
     desk.clock.pass_by(61)
     assert await desk.dispatcher.step() == 1
-    first, second = desk.hand.taken
+    first, second = desk.transport.taken
     assert (first.id, first.message) == (second.id, second.message)
 
 
@@ -103,7 +103,7 @@ async def test_event_that_begins_or_ends_voids_it(
     await desk.store.keep([told(body)])
     await desk.dispatcher.step()
     assert words in (await state(desk))[2]  # type: ignore[operator]
-    assert desk.hand.taken == []
+    assert desk.transport.taken == []
 
 
 async def test_event_that_came_back_takes_a_decision_of_its_own(desk: Desk) -> None:
@@ -127,7 +127,7 @@ async def test_rules_of_the_bridge_that_deny_by_now_void_it(desk: Desk) -> None:
     await desk.store.keep([beat(0, 5, approvals=offer(deny))])
     await desk.dispatcher.step()
     assert "DeniedByRule no" in (await state(desk))[2]  # type: ignore[operator]
-    assert desk.hand.taken == []
+    assert desk.transport.taken == []
 
 
 async def test_change_after_it_was_sent_sends_it_no_more(desk: Desk) -> None:
@@ -158,7 +158,7 @@ async def test_decision_that_nobody_took_in_time_fails(desk: Desk) -> None:
     await desk.dispatcher.step()
     words = "no bridge of this event answers"
     assert await state(desk) == ("failed", "not-sent", words)
-    assert desk.hand.taken == []
+    assert desk.transport.taken == []
 
 
 async def test_decision_without_an_outcome_in_time_fails(desk: Desk) -> None:
@@ -170,7 +170,7 @@ async def test_decision_without_an_outcome_in_time_fails(desk: Desk) -> None:
     desk.clock.pass_by(121)
     await desk.dispatcher.step()
     assert await state(desk) == ("failed", "no-answer", "no outcome came in time")
-    assert len(desk.hand.taken) == 1
+    assert len(desk.transport.taken) == 1
 
 
 async def test_session_that_several_share_goes_first(desk: Desk) -> None:
@@ -183,7 +183,7 @@ async def test_session_that_several_share_goes_first(desk: Desk) -> None:
     )
     await desk.post()
     await desk.dispatcher.step()
-    (sent,) = desk.hand.taken
+    (sent,) = desk.transport.taken
     assert sent.address is not None
     assert sent.address.session == "shared"
 
@@ -199,49 +199,49 @@ async def test_bridge_that_is_not_heard_of_may_answer(store: Store) -> None:
 
 async def test_outcome_that_is_faster_than_the_record_holds(desk: Desk) -> None:
     class Quick:
-        async def carry(self, claimed: Claimed) -> Result:
+        async def send(self, claimed: Claimed) -> Result:
             await desk.store.keep([told(outcome("relayed", claimed.id, seconds=1))])
-            return Result(is_out=True)
+            return Result(is_accepted=True)
 
     await desk.post()
     dispatcher = desk.dispatcher
-    dispatcher.hands = {"bridge": Quick()}
+    dispatcher.transports = {"bridge": Quick()}
     await dispatcher.step()
     assert (await state(desk))[:2] == ("done", "relayed")
 
 
-async def test_hand_that_hangs_is_let_go(desk: Desk) -> None:
+async def test_transport_that_hangs_times_out(desk: Desk) -> None:
     class Hangs:
-        async def carry(self, claimed: Claimed) -> Result:
+        async def send(self, claimed: Claimed) -> Result:
             raise TimeoutError
 
     await desk.post()
     dispatcher = desk.dispatcher
-    dispatcher.hands = {"bridge": Hangs()}
+    dispatcher.transports = {"bridge": Hangs()}
     await dispatcher.step()
     assert await state(desk) == ("sending", None, "no answer in time")
     desk.clock.pass_by(6)
-    dispatcher.hands = {}
+    dispatcher.transports = {}
     await dispatcher.step()
-    assert (await state(desk))[2] == "there is no way bridge"
+    assert (await state(desk))[2] == "decisions cannot be sent via bridge"
 
 
-async def test_hand_that_takes_long_holds_up_no_other_decision(desk: Desk) -> None:
+async def test_slow_transport_holds_up_no_other_decision(desk: Desk) -> None:
     class Slow:
-        """Takes an event in hand that never comes to an end; others at once."""
+        """Never finishes one event; sends others at once."""
 
         begun = 0
 
-        async def carry(self, claimed: Claimed) -> Result:
+        async def send(self, claimed: Claimed) -> Result:
             self.begun += 1
             if claimed.event_id == EVENT_ID:
                 await asyncio.Event().wait()
-            return Result(is_out=True)
+            return Result(is_accepted=True)
 
     stop, slow = asyncio.Event(), Slow()
     await desk.post()
     dispatcher = desk.dispatcher
-    dispatcher.hands = {"bridge": slow}
+    dispatcher.transports = {"bridge": slow}
     running = asyncio.create_task(dispatcher.run(stop))
     async with asyncio.timeout(20):
         while not slow.begun:
@@ -258,21 +258,21 @@ async def test_hand_that_takes_long_holds_up_no_other_decision(desk: Desk) -> No
 
 
 class Held:
-    """A hand that takes its time: until a test has had enough."""
+    """A transport that waits until a test releases it."""
 
     def __init__(self) -> None:
         self.begun = 0
         self.is_enough = asyncio.Event()
 
-    async def carry(self, _: Claimed) -> Result:
+    async def send(self, _: Claimed) -> Result:
         self.begun += 1
         await self.is_enough.wait()
-        return Result(is_out=True)
+        return Result(is_accepted=True)
 
 
 async def test_decision_of_a_hub_that_is_gone_is_carried_soon(desk: Desk) -> None:
     held, dispatcher = Held(), desk.dispatcher
-    dispatcher.hands = {"bridge": held}
+    dispatcher.transports = {"bridge": held}
     await desk.post()
     dying = asyncio.create_task(dispatcher.step())
     await until(lambda: held.begun == 1)
@@ -287,7 +287,7 @@ async def test_decision_of_a_hub_that_is_gone_is_carried_soon(desk: Desk) -> Non
 
 async def test_decision_of_a_hub_that_takes_long_is_its_own(desk: Desk) -> None:
     held, dispatcher = Held(), desk.dispatcher
-    dispatcher.hands = {"bridge": held}
+    dispatcher.transports = {"bridge": held}
     await desk.post()
     going = asyncio.create_task(dispatcher.step())
     await until(lambda: held.begun == 1)
@@ -310,8 +310,8 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_end_that_the_hand_tells_is_kept(desk: Desk) -> None:
-    desk.hand.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
+async def test_end_that_the_transport_reports_is_stored(desk: Desk) -> None:
+    desk.transport.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
     await desk.post()
     await desk.dispatcher.step()
     assert await state(desk) == ("failed", "rejected", "HTTP 400")
@@ -359,7 +359,7 @@ async def test_message_is_the_same_each_time_but_for_its_time_to_live(
 ) -> None:
     await desk.post()
     await desk.dispatcher.step()
-    (sent,) = desk.hand.taken
+    (sent,) = desk.transport.taken
     first, late = message_of(sent, at(0)), message_of(sent, at(9999))
 
     assert (first.message_id, first.body) == (late.message_id, late.body)
@@ -375,7 +375,7 @@ async def test_start_in_the_far_future_makes_no_endless_message(
         await desk.scheduled(NotBefore="Fri, 31 Dec 9999 23:59:59 GMT")
         await desk.post()
         await desk.dispatcher.step()
-        (sent,) = desk.hand.taken
+        (sent,) = desk.transport.taken
         assert message_of(sent, at(0)).time_to_live == timedelta(days=30)
 
 
@@ -388,7 +388,7 @@ async def test_two_hubs_on_one_store_send_it_once(
         both = [desk.dispatcher, desk.dispatcher]
         done = await asyncio.gather(*(one.step() for one in both))
         assert sorted(done) == [0, 1]
-        assert len(desk.hand.taken) == 1
+        assert len(desk.transport.taken) == 1
 
 
 async def test_dispatcher_runs_until_it_is_stopped(desk: Desk) -> None:
@@ -397,7 +397,7 @@ async def test_dispatcher_runs_until_it_is_stopped(desk: Desk) -> None:
     dispatcher: Dispatcher = desk.dispatcher
     dispatcher.metrics = HubMetrics(("b",), "1")
     running = asyncio.create_task(dispatcher.run(stop))
-    while not desk.hand.taken or (await state(desk))[0] != "sent":
+    while not desk.transport.taken or (await state(desk))[0] != "sent":
         await asyncio.sleep(0.01)
     stop.set()
     await desk.clock.advance(1)

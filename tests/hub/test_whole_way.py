@@ -20,7 +20,7 @@ from bridge.hub.access_config import AccessConfig
 from bridge.hub.arm_config import ArmConfig
 from bridge.hub.attempts import Claimed
 from bridge.hub.facts import Address
-from bridge.hub.sending import BridgeHand
+from bridge.hub.sending import BridgeTransport
 from bridge.hub.source_config import ApprovalTargets, BridgesSource
 from bridge.simulator.servicebus.broker import Broker
 from tests.hub.test_hub import file_of
@@ -73,17 +73,17 @@ def claimed(entity: str, session: str = "", name: str = "bridges") -> Claimed:
 
 
 @pytest.fixture
-async def hand(broker: Broker) -> AsyncIterator[BridgeHand]:
-    found = BridgeHand({"bridges": source(broker)}, SystemClock())
+async def transport(broker: Broker) -> AsyncIterator[BridgeTransport]:
+    found = BridgeTransport({"bridges": source(broker)}, SystemClock())
     yield found
     await found.close()
 
 
 async def test_decision_is_stored_by_the_broker(
-    broker: Broker, hand: BridgeHand
+    broker: Broker, transport: BridgeTransport
 ) -> None:
-    found = await hand.carry(claimed("vm-approvals"))
-    assert found.is_out
+    found = await transport.send(claimed("vm-approvals"))
+    assert found.is_accepted
     message = await received(broker, "vm-approvals")
     assert (message.message_id, message.correlation_id) == ("d", EVENT_ID)
     assert b"".join(message.body) == claimed("vm-approvals").message
@@ -92,32 +92,34 @@ async def test_decision_is_stored_by_the_broker(
 
 
 async def test_session_of_an_address_is_that_of_the_message(
-    broker: Broker, hand: BridgeHand
+    broker: Broker, transport: BridgeTransport
 ) -> None:
-    await hand.carry(claimed("vm-approvals-sessions", "group-7"))
+    await transport.send(claimed("vm-approvals-sessions", "group-7"))
     message = await received(broker, "vm-approvals-sessions", "group-7")
     assert message.session_id == "group-7"
 
 
-async def test_entity_that_is_not_there_is_told(hand: BridgeHand) -> None:
-    found = await hand.carry(claimed("nowhere"))
-    assert (found.is_out, found.end) == (False, None)
-    assert "nowhere" in found.words
+async def test_entity_that_is_not_there_is_told(transport: BridgeTransport) -> None:
+    found = await transport.send(claimed("nowhere"))
+    assert (found.is_accepted, found.end) == (False, None)
+    assert "nowhere" in found.fault
 
 
-async def test_source_that_is_not_configured_is_told(hand: BridgeHand) -> None:
-    found = await hand.carry(claimed("vm-approvals", name="other"))
-    assert "not configured" in found.words
+async def test_source_that_is_not_configured_is_told(
+    transport: BridgeTransport,
+) -> None:
+    found = await transport.send(claimed("vm-approvals", name="other"))
+    assert "not configured" in found.fault
 
 
 async def test_senders_that_are_idle_are_closed_beyond_a_limit(
     broker: Broker,
 ) -> None:
-    hand = BridgeHand({"bridges": source(broker)}, SystemClock(), most=1)
+    transport = BridgeTransport({"bridges": source(broker)}, SystemClock(), most=1)
     for entity in ("vm-approvals", "replies"):
-        assert (await hand.carry(claimed(entity))).is_out
-    assert list(hand._senders) == [("bridges", "replies")]
-    await hand.close()
+        assert (await transport.send(claimed(entity))).is_accepted
+    assert list(transport._senders) == [("bridges", "replies")]
+    await transport.close()
 
 
 async def test_approval_goes_the_whole_way(broker: Broker, tmp_path: Path) -> None:
@@ -149,9 +151,9 @@ async def test_approval_goes_the_whole_way(broker: Broker, tmp_path: Path) -> No
             return [d["state"] for d in (await shown())["decisions"]] == ["done"]
 
         await until(is_there)
-        wish = {"decision": "approve", "content": (await shown())["content"]}
+        given = {"decision": "approve", "content": (await shown())["content"]}
         headers = {"X-Sebridge": "1"}
-        async with http.post(f"{url}/approval", json=wish, headers=headers) as found:
+        async with http.post(f"{url}/approval", json=given, headers=headers) as found:
             assert found.status == 200
             decided = (await found.json())["id"]
         message = await received(broker, "vm-approvals")

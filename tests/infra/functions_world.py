@@ -22,8 +22,8 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from slack_sdk.signature import SignatureVerifier
 
-from approver.ballot import digest
 from approver.buttons import Action, Button, write
+from approver.vote_rules import digest
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent

@@ -20,7 +20,7 @@ SENDER = "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39"
 RECEIVER = "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0"
 BLOB_OWNER = "b7e6dc6d-f1e8-4753-8033-0f276bb0955b"
 ROLES = "Microsoft.Authorization/roleAssignments"
-VOTE_RULES = {"one", "two", "resources"}  # approver.ballot, which Python 3.13 lacks
+VOTE_RULES = {"one", "two", "resources"}  # approver.vote_rules, which Python 3.13 lacks
 
 
 @functools.cache  # a second each

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from approver.ballot import digest
 from approver.buttons import MOST_CHARACTERS, Button, read, write
 from approver.errors import UnreadableError
+from approver.vote_rules import digest
 from tests.support.builders import EVENT_ID, imds_event
 
 SECRET, OLD = "s" * 32, "o" * 32

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import function_app
 from approver import announcements, clicks, requests
 from approver.announcements import Announcement, Outcome
-from approver.ballot import Rule, Rules
 from approver.clicks import Click, is_signed
 from approver.errors import ApproverError, SettingsError, UnreadableError
 from approver.handlers import Handlers
@@ -24,6 +23,7 @@ from approver.polls import Counted, Refused
 from approver.replies import reply, send
 from approver.settings import Settings
 from approver.startrequest import StartRequest
+from approver.vote_rules import Rule, Rules
 from bridge.approvals.message import parse
 from bridge.events.build import Outcome as BridgeOutcome
 from bridge.events.build import from_outcome

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from approver.announcements import Announcement, Outcome
-from approver.ballot import Rule, Rules, digest
 from approver.ballots import Ballot, Vote
 from approver.buttons import Action, Button
 from approver.polls import (
@@ -19,6 +18,7 @@ from approver.polls import (
     reopened,
     sent,
 )
+from approver.vote_rules import Rule, Rules, digest
 from tests.support.builders import EVENT_ID, imds_event, started
 from tests.support.fakes import START
 

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from approver.ballot import digest
+from approver.vote_rules import digest
 from bridge.approvals.message import Approval, parse
 from bridge.simulator.faults import Answer, Fault
 from tests.infra.functions_world import ADDRESS, SESSION, called, request

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.hub import azure_words
+from bridge.hub import azure_messages
 from bridge.hub.facts import Kind
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place
@@ -141,7 +141,7 @@ def test_event_grid_publishes_each_change_of_an_event(
             change()
         grid.look()
 
-    facts = [azure_words.read(body) for body in published]
+    facts = [azure_messages.read(body) for body in published]
     kinds = [fact.kind for fact in facts if fact is not None]
     steps = [Kind.SCHEDULED, Kind.STARTED, Kind.COMPLETED]
     assert kinds == [kind for kind in steps for _ in range(2)]

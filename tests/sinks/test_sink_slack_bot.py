@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_fields
 
-from approver.ballot import digest
 from approver.buttons import read
+from approver.vote_rules import digest
 from bridge.configuration.load import parse
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.samples import TEST_ATTRIBUTE

@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from bridge.foundation.clock import SystemClock
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
@@ -64,7 +64,7 @@ def told(
     session: str | None = None,
 ) -> Incoming:
     """Return a message of a bridge, as the hub has read it."""
-    found = bridge_words.read(
+    found = bridge_messages.read(
         body, heard=at(heard), source="b", reply_to=reply_to, session=session
     )
     return Incoming(
@@ -74,13 +74,13 @@ def told(
         reply_to=reply_to,
         session=session,
         fact=found.fact,
-        word=found.word,
+        report=found.report,
     )
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
     """Return a message of Azure's, as the hub has read it."""
-    fact = azure_words.read(body)
+    fact = azure_messages.read(body)
     return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
 
 
@@ -100,7 +100,7 @@ def beat(
 
 @dataclass
 class Carried:
-    """A hand that writes down what it was given.
+    """A transport that records the decisions it gets.
 
     Attributes:
         results: of the next attempts; then everything is taken.
@@ -109,9 +109,9 @@ class Carried:
     results: list[Result] = field(default_factory=list)
     taken: list[Claimed] = field(default_factory=list)
 
-    async def carry(self, claimed: Claimed) -> Result:
+    async def send(self, claimed: Claimed) -> Result:
         self.taken.append(claimed)
-        return self.results.pop(0) if self.results else Result(is_out=True)
+        return self.results.pop(0) if self.results else Result(is_accepted=True)
 
 
 def ended(state: Any, outcome: str, reason: str = "") -> Result:
@@ -125,7 +125,7 @@ class Desk:
         self.store = store
         self.config = config
         self.clock = FakeClock()
-        self.hand = Carried()
+        self.transport = Carried()
         self.arm = Carried()
         self.more: dict[str, Any] = {}
         self.url = ""
@@ -143,7 +143,7 @@ class Desk:
             clock=self.clock,
             metrics=HubMetrics(("b",), "1"),
             situation=self.situation,
-            hands={"bridge": self.hand, "arm": self.arm},
+            transports={"bridge": self.transport, "arm": self.arm},
         )
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ class Desk:
                 *approving.routes(),
                 *pages.routes(),
             ],
-            for_people=pages.for_people,
+            error_pages=pages.error_pages,
         )
         async with AsyncExitStack() as stack:
             host, port = await stack.enter_async_context(serve(hub))

@@ -1,4 +1,4 @@
-"""The announcer and the gate at work: what is told, kept, and waited for."""
+"""The announcer and the gate: events, the stored state, and waits of approvals."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ BEGUN = started(EventType="Reboot")
 
 @dataclass
 class Life:
-    """One life of a bridge on a state file, up to the announcer."""
+    """One run of a bridge on a state file, with the parts that the announcer needs."""
 
     outbox: Outbox
     clock: FakeClock
@@ -123,7 +123,7 @@ async def life(outbox: Outbox, clock: FakeClock) -> Life:
     return found
 
 
-async def test_change_is_told_once_counted_and_kept(life: Life) -> None:
+async def test_change_is_published_once_measured_and_stored(life: Life) -> None:
     await life.sees(reboot(60))
 
     await life.announcer.step()
@@ -142,7 +142,7 @@ async def test_change_is_told_once_counted_and_kept(life: Life) -> None:
     assert record.standing.why is Why.SCHEDULED
 
 
-async def test_bridge_that_begins_in_rotation_tells_nothing(life: Life) -> None:
+async def test_bridge_that_starts_in_rotation_publishes_nothing(life: Life) -> None:
     await life.sees()
 
     await life.announcer.step()
@@ -187,7 +187,7 @@ async def test_way_out_and_back_in_time(life: Life) -> None:
     await running
 
 
-async def test_document_that_changes_is_told_at_once(life: Life) -> None:
+async def test_change_of_the_document_is_published_at_once(life: Life) -> None:
     stop = asyncio.Event()
     await life.sees()
     running = asyncio.create_task(life.announcer.run(stop))
@@ -197,12 +197,12 @@ async def test_document_that_changes_is_told_at_once(life: Life) -> None:
     await settled(life.outbox)
 
     assert await life.brief() == [("traffic-out", "started")]
-    assert min(life.clock.waits) >= 5.0  # nobody was woken for nothing
+    assert min(life.clock.waits) >= 5.0  # no needless wakeup
     stop.set()
     await running
 
 
-async def test_later_life_stays_out_until_a_document_lacks_the_event(
+async def test_vm_stays_out_after_a_restart_until_the_event_is_gone(
     life: Life, clock: FakeClock, outbox: Outbox
 ) -> None:
     await life.sees(BEGUN)
@@ -213,7 +213,7 @@ async def test_later_life_stays_out_until_a_document_lacks_the_event(
     await later.begin()
     await later.announcer.step()
     assert later.gate.shown()["since"] == "2026-03-02T12:00:00Z"
-    assert len(await later.told()) == 1  # and is not told again
+    assert len(await later.told()) == 1  # and is not published again
 
     await later.sees(incarnation=3)
     await later.announcer.step()
@@ -223,7 +223,7 @@ async def test_later_life_stays_out_until_a_document_lacks_the_event(
     assert await later.brief() == [("traffic-out", "started"), ("traffic-in", None)]
 
 
-async def test_wait_goes_on_over_a_restart(
+async def test_resume_after_continues_over_a_restart(
     life: Life, clock: FakeClock, outbox: Outbox
 ) -> None:
     await life.sees(BEGUN)
@@ -239,10 +239,10 @@ async def test_wait_goes_on_over_a_restart(
     assert later.gate.shown() == {"traffic": "in"}
 
 
-async def test_change_that_was_not_told_is_told_by_the_next_life(
+async def test_unpublished_change_is_published_after_a_restart(
     life: Life, clock: FakeClock, outbox: Outbox
 ) -> None:
-    await life.sees(BEGUN)  # and is killed before the announcer looks
+    await life.sees(BEGUN)  # and is killed before the announcer checks
 
     later = Life(outbox, clock)
     await later.begin()
@@ -251,7 +251,7 @@ async def test_change_that_was_not_told_is_told_by_the_next_life(
     assert await later.brief() == [("traffic-out", "started")]
 
 
-async def test_change_waits_to_be_told_until_it_is_known_who_this_vm_is(
+async def test_change_is_published_only_when_the_vm_is_known(
     outbox: Outbox, clock: FakeClock
 ) -> None:
     early = Life(outbox, clock)
@@ -276,14 +276,14 @@ async def test_stop_ends_the_announcer(life: Life) -> None:
     await asyncio.wait_for(running, 60)
 
 
-# -- what is about to be approved ----------------------------------------------------
+# -- approvals -----------------------------------------------------------------------
 
 
 def scheduled(seconds: float, **fields: object) -> ScheduledEvent:
     return ScheduledEvent(event_id=EVENT_ID, raw=reboot(seconds, **fields))
 
 
-async def test_persons_approval_takes_it_out_at_once(life: Life) -> None:
+async def test_persons_approval_takes_the_vm_out_at_once(life: Life) -> None:
     await life.sees(reboot(9000))
 
     assert life.gate.leave(scheduled(9000), settles=False) == 0
@@ -309,7 +309,7 @@ async def test_rules_approval_waits_half_the_notice_at_most(
     assert life.gate.leave(found, settles=True) == 0
 
 
-async def test_wait_is_reckoned_anew_where_notbefore_moves(life: Life) -> None:
+async def test_wait_is_computed_again_if_notbefore_changes(life: Life) -> None:
     await life.sees(reboot(9000))
     assert life.gate.leave(scheduled(9000), settles=True) == 15
     life.clock.pass_by(5)
@@ -318,14 +318,14 @@ async def test_wait_is_reckoned_anew_where_notbefore_moves(life: Life) -> None:
     assert life.gate.leave(scheduled(9), settles=True) == 2
 
 
-async def test_event_without_notbefore_waits_as_long_as_is_said(life: Life) -> None:
+async def test_event_without_notbefore_waits_for_settle(life: Life) -> None:
     await life.sees(reboot(NotBefore=""))
 
     assert life.gate.leave(scheduled(0, NotBefore=""), settles=True) == 15
 
 
 @pytest.mark.parametrize("fields", [{"EventType": "Freeze"}, {"Resources": ["b"]}])
-async def test_event_that_is_no_matter_of_the_probe_waits_for_nothing(
+async def test_event_that_does_not_concern_the_probe_does_not_wait(
     life: Life, fields: dict[str, object]
 ) -> None:
     await life.sees(reboot(9000, **fields))
@@ -334,7 +334,7 @@ async def test_event_that_is_no_matter_of_the_probe_waits_for_nothing(
     assert life.gate.shown() == {"traffic": "in"}
 
 
-async def test_approval_that_comes_to_nothing_lets_it_in_again(life: Life) -> None:
+async def test_failed_approval_lets_the_vm_in_again(life: Life) -> None:
     await life.sees(reboot(9000))
     life.gate.leave(scheduled(9000), settles=False)
 
@@ -344,7 +344,7 @@ async def test_approval_that_comes_to_nothing_lets_it_in_again(life: Life) -> No
     assert life.gate.shown() == {"traffic": "in"}
 
 
-async def test_approved_event_holds_it_out_in_a_later_life(
+async def test_approved_event_holds_the_vm_out_after_a_restart(
     life: Life, clock: FakeClock, outbox: Outbox
 ) -> None:
     await life.sees(reboot(9000))
@@ -359,7 +359,7 @@ async def test_approved_event_holds_it_out_in_a_later_life(
 
 @dataclass
 class Approving:
-    """A context whose approvals go by way of a gate, over one played IMDS."""
+    """An approval context with a gate and a fake IMDS."""
 
     world: World
     gate: Gate
@@ -385,7 +385,7 @@ async def approving(tmp_path: Path) -> AsyncIterator[Approving]:
         yield Approving(world, gate)
 
 
-async def test_rule_posts_once_the_probe_was_out_for_a_while(
+async def test_rule_posts_after_settle(
     approving: Approving,
 ) -> None:
     world = approving.world
@@ -404,7 +404,7 @@ async def test_rule_posts_once_the_probe_was_out_for_a_while(
     assert posted_at[0] == 0
 
 
-async def test_rule_keeps_half_the_notice(approving: Approving) -> None:
+async def test_rule_waits_at_most_half_of_the_notice(approving: Approving) -> None:
     world = approving.world
     world.imds.shows(reboot(10), next_=(BEGUN,))
     await world.imds.look()
@@ -429,7 +429,7 @@ async def test_person_does_not_wait_for_the_probe(approving: Approving) -> None:
     assert approving.gate.standing.why is Why.APPROVED
 
 
-async def test_approval_that_imds_rejects_gives_the_vm_back(
+async def test_rejected_approval_lets_the_vm_in_again(
     approving: Approving,
 ) -> None:
     world = approving.world

@@ -1,4 +1,4 @@
-"""``[traffic]``: its defaults, and what is refused with the reason."""
+"""``[traffic]``: its defaults, and its faults with their reasons."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ def faults(traffic: Mapping[str, object]) -> list[str]:
     return [str(fault) for fault in caught.value.faults]
 
 
-def test_defaults_are_those_that_are_promised() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     found = read({}).traffic
 
     assert found == TrafficConfig()
@@ -38,7 +38,7 @@ def test_there_is_no_probe_unless_it_is_configured() -> None:
     assert parse({}, file="here", environ={}).traffic is None
 
 
-def test_environment_goes_before_the_file() -> None:
+def test_environment_overrides_the_file() -> None:
     environ = {"SEBRIDGE__TRAFFIC__LEAD": "90s"}
     found = parse({"traffic": {"lead": "1s"}}, file="here", environ=environ).traffic
 
@@ -88,7 +88,7 @@ def test_fault_names_its_place_and_what_is_allowed(
     assert told in found
 
 
-def test_app_beside_a_listener_that_is_wrong_is_judged_by_itself() -> None:
+def test_invalid_listen_causes_no_fault_of_app() -> None:
     assert len(faults({"listen": "nowhere", "app": "http://localhost:8080/"})) == 1
 
 
@@ -101,7 +101,7 @@ def test_app_beside_a_listener_that_is_wrong_is_judged_by_itself() -> None:
         {"traffic": {"app": "http://10.0.0.4:8080/health"}},
     ],
 )
-def test_what_does_not_collide_is_taken(tables: dict[str, object]) -> None:
+def test_different_addresses_are_accepted(tables: dict[str, object]) -> None:
     assert parse(tables, file="here", environ={}).traffic is not None
 
 

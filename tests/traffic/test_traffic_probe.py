@@ -1,4 +1,4 @@
-"""The probe's port on a real socket: what is answered, to whom, and for how long."""
+"""The port of the probe on a real socket: answers, connections, and timeouts."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ OUT: dict[str, object] = {
 
 @dataclass
 class Played:
-    """A rotation that stands as a test says."""
+    """A fake rotation whose standing the test sets."""
 
     stands: dict[str, object] = field(default_factory=lambda: {"traffic": "in"})
 
@@ -60,7 +60,7 @@ class Asked:
 
 
 async def raw(port: int, text: str) -> Asked:
-    """Send a request as it is, and read until the other side closes."""
+    """Send raw bytes, and read until the other side closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(text.encode())
     async with asyncio.timeout(60):
@@ -90,7 +90,7 @@ async def probe(played: Played, config: TrafficConfig = ANYWHERE) -> AsyncIterat
 @pytest.mark.parametrize(
     ("stands", "status"), [({"traffic": "in"}, 200), (OUT, 503)], ids=["in", "out"]
 )
-async def test_root_says_how_this_vm_stands_and_closes(
+async def test_root_answers_the_rotation_and_closes(
     method: str, stands: dict[str, object], status: int
 ) -> None:
     async with probe(Played(stands)) as port:
@@ -129,18 +129,18 @@ async def test_nothing_else_is_answered(method: str, path: str, status: int) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        "OPTIONS / HTTP/1.0\r\n\r\n",  # as HAProxy asks unless told otherwise
+        "OPTIONS / HTTP/1.0\r\n\r\n",  # the default request of HAProxy
         "GET / HTTP/1.0\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: 10.0.0.4\r\nConnection: keep-alive\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: evil.example\r\nUser-Agent: LB Agent\r\n\r\n",
     ],
 )
-async def test_whoever_asks_however_is_answered_and_closed(text: str) -> None:
+async def test_every_valid_request_is_answered_and_closed(text: str) -> None:
     async with probe(Played()) as port:
         assert (await raw(port, text)).status == 200
 
 
-async def test_no_request_that_is_broken_ends_the_probe() -> None:
+async def test_broken_request_does_not_end_the_probe() -> None:
     async with probe(Played()) as port:
         assert (await raw(port, "\x00\r\n\r\n")).status == 400
         assert (await ask(port)).status == 200
@@ -156,7 +156,7 @@ async def test_257_connections_leave_room_for_the_next_probe() -> None:
 
 
 @pytest.mark.integration
-async def test_head_that_does_not_come_is_waited_for_5_s() -> None:
+async def test_incomplete_request_is_closed_after_5_s() -> None:
     async with probe(Played()) as port:
         watch = Stopwatch()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -169,7 +169,7 @@ async def test_head_that_does_not_come_is_waited_for_5_s() -> None:
         assert watch.seconds < 8
 
 
-async def test_port_that_is_taken_is_told() -> None:
+async def test_taken_port_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         config = TrafficConfig(listen=f"127.0.0.1:{port}")
@@ -183,7 +183,7 @@ async def test_port_that_is_taken_is_told() -> None:
 
 @dataclass
 class Application:
-    """An application whose health is what a test says."""
+    """A fake application whose health the test sets."""
 
     status: int = 200
     gate: asyncio.Event | None = None
@@ -217,7 +217,7 @@ class Application:
 @pytest.mark.parametrize(
     ("status", "answered"), [(200, 200), (204, 200), (302, 503), (404, 503), (500, 503)]
 )
-async def test_in_rotation_also_needs_the_application_to_be_well(
+async def test_answer_in_also_needs_a_healthy_application(
     status: int, answered: int
 ) -> None:
     app = Application(status)
@@ -230,7 +230,7 @@ async def test_in_rotation_also_needs_the_application_to_be_well(
     assert found.json.get("reason") == (None if answered == 200 else "app")
 
 
-async def test_application_is_asked_anew_by_each_probe_and_remembers_since() -> None:
+async def test_each_probe_checks_the_application_and_since_is_kept() -> None:
     app = Application(500)
     async with app.running() as config, probe(Played(), config) as port:
         first, second = (await ask(port)).json, (await ask(port)).json
@@ -242,7 +242,7 @@ async def test_application_is_asked_anew_by_each_probe_and_remembers_since() -> 
     assert app.asked == 3
 
 
-async def test_application_is_not_asked_while_this_vm_is_out() -> None:
+async def test_application_is_not_checked_while_this_vm_is_out() -> None:
     app = Application()
     async with app.running() as config, probe(Played(OUT), config) as port:
         assert (await ask(port)).json == OUT
@@ -250,7 +250,7 @@ async def test_application_is_not_asked_while_this_vm_is_out() -> None:
     assert app.asked == 0
 
 
-async def test_slow_application_holds_up_no_answer_beyond_its_time() -> None:
+async def test_slow_application_delays_an_answer_by_app_timeout_at_most() -> None:
     app = Application(gate=asyncio.Event())
     async with app.running() as config, probe(Played(), config) as port:
         watch = Stopwatch()
@@ -258,10 +258,10 @@ async def test_slow_application_holds_up_no_answer_beyond_its_time() -> None:
 
         assert watch.seconds < 2
         assert {one.status for one in found} == {503}
-        assert app.asked == 1  # one question for all who wait
+        assert app.asked == 1  # one request for all waiting probes
 
 
-async def test_event_that_comes_while_the_application_is_asked_is_answered() -> None:
+async def test_event_during_the_application_check_counts() -> None:
     app, played = Application(gate=asyncio.Event()), Played()
     async with app.running() as config, probe(played, config) as port:
         asking = asyncio.create_task(ask(port))
@@ -274,7 +274,7 @@ async def test_event_that_comes_while_the_application_is_asked_is_answered() -> 
         assert (await asking).json == OUT
 
 
-async def test_application_that_is_not_there_is_not_well() -> None:
+async def test_missing_application_is_unhealthy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     config = TrafficConfig(listen="127.0.0.1:0", app=f"http://127.0.0.1:{port}/")
@@ -282,7 +282,7 @@ async def test_application_that_is_not_there_is_not_well() -> None:
         assert (await ask(at)).status == 503
 
 
-async def test_stop_gives_up_what_is_asked_of_the_application() -> None:
+async def test_stop_cancels_the_application_check() -> None:
     app = Application(gate=asyncio.Event())
     async with app.running() as config:
         async with probe(Played(), config) as port:
@@ -293,10 +293,10 @@ async def test_stop_gives_up_what_is_asked_of_the_application() -> None:
             await asking
 
 
-# -- a listener of systemd's ----------------------------------------------------------
+# -- a listener from systemd ----------------------------------------------------------
 
 
-def test_listener_is_taken_over_only_if_it_is_meant_for_this_process() -> None:
+def test_listener_is_used_only_if_passed_to_this_process() -> None:
     mine = str(os.getpid())
     for environ in (
         {},
@@ -308,11 +308,11 @@ def test_listener_is_taken_over_only_if_it_is_meant_for_this_process() -> None:
         given = dict(environ)
 
         assert inherited_listener(given) is None
-        assert given == {}  # no child takes it for its own
+        assert given == {}  # child processes do not use it
 
 
 @pytest.mark.skipif(os.name != "posix", reason="descriptors of POSIX")
-def test_descriptor_that_does_not_listen_is_left_alone(tmp_path: Path) -> None:
+def test_descriptor_that_does_not_listen_is_not_used(tmp_path: Path) -> None:
     file, silent = (tmp_path / "file").open("w"), socket.socket()
     with file, silent, socket.create_server(("127.0.0.1", 0)) as listening:
         highest = 3 + max(file.fileno(), silent.fileno(), listening.fileno())
@@ -339,7 +339,7 @@ def test_descriptor_that_does_not_listen_is_left_alone(tmp_path: Path) -> None:
 # -- before the state file is open ----------------------------------------------------
 
 
-async def test_glance_finds_what_was_kept_and_changes_nothing(
+async def test_glance_reads_stored_values_and_changes_nothing(
     outbox: Outbox, state_path: Path
 ) -> None:
     await outbox.observations.save({"traffic": b"1"})
@@ -348,7 +348,7 @@ async def test_glance_finds_what_was_kept_and_changes_nothing(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database" * 100])
-async def test_glance_at_what_is_no_state_file_finds_nothing(
+async def test_glance_at_another_file_finds_nothing(
     tmp_path: Path, content: bytes | None
 ) -> None:
     path = tmp_path / "state.db"
@@ -368,7 +368,7 @@ async def test_glance_waits_no_longer_than_it_may(
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "identity", "traffic"])
-async def test_what_cannot_be_read_of_an_earlier_life_holds_nothing_up(
+async def test_unreadable_stored_values_do_not_stop_the_start(
     outbox: Outbox, state_path: Path, name: str
 ) -> None:
     await outbox.observations.save({name: b"\xff not ours"})
@@ -386,8 +386,8 @@ async def test_what_cannot_be_read_of_an_earlier_life_holds_nothing_up(
         assert metrics.registry.get_sample_value("sebridge_traffic_in") == 1
 
 
-def test_what_glance_reads_is_a_table_of_the_schema(state_path: Path) -> None:
-    """The glance is at ``meta``; if that moves, so must it."""
+def test_query_of_glance_fits_the_schema(state_path: Path) -> None:
+    """``glance`` has its own query of the table ``meta``, which must fit the schema."""
 
     async def names() -> None:
         async with Outbox.open(state_path, None):  # type: ignore[arg-type]  # not routed

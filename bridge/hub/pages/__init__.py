@@ -1,1 +1,1 @@
-"""What the hub shows in a browser: made on the server, live where it can be."""
+"""The pages of the hub: rendered on the server, updated live if JavaScript runs."""

@@ -1,4 +1,4 @@
-"""What a browser is shown where a program would be told in JSON what is wrong."""
+"""Error pages: browsers get them in place of errors in JSON."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from bridge.hub.pages.rendering import Templates
 
 _REFRESH = "10"
 _TITLES = {
-    400: "This cannot be asked",
+    400: "The request is invalid",
     401: "Nobody is signed in",
     403: "This is not allowed",
     404: "There is no such page",
@@ -21,7 +21,7 @@ _KEPT = ("Allow", "WWW-Authenticate")
 
 @dataclass(frozen=True, slots=True)
 class FaultPages:
-    """Turns faults into pages, for whoever asks with a browser."""
+    """Turns errors in JSON into pages, for requests of browsers."""
 
     templates: Templates
     clock: Clock
@@ -30,7 +30,7 @@ class FaultPages:
     async def middleware(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
-        """Show a page in place of the JSON of a fault."""
+        """Replace an error in JSON by a page, if a browser sent the request."""
         found = await handler(request)
         words = found.get(WORDS)
         if words is None or not _is_browser(request):
@@ -57,7 +57,7 @@ class FaultPages:
 
 
 def _is_browser(request: web.Request) -> bool:
-    """Whether a person looks at it, and no program."""
+    """Whether a browser sent the request, and not a program."""
     is_page = not request.path.startswith("/api/")
     return is_page and "text/html" in request.headers.get("Accept", "")
 
@@ -67,5 +67,5 @@ def _words(request: web.Request, status: int, words: str) -> str:
     if status != 503:
         return text
     if request.method == "GET":
-        return f"{text} It goes on by itself; this page looks again every 10 seconds."
-    return f"{text} Whether it was kept is not known: look before you decide again."
+        return f"{text} The hub retries by itself; this page reloads every 10 seconds."
+    return f"{text} Your decision may be stored or not: check before you decide again."

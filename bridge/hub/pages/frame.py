@@ -1,4 +1,4 @@
-"""What all pages share: the frame around them, and the key of their forms."""
+"""Renders whole pages: the frame that all share, and the key of their forms."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,14 @@ _OLD = "Not all sources are connected: what is shown may be old."
 
 @dataclass(slots=True)
 class Frame:
-    """Makes whole pages."""
+    """Renders whole pages."""
 
     store: Store
     templates: Templates = field(default_factory=Templates.load)
     _key: bytes = b""
 
     async def form_key(self) -> bytes:
-        """Return the key that tokens of forms are made with."""
+        """Return the key that signs the tokens of forms."""
         if not self._key:
             self._key = await self.store.write(form_key)
         return self._key
@@ -37,7 +37,7 @@ class Frame:
         status: int = 200,
         **given: Any,
     ) -> web.Response:
-        """Return a page for whoever asks."""
+        """Render a page for the person who sent a request."""
         notices = [_OLD] if situation.drained is None else []
         known = {"here": "", "person": request[PERSON], "notices": notices}
         text = self.templates.page(name, situation.now, **{**known, **given})
@@ -49,7 +49,7 @@ class Frame:
     def missing(
         self, request: web.Request, situation: Situation, title: str, status: int = 404
     ) -> web.Response:
-        """Return the page of what is not there, or cannot be."""
+        """Render the page for something that does not exist."""
         return self.page(
             request, "fault.html", situation, status, title=title, words=""
         )

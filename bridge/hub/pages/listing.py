@@ -1,4 +1,4 @@
-"""The list of events: what is asked for, and what is shown of it."""
+"""The list of events: parses its query, and prepares its rows for the template."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,23 +19,23 @@ _MOST_PAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is wanted of the list.
+class ListQuery:
+    """The query of a list: its filters and its page.
 
     Attributes:
-        asked: the filters as they stand in the address.
-        number: of the page, from 0.
+        asked: the filters, as in the address.
+        number: the number of the page, from 0.
     """
 
     asked: tuple[tuple[str, str], ...]
     number: int
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Wanted":
-        """Read an address.
+    def of(cls, query: Mapping[str, str]) -> "ListQuery":
+        """Parse the query of an address.
 
         Raises:
-            BadQueryError: it asks for something that cannot be.
+            BadQueryError: a parameter is invalid.
         """
         text = query.get("page", "") or "0"
         if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_PAGES:
@@ -45,7 +45,7 @@ class Wanted:
         return found
 
     def filters(self) -> Filters:
-        """Return them as the store is asked.
+        """Return the filters for the store; without ``open``, only open events.
 
         Raises:
             BadQueryError: as ``of``.
@@ -60,15 +60,18 @@ class Wanted:
         return f"/?{urlencode([*given, *more])}"
 
 
-def listed(
-    connection: Connection, wanted: Wanted, access: AccessConfig, situation: Situation
+def list_rows(
+    connection: Connection,
+    query: ListQuery,
+    access: AccessConfig,
+    situation: Situation,
 ) -> dict[str, Any]:
-    """Return what the list shows."""
-    filters = replace(wanted.filters(), limit=PAGE)
-    skip = wanted.number * PAGE
+    """Return the rows of the list, and the links to the pages before and after."""
+    filters = replace(query.filters(), limit=PAGE)
+    skip = query.number * PAGE
     found = views.overview(connection, filters, situation, skip=skip)
     rows = [shown.event(row, access, situation.now) for row in found]
-    is_narrow = any(value for key, value in wanted.asked if key != "open")
+    is_narrow = any(value for key, value in query.asked if key != "open")
     return {
         "rows": rows,
         "empty": "Nothing fits" if is_narrow else "Nothing is announced",
@@ -77,16 +80,16 @@ def listed(
             if is_narrow
             else "Azure has announced no maintenance for the machines of this hub."
         ),
-        "further": wanted.address(wanted.number + 1) if len(found) == PAGE else None,
-        "back": wanted.address(wanted.number - 1) if wanted.number else None,
+        "further": query.address(query.number + 1) if len(found) == PAGE else None,
+        "back": query.address(query.number - 1) if query.number else None,
     }
 
 
-def framed(found: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
-    """Return what stands around the list."""
+def list_frame(found: Mapping[str, Any], query: ListQuery) -> dict[str, Any]:
+    """Add the values around the list: title, figures and the form of filters."""
     tiles = shown.tiles(found["rows"])
     waiting = tiles[0]["count"]
-    is_over = dict(wanted.asked)["open"] == "false"
+    is_over = dict(query.asked)["open"] == "false"
     plural = "event waits" if waiting == 1 else "events wait"
     title = f"{waiting} {plural} for a decision" if waiting else "Nothing needs you now"
     if found["further"] or found["back"]:
@@ -97,5 +100,5 @@ def framed(found: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
         "waiting": waiting,
         "title": "What is over" if is_over else title,
         "types": EVENT_TYPES,
-        "asked": dict(wanted.asked),
+        "asked": dict(query.asked),
     }

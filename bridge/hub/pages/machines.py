@@ -1,6 +1,6 @@
-"""``/machines``: one machine's bridge and history; a bridge that is gone is forgotten.
+"""``/machines``: the bridge and the events of a machine, and a form to forget a bridge.
 
-A name alone leads to the machine, or to a list where several have it.
+``/machines?name=`` redirects to the machine of that name, or lists several.
 """
 
 import logging
@@ -34,10 +34,10 @@ class MachinePages:
     """Shows machines, and forgets bridges.
 
     Args:
-        frame: around the pages.
+        frame: renders the pages.
         access: who may decide.
-        approving: knows from where a form may come.
-        situation: says how things are at this moment.
+        approving: checks the Origin of forms.
+        situation: returns the current Situation.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MachinePages:
         self._situation = situation
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is answered, and by whom."""
+        """Return the routes of this class."""
         path = "/machines/{subscription}/{group}/{name}"
         return [
             web.get("/machines", self.named),
@@ -62,7 +62,7 @@ class MachinePages:
         ]
 
     async def named(self, request: web.Request) -> web.Response:
-        """Lead to the machine of a name, or list those that have it."""
+        """Redirect to the machine of a name, or list the machines of that name."""
         name = kept_name(text(request.query.get("name", "")[:_LONGEST]))
         situation = self._situation()
         found = await self._frame.store.read(lambda c: views.machines_named(c, name))
@@ -82,7 +82,7 @@ class MachinePages:
         return await self._machine(request)
 
     async def _machine(
-        self, request: web.Request, status: int = 200, told: str = ""
+        self, request: web.Request, status: int = 200, notice: str = ""
     ) -> web.Response:
         machine, situation = _machine_in(request), self._situation()
 
@@ -115,12 +115,12 @@ class MachinePages:
             rows=[shown.event(row, self._access, now) for row in events],
             is_cut=len(events) == PAGE,
             empty="No maintenance is known",
-            empty_more="No event that is kept has named this machine.",
-            told=told,
+            empty_more="No stored event names this machine.",
+            notice=notice,
         )
 
     async def forget(self, request: web.Request) -> web.Response:
-        """Take a bridge for gone, as a person says."""
+        """Declare a bridge gone, by the form on its page."""
         if request.content_type != FORM:
             return fault(415, f"the Content-Type must be {FORM}")
         if what := self._approving.origin_fault(request):
@@ -129,7 +129,9 @@ class MachinePages:
         person, vm_id = request[PERSON], form.get("vm_id", "")
         key = await self._frame.form_key()
         if not is_token(form.get("token", ""), key, person.id, _FORGET, vm_id):
-            return await self._machine(request, 403, "This form is for another.")
+            return await self._machine(
+                request, 403, "This form is not for this bridge."
+            )
         if not person.may_decide:
             return await self._machine(request, 403, "You may look, but not decide.")
         now = self._situation().now

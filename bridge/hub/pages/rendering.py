@@ -1,4 +1,4 @@
-"""Fills the templates in; every value of an event is escaped there."""
+"""Renders the templates; they escape every value."""
 
 import base64
 import hashlib
@@ -20,11 +20,11 @@ def _hash(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """The templates, with the one style and the one script of all pages.
+    """The templates, with the style and the script that all pages share.
 
     Attributes:
-        headers: of every page: nothing is loaded from elsewhere, and nothing runs but
-            the script that is known by its hash.
+        headers: the headers of every page: nothing is loaded from other sites, and only
+            the script with the known hash may run.
     """
 
     style: str
@@ -38,7 +38,7 @@ class Templates:
             f"style-src {_hash(self.style)}",
             f"script-src {_hash(self.script)}",
             "connect-src 'self'",
-            "img-src data:",  # the icon, or the browser would ask for /favicon.ico
+            "img-src data:",  # an empty icon: browsers would request /favicon.ico
             "form-action 'self'",
             "base-uri 'none'",
             "frame-ancestors 'none'",
@@ -49,15 +49,15 @@ class Templates:
             "Cross-Origin-Opener-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-            # our own forms send Origin; no other site gets an address with an EventId
+            # our own forms must send Origin; other sites must not get our addresses
             "Referrer-Policy": "same-origin",
         }
         object.__setattr__(self, "headers", headers)
 
     @classmethod
     def load(cls) -> "Templates":
-        """Read the templates."""
-        from jinja2 import (  # noqa: PLC0415 - of an extra
+        """Load the templates, the style and the script."""
+        from jinja2 import (  # noqa: PLC0415 - in an extra
             Environment,
             FileSystemLoader,
             StrictUndefined,
@@ -77,7 +77,7 @@ class Templates:
         return cls(style, script, environment)
 
     def page(self, name: str, now: datetime, **given: Any) -> str:
-        """Return a whole page."""
+        """Render a whole page."""
         from markupsafe import Markup  # noqa: PLC0415 - as above
 
         text: str = self.environment.get_template(name).render(
@@ -90,6 +90,6 @@ class Templates:
         return text
 
     def part(self, name: str, **given: Any) -> str:
-        """Return a part of a page."""
+        """Render a part of a page."""
         text: str = self.environment.get_template(name).render(**given)
         return text

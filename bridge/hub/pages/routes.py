@@ -1,7 +1,7 @@
-"""``/``, ``/events/{id}``, ``/bridges``, ``/decisions`` and ``/live``; forms decide.
+"""The pages ``/``, ``/events/{id}``, ``/bridges`` and ``/decisions``, and ``/live``.
 
-A form is taken from our own Origin alone, and with the token of the very event and
-content that were shown to this person.
+The form of an event is accepted only from the hub's own Origin, and only with a token
+for the same person, event and content.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,35 +14,35 @@ from sqlalchemy import Connection, func, select
 from bridge.foundation.clock import Clock
 from bridge.hub import arm_rules, decision_view, views
 from bridge.hub.api import PERSON, fault
-from bridge.hub.approving import Approving, wish_from
+from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.pages import shown
 from bridge.hub.pages.faults import FaultPages
 from bridge.hub.pages.frame import FORM, Frame
-from bridge.hub.pages.listing import Wanted, framed, listed
+from bridge.hub.pages.listing import ListQuery, list_frame, list_rows
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.store import fleet_view
-from bridge.hub.store.deciding import Answer
-from bridge.hub.store.standing import standing_of, surroundings_of
+from bridge.hub.store.current_event import current_event, event_bridges
+from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events
 from bridge.hub.view_rows import PAGE, EventPage, Situation
-from bridge.hub.voting import ARM, Standing
+from bridge.hub.voting import ARM, CurrentEvent
 
 _LONGEST = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What can be decided about an event.
+class Options:
+    """The decisions that are possible for an event.
 
     Attributes:
-        closed: why nothing can be; "" = something can.
+        closed: why no decision is possible; "" = one is.
         bridge_why: why no bridge can be asked; "" = one can.
-        is_arm: whether ARM may be asked.
+        is_arm: whether the event can be approved through ARM.
     """
 
     closed: str = ""
@@ -54,13 +54,13 @@ class Pages:
     """Shows the hub in a browser.
 
     Attributes:
-        for_people: shows faults as pages.
+        error_pages: the middleware that shows errors as pages.
 
     Args:
-        store: what is kept.
-        config: who may decide, and where to.
-        clock: what time it is.
-        situation: says how things are at this moment.
+        store: the store.
+        config: who may decide, and where approvals may be sent.
+        clock: the clock.
+        situation: returns the current Situation.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Pages:
         self._situation = situation
         self._approving = Approving(store, config, situation)
         self._frame = Frame(store)
-        self.for_people = FaultPages(self._frame.templates, clock).middleware
+        self.error_pages = FaultPages(self._frame.templates, clock).middleware
         self._live = Live(clock, self._version, self._rows)
         self._machines = MachinePages(
             self._frame, config.access, self._approving, situation
         )
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is answered, and by whom."""
+        """Return the routes of the pages."""
         return [
             web.get("/", self.overview),
             web.get("/live", self._live.stream),
@@ -94,16 +94,20 @@ class Pages:
         ]
 
     async def overview(self, request: web.Request) -> web.Response:
-        """List what is announced and running."""
-        wanted, situation = Wanted.of(request.query), self._situation()
+        """List events; by default those that are announced or running."""
+        wanted, situation = ListQuery.of(request.query), self._situation()
         access = self._config.access
-        found = await self._store.read(lambda c: listed(c, wanted, access, situation))
-        more = framed(found, wanted)
+        found = await self._store.read(
+            lambda c: list_rows(c, wanted, access, situation)
+        )
+        more = list_frame(found, wanted)
         return self._frame.page(request, "overview.html", situation, here="/", **more)
 
-    async def _rows(self, wanted: Wanted) -> str:
+    async def _rows(self, wanted: ListQuery) -> str:
         situation, access = self._situation(), self._config.access
-        found = await self._store.read(lambda c: listed(c, wanted, access, situation))
+        found = await self._store.read(
+            lambda c: list_rows(c, wanted, access, situation)
+        )
         return self._frame.templates.part("rows.html", **found)
 
     async def _version(self) -> int:
@@ -111,11 +115,11 @@ class Pages:
         return await self._store.read(lambda c: c.scalar(query) or 0)
 
     async def event(self, request: web.Request) -> web.Response:
-        """Show one event, with what can be decided about it."""
+        """Show one event, with the form to decide on it."""
         return await self._event(request)
 
     async def _event(
-        self, request: web.Request, status: int = 200, told: str = ""
+        self, request: web.Request, status: int = 200, notice: str = ""
     ) -> web.Response:
         key, situation = key_of(request.match_info["id"]), self._situation()
         found = await self._store.read(lambda c: views.one_event(c, key, situation))
@@ -123,7 +127,7 @@ class Pages:
             title = "Nothing is known of this event"
             return self._frame.missing(request, situation, title)
         person = request[PERSON]
-        offer = await self._offer(key, situation)
+        options = await self._options(key, situation)
         made = token(await self._frame.form_key(), person.id, key, found.row.content)
         return self._frame.page(
             request,
@@ -132,41 +136,41 @@ class Pages:
             status,
             event=self._shown(found, situation),
             token=made,
-            closed=offer.closed,
-            bridge_why=offer.bridge_why,
-            is_arm_offered=offer.is_arm,
-            told=told,
-            told_kind="bad" if status >= 400 else "good",
+            closed=options.closed,
+            bridge_why=options.bridge_why,
+            is_arm_offered=options.is_arm,
+            notice=notice,
+            notice_kind="bad" if status >= 400 else "good",
         )
 
     def _shown(self, found: EventPage, situation: Situation) -> Mapping[str, Any]:
         return shown.page(found, self._config.access, situation.now)
 
-    async def _offer(self, key: str, situation: Situation) -> Offer:
-        def look(connection: Connection) -> Offer:
-            standing = standing_of(connection, key)
-            if standing is None:
-                return Offer(closed="nothing is known of it")
-            if what := standing.lacks():
-                return Offer(closed=f"Nothing can be decided: {what}.")
-            return self._offered(connection, standing, situation)
+    async def _options(self, key: str, situation: Situation) -> Options:
+        def look(connection: Connection) -> Options:
+            current = current_event(connection, key)
+            if current is None:
+                return Options(closed="nothing is known of it")
+            if what := current.lacks():
+                return Options(closed=f"Nothing can be decided: {what}.")
+            return self._options_for(connection, current, situation)
 
         return await self._store.read(look)
 
-    def _offered(
-        self, connection: Connection, standing: Standing, situation: Situation
-    ) -> Offer:
-        around, config = surroundings_of(connection, standing, situation), self._config
-        found = around.reach(config, standing, situation)
-        is_answered = around.is_answered(config)
+    def _options_for(
+        self, connection: Connection, current: CurrentEvent, situation: Situation
+    ) -> Options:
+        bridges, config = event_bridges(connection, current, situation), self._config
+        found = bridges.choose_target(config, current, situation)
+        is_answered = bridges.is_answered(config)
         objection = arm_rules.objection(
-            config.arm, standing, around.fleet, situation.now, is_answered=is_answered
+            config.arm, current, bridges.fleet, situation.now, is_answered=is_answered
         )
         why = "" if found.is_open else found.why
-        return Offer(bridge_why=why, is_arm=objection is None)
+        return Options(bridge_why=why, is_arm=objection is None)
 
     async def decide(self, request: web.Request) -> web.Response:
-        """Take the form of an event."""
+        """Handle the form of an event: a vote or a refusal."""
         if request.content_type != FORM:
             return fault(415, f"the Content-Type must be {FORM}")
         if what := self._approving.origin_fault(request):
@@ -176,17 +180,17 @@ class Pages:
         form_of = (person.id, key, form.get("content", ""))
         if not is_token(form.get("token", ""), await self._frame.form_key(), *form_of):
             return await self._event(request, 403, "This form is not for this event.")
-        wish = wish_from(form)
-        if wish.via == ARM and form.get("confirmed") != "yes":
+        given = parse_fields(form)
+        if given.via == ARM and form.get("confirmed") != "yes":
             return await self._event(request, 400, "This way has to be confirmed.")
-        found = await self._approving.ask(request, key, wish)
+        found = await self._approving.submit(request, key, given)
         if found.status in {200, 202}:
             place = {"Location": request.rel_url.raw_path}
             return web.Response(status=303, headers=place)
-        return await self._event(request, found.status, _told(found))
+        return await self._event(request, found.status, _sentence(found))
 
     async def bridges(self, request: web.Request) -> web.Response:
-        """List the bridges, and how each fares."""
+        """List the bridges, with whether each is alive."""
         after, situation = request.query.get("after", "")[:_LONGEST], self._situation()
         found = await self._store.read(
             lambda c: fleet_view.fleet(c, situation, after=after)
@@ -218,7 +222,7 @@ class Pages:
         return self._frame.page(request, "decisions.html", situation, **given)
 
 
-def _told(found: Answer) -> str:
-    """Return why something was not done, as a sentence."""
+def _sentence(found: VoteResult) -> str:
+    """Return why a vote was refused, as a sentence."""
     words = f"{found.words[:1].upper()}{found.words[1:]}."
     return f"{words} This is how it stands now." if found.is_changed else words

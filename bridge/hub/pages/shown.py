@@ -1,4 +1,4 @@
-"""From rows to what the templates show. Pure."""
+"""Converts rows into the values that the templates show. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -23,7 +23,7 @@ from bridge.hub.view_rows import (
 from bridge.hub.voting import persons_wanted
 
 Shown = dict[str, Any]
-NOT_KNOWN = "-"  # in a path, where subscription or group is not known
+NOT_KNOWN = "-"  # in a path, in place of an unknown subscription or group
 _MACHINES = 3
 _KINDS = {
     "freeze": "freeze",
@@ -36,7 +36,7 @@ _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"
 
 
 def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
-    """Return an event as a row."""
+    """Return the values of an event, as in lists."""
     wanted, _ = persons_wanted(access, row.event_type, {row.group})
     text, kind = words.approval(row, wanted)
     is_waiting = row.status == "scheduled"
@@ -65,7 +65,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "reporter": row.first_reported_by.get("name") or "an unnamed VM",
         "bridges_say": row.bridges_say,
         "azure": (row.azure or {}).get("status"),
-        "standing": _standing(row),
+        "standing": _obstacle(row),
         "is_undecided": is_waiting and not _is_decided(row),
         "approval": text,
         "approval_kind": kind,
@@ -76,12 +76,12 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
 
 
 def _is_decided(row: EventRow) -> bool:
-    """Whether a decision stands; one that failed or is void does not."""
+    """Whether the event has a decision that has not failed and is not void."""
     return row.decision is not None and row.decision.state not in {"failed", "void"}
 
 
-def _standing(row: EventRow) -> str:
-    """Return what stands in the way of another decision; "" = nothing does."""
+def _obstacle(row: EventRow) -> str:
+    """Return why another decision is not possible; "" = it is."""
     decision = row.decision
     if decision is None or decision.state not in {"sending", "sent", "done"}:
         return ""
@@ -91,18 +91,18 @@ def _standing(row: EventRow) -> str:
 
 
 def time(moment: datetime | None, now: datetime) -> Shown | None:
-    """Return a moment, for a browser and for a person."""
+    """Return a time in three forms: for the browser, relative, and exact."""
     if moment is None:
         return None
     return {
         "iso": rfc3339(moment),
-        "words": words.ahead(moment, now),
+        "words": words.relative(moment, now),
         "exact": moment.strftime("%d %b %Y, %H:%M:%S UTC"),
     }
 
 
 def page(found: EventPage, access: AccessConfig, now: datetime) -> Shown:
-    """Return an event with all that is known of it."""
+    """Return the values of the page of an event."""
     steps = [_message(one, now) for one in found.messages]
     steps += [_trail(one, now) for one in found.trail]
     steps.sort(key=lambda one: str(one["time"]["iso"]))
@@ -158,7 +158,7 @@ def _raw(row: MessageRow) -> Shown:
 
 
 def decision(row: DecisionRow, now: datetime) -> Shown:
-    """Return a decision as a row."""
+    """Return the values of a decision."""
     text, kind = words.decided(row)
     return {
         "id": row.id,
@@ -176,7 +176,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
 
 
 def bridge(row: BridgeRow, now: datetime) -> Shown:
-    """Return a bridge as a row."""
+    """Return the values of a bridge."""
     offer = row.approvals or {}
     rules = offer.get("rules")
     count = len(rules) if isinstance(rules, list) else 0
@@ -213,7 +213,7 @@ def address_of(machine: Machine) -> str:
 
 
 def bridges(found: Iterable[BridgeRow], now: datetime) -> Sequence[Shown]:
-    """Return bridges, those that should worry somebody first."""
+    """Return the values of bridges: silent and stopped ones first."""
     order = {"silent": 0, "stopped": 1, "unknown": 2, "alive": 3, "gone": 4}
     rows = sorted(found, key=lambda one: (order[one.liveness.value], one.name))
     return [bridge(row, now) for row in rows]

@@ -1,7 +1,7 @@
-"""The token of a form: bound to a person, an event and its content.
+"""Signs forms: the token of a form is valid for one person, event and content.
 
-Whoever posts a form must have been shown it: no page of another site can know the
-token, and one for another event, or for another content, is of no use.
+A page of another site does not know the token, so it cannot post the form in a person's
+name. A token for another event or another content is refused.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ _NAME = "form-key"
 
 
 def form_key(connection: Connection) -> bytes:
-    """Return the key of all hubs on this store; the first one makes it."""
+    """Return the key that all hubs on this store share; the first hub creates it."""
     made = insert(meta).values(name=_NAME, value=secrets.token_hex(32))
     connection.execute(made.on_conflict_do_nothing())
     found = connection.scalar(select(meta.c.value).where(meta.c.name == _NAME))
@@ -28,10 +28,10 @@ def token(key: bytes, person: str, event: str, content: str) -> str:
     """Return the token of a form.
 
     Args:
-        key: of the store.
-        person: the id of whoever is shown the form.
-        event: the EventId as it is compared.
-        content: the fingerprint of the event that is shown.
+        key: the key of the store, see ``form_key``.
+        person: the id of the person who sees the form.
+        event: the EventId in capitals.
+        content: the fingerprint of the event that the form shows.
     """
     text = f"{person}\0{event}\0{content}"
     signed = text.encode("utf-8", "replace")

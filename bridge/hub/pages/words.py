@@ -1,4 +1,4 @@
-"""Times, states and names as a person reads them. Pure."""
+"""Formats times, states and names for people. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -48,7 +48,7 @@ _STEPS = {
 
 
 def span(seconds: float) -> str:
-    """Return a span of time in at most two units."""
+    """Format a duration in at most two units."""
     left = int(abs(seconds))
     if left >= _DAY:
         return f"{left // _DAY} d {left % _DAY // _HOUR} h"
@@ -60,18 +60,18 @@ def span(seconds: float) -> str:
 
 
 def plain_span(seconds: float) -> str:
-    """Return a span of time without what is 0."""
+    """Format a duration without a second unit that is 0."""
     return span(seconds).removesuffix(" 00 s").removesuffix(" 00 min")
 
 
-def ahead(moment: datetime, now: datetime) -> str:
-    """Return when something is, seen from now."""
+def relative(moment: datetime, now: datetime) -> str:
+    """Format a time relative to now: "in 5 min 00 s", "2 h 10 min ago"."""
     left = (moment - now).total_seconds()
     return f"in {span(left)}" if left > 0 else f"{span(left)} ago"
 
 
 def urgency(moment: datetime | None, now: datetime) -> str:
-    """Return how near a moment is, as a class of the style."""
+    """Return the CSS class for how near a time is."""
     if moment is None:
         return ""
     left = (moment - now).total_seconds()
@@ -79,7 +79,7 @@ def urgency(moment: datetime | None, now: datetime) -> str:
 
 
 def duration(raw: Mapping[str, Any] | None) -> str:
-    """Return how long an event interrupts its machines."""
+    """Format how long an event interrupts its machines."""
     found = (raw or {}).get("DurationInSeconds")
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         return "for an unknown time"
@@ -87,7 +87,7 @@ def duration(raw: Mapping[str, Any] | None) -> str:
 
 
 def status(value: str) -> str:
-    """Return a status."""
+    """Return the name of a status."""
     return _STATUSES.get(value, value)
 
 
@@ -97,7 +97,7 @@ def step(kind: str) -> str:
 
 
 def decided(row: DecisionRow) -> tuple[str, str]:
-    """Return what became of a decision, and its class."""
+    """Return the state or outcome of a decision as text, and its CSS class."""
     words, kind = _DECISIONS.get(row.state, (row.state, ""))
     who = ", ".join(row.by)
     if row.state == "done":
@@ -109,11 +109,11 @@ def decided(row: DecisionRow) -> tuple[str, str]:
 
 
 def approval(row: EventRow, wanted: int) -> tuple[str, str]:
-    """Return how far the approval of an event is, and its class.
+    """Return the progress of an event's approval as text, and its CSS class.
 
     Args:
         row: the event.
-        wanted: how many people must agree.
+        wanted: how many people must approve.
     """
     if row.voters:
         return f"{len(row.voters)} of {wanted} votes", "wait"

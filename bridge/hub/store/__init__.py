@@ -1,1 +1,1 @@
-"""What the hub keeps, in SQLite or PostgreSQL, through SQLAlchemy Core."""
+"""The store of the hub: SQLite or PostgreSQL, through SQLAlchemy Core."""

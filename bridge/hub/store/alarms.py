@@ -1,7 +1,8 @@
-"""Alarms as rows: what is found out, and what is handed on.
+"""The rows of alarms: adds them, and marks them as published.
 
-A row is added in the transaction that finds out what it tells, under an id that is a
-hash of it: several hubs on one store add it once. One of them hands the rows on.
+An alarm is added in the same transaction as the change that it is about. Its id is a
+hash of its content, so several hubs on one store add it only once. One of these hubs
+publishes the alarms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,11 +30,11 @@ _OVER = {Liveness.ALIVE, Liveness.STOPPED, Liveness.GONE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmRow:
-    """One alarm, as it is kept.
+    """One stored alarm.
 
     Attributes:
-        kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.approval.WORD.
-        data: what it is about.
+        kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.approval.STATE.
+        data: the fields of the event about it.
     """
 
     id: str
@@ -43,9 +44,9 @@ class AlarmRow:
 
 
 def news_of(bridge: BridgeRow) -> str | None:
-    """Return what is new of a bridge: that it is silent, or no longer; None: nothing.
+    """Return the alarm that a bridge needs: silent, or back; None = none.
 
-    What is not known, since nobody listens, is no news.
+    An unknown state causes no alarm: the hub does not receive its messages now.
     """
     if bridge.liveness is Liveness.SILENT:
         return None if bridge.was_silent else SILENT
@@ -55,7 +56,7 @@ def news_of(bridge: BridgeRow) -> str | None:
 def note_silence(
     connection: Connection, vm_ids: Sequence[str], situation: Situation
 ) -> int:
-    """Add alarms about bridges, if it is still so; return how many."""
+    """Add alarms about bridges that still need one; returns how many."""
     count = 0
     for start in range(0, len(vm_ids), _AT_ONCE):
         names = sorted(vm_ids[start : start + _AT_ONCE])
@@ -95,7 +96,7 @@ def _of_bridge(row: BridgeRow, what: str, now: datetime) -> Values:
 def note_unreported(
     connection: Connection, found: Sequence[EventRow], now: datetime
 ) -> None:
-    """Add alarms about events that no bridge told of."""
+    """Add alarms about events that no bridge has reported."""
     _add(connection, [_of_event(row, now) for row in found])
 
 
@@ -123,7 +124,7 @@ def _add(connection: Connection, values: Sequence[Values]) -> None:
 
 
 def waiting(connection: Connection) -> list[AlarmRow]:
-    """Return what was not handed on yet, the oldest first."""
+    """Return the alarms that are not published yet, the oldest first."""
     query = select(alarms).where(alarms.c.handed.is_(None))
     ordered = query.order_by(alarms.c.time, alarms.c.id).limit(_MOST)
     return [_row(row) for row in connection.execute(ordered)]
@@ -135,8 +136,8 @@ def _row(row: Any) -> AlarmRow:
     )
 
 
-def mark_handed(connection: Connection, ids: Sequence[str], now: datetime) -> None:
-    """Note that alarms were handed on."""
+def mark_published(connection: Connection, ids: Sequence[str], now: datetime) -> None:
+    """Mark alarms as published."""
     for portion in _portions(ids):
         change = update(alarms).where(alarms.c.id.in_(portion))
         connection.execute(change.values(handed=micros(now)))
@@ -148,19 +149,20 @@ def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def count_silent(connection: Connection) -> int:
-    """Return how many bridges are silent, as was told."""
+    """Return how many bridges are silent according to the alarms so far."""
     query = select(func.count()).where(bridges.c.was_silent.is_(True))
     return connection.scalar(query) or 0
 
 
-def take_turn(
+def take_lease(
     connection: Connection, holder: str, now: datetime, seconds: float
 ) -> bool:
-    """Take or renew the right to hand alarms on; False: another hub has it.
+    """Take or renew the lease for publishing alarms; False = another hub has it.
 
-    It ends by itself, so that another hub goes on after a crash. Two clocks that differ
-    by more than that are no harm: an alarm comes twice then, under the same id. Nor is
-    a clock that was set back: nobody holds it for longer than two turns.
+    The lease expires, so another hub continues after a crash. If the clocks of two hubs
+    differ by more than a lease, both publish: an alarm comes twice, with the same id. A
+    clock that was set back does no harm: a lease that ends more than two durations from
+    now counts as expired.
     """
     fresh = f"{micros(now + timedelta(seconds=seconds))} {holder}"
     made = insert(meta).values(name=_LEASE, value=fresh).on_conflict_do_nothing()

@@ -1,4 +1,4 @@
-"""Counts votes and commits decisions, each in one transaction with its record."""
+"""Counts votes and commits decisions, each in one transaction with its record entry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,11 +8,10 @@ from sqlalchemy import Connection, delete, select, update
 
 from bridge.hub import arm_rules
 from bridge.hub.access import Person
-from bridge.hub.ballot import lacking
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
     LIVE,
-    OUT,
+    MAYBE_SENT,
     DecisionState,
     Vote,
     arm_message,
@@ -21,25 +20,26 @@ from bridge.hub.decisions import (
     message,
     reason_of,
 )
+from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
 from bridge.hub.store.records import Entry, alarm, record
 from bridge.hub.store.rows import dumped, json_of, micros
-from bridge.hub.store.standing import Surroundings, standing_of, surroundings_of
 from bridge.hub.store.statements import insert, lock, mark_changed
 from bridge.hub.store.tables import decisions, votes
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import ARM, Standing, is_void, persons_for
+from bridge.hub.vote_rules import missing_votes
+from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What somebody wants to be done.
+class VoteRequest:
+    """A vote or a refusal of one person.
 
     Attributes:
-        key: of the event.
+        key: the EventId in capitals.
         action: approve or refuse.
         via: bridge or arm.
-        content: the fingerprint of the event as it was shown.
-        id: of the decision, should it come to one.
+        content: the fingerprint of the event as it was shown to the person.
+        id: the id of the decision, if this vote completes one.
     """
 
     key: str
@@ -52,15 +52,15 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of it.
+class VoteResult:
+    """The result of a vote or a refusal.
 
     Attributes:
-        status: of HTTP: 200 decided, 202 counted, 403, 404, 409.
-        words: why not; "" where it was done.
-        is_changed: whether the event is no longer as it was shown.
-        id: of the decision.
-        missing: how many more people are wanted.
+        status: an HTTP status: 200 decided, 202 counted, or 403, 404, 409 refused.
+        words: why it was refused; "" = it was not.
+        is_changed: whether the event has changed since it was shown.
+        id: the id of the decision.
+        missing: how many more people must approve.
     """
 
     status: int
@@ -72,88 +72,94 @@ class Answer:
 
 @dataclass(slots=True)
 class _Case:
-    """One ask within its transaction."""
+    """A vote or a refusal, with everything that its transaction needs."""
 
     connection: Connection
     config: HubConfig
     situation: Situation
-    ask: Ask
-    standing: Standing
-    around: Surroundings = field(init=False)
+    request: VoteRequest
+    current: CurrentEvent
+    bridges: EventBridges = field(init=False)
 
     def __post_init__(self) -> None:
-        self.around = surroundings_of(self.connection, self.standing, self.situation)
+        self.bridges = event_bridges(self.connection, self.current, self.situation)
 
     @property
     def entry(self) -> Entry:
-        """The beginning of each row of the record."""
+        """An entry for the record, without ``what``, person and detail."""
         now = self.situation.now
-        return Entry.on(self.standing, now, what="", via=self.ask.via)
+        return Entry.on(self.current, now, what="", via=self.request.via)
 
 
-def answer_to(
-    connection: Connection, ask: Ask, config: HubConfig, situation: Situation
-) -> Answer:
-    """Do what somebody wants, or say why not."""
-    lock(connection, [ask.key], "events")
-    standing = standing_of(connection, ask.key)
-    if standing is None:
-        return Answer(status=404, words="nothing is known of this event")
-    if ask.content != standing.content:
+def handle_vote(
+    connection: Connection,
+    request: VoteRequest,
+    config: HubConfig,
+    situation: Situation,
+) -> VoteResult:
+    """Count a vote or a refusal, within the transaction of the connection."""
+    lock(connection, [request.key], "events")
+    current = current_event(connection, request.key)
+    if current is None:
+        return VoteResult(status=404, words="nothing is known of this event")
+    if request.content != current.content:
         words = "the event has changed since it was shown"
-        return Answer(status=409, words=words, is_changed=True)
-    if what := standing.lacks():
-        return Answer(status=409, words=what)
-    case = _Case(connection, config, situation, ask, standing)
-    found = _refuse(case) if ask.action == "refuse" else _approve(case)
+        return VoteResult(status=409, words=words, is_changed=True)
+    if what := current.lacks():
+        return VoteResult(status=409, words=what)
+    case = _Case(connection, config, situation, request, current)
+    found = _refuse(case) if request.action == "refuse" else _approve(case)
     if found.status in {200, 202}:
-        mark_changed(connection, ask.key)
+        mark_changed(connection, request.key)
     return found
 
 
-def _approve(case: _Case) -> Answer:
+def _approve(case: _Case) -> VoteResult:
     if (live := _live(case)) is not None:
-        return Answer(status=200, id=live)
-    wanted, rule = persons_for(case.config.access, case.standing)
-    if wanted > 1 and case.ask.person.is_application:
+        return VoteResult(status=200, id=live)
+    wanted, rule = persons_for(case.config.access, case.current)
+    if wanted > 1 and case.request.person.is_application:
         words = "an application has no vote where more than one person is wanted"
-        return Answer(status=403, words=words)
+        return VoteResult(status=403, words=words)
     if what := _objection(case):
-        return Answer(status=409, words=what)
+        return VoteResult(status=409, words=what)
     own = _own_vote(case)
-    if not fits(case.standing, own, case.ask.via, case.situation.now):
-        return Answer(status=409, words="the event does not fit into a message")
+    if not fits(case.current, own, case.request.via, case.situation.now):
+        return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case)
-    found = votes_of(case.connection, case.standing, case.ask.via)
-    missing = lacking([vote.person for vote in found], wanted)
+    found = votes_of(case.connection, case.current, case.request.via)
+    missing = missing_votes([vote.person for vote in found], wanted)
     if missing:
-        return Answer(status=202, missing=missing)
+        return VoteResult(status=202, missing=missing)
     return _decide(case, found, rule)
 
 
 def _own_vote(case: _Case) -> Vote:
-    event = case.standing.event or {}
-    return Vote(person=case.ask.person.id, reason=case.ask.reason, seen=event)
+    event = case.current.event or {}
+    return Vote(person=case.request.person.id, reason=case.request.reason, seen=event)
 
 
 def _live(case: _Case) -> str | None:
-    """Return the decision that stands already; void what the event has outgrown."""
+    """Return the id of a decision that is already under way; None = there is none.
+
+    Decisions for an earlier occurrence or content of the event become void.
+    """
     query = select(decisions).where(
-        decisions.c.event_key == case.standing.key,
-        decisions.c.via == case.ask.via,
+        decisions.c.event_key == case.current.key,
+        decisions.c.via == case.request.via,
         decisions.c.state.in_(LIVE),
     )
     for row in case.connection.execute(query).all():
-        is_same = row.life == case.standing.life
+        is_same = row.life == case.current.life
         seen: Any = json_of(row.persons)["seen"]
-        if is_same and not is_void(seen, case.standing.event or {}):
+        if is_same and not is_void(seen, case.current.event or {}):
             return str(row.id)
         void(case.connection, row, case.situation, "the event has changed")
     return None
 
 
 def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
-    """Take a decision back that has not been carried out."""
+    """Make a decision void that has not been carried out."""
     change = update(decisions).where(decisions.c.id == row.id)
     connection.execute(
         change.values(
@@ -169,91 +175,91 @@ def void(connection: Connection, row: Any, situation: Situation, why: str) -> No
 
 
 def _objection(case: _Case) -> str | None:
-    """Return why this way is closed to the event; None = it is open."""
-    if not case.standing.is_whole:
+    """Return why the event cannot be approved via the channel; None = it can."""
+    if not case.current.is_whole:
         return "not all Resources of the event are known: approve it on a VM"
     config, now = case.config, case.situation.now
-    if case.ask.via == ARM:
-        is_answered = case.around.is_answered(config)
+    if case.request.via == ARM:
+        is_answered = case.bridges.is_answered(config)
         return arm_rules.objection(
-            config.arm, case.standing, case.around.fleet, now, is_answered=is_answered
+            config.arm, case.current, case.bridges.fleet, now, is_answered=is_answered
         )
-    found = case.around.reach(config, case.standing, case.situation)
+    found = case.bridges.choose_target(config, case.current, case.situation)
     return None if found.is_open else found.why
 
 
 def _keep_vote(case: _Case) -> None:
-    ask, standing = case.ask, case.standing
+    request, current = case.request, case.current
     statement = insert(votes).values(
-        event_key=standing.key,
-        life=standing.life,
-        via=ask.via,
-        person=ask.person.id,
+        event_key=current.key,
+        life=current.life,
+        via=request.via,
+        person=request.person.id,
         time=micros(case.situation.now),
-        reason=ask.reason,
-        seen=dumped(standing.event),
+        reason=request.reason,
+        seen=dumped(current.event),
     )
     fresh = {name: statement.excluded[name] for name in ("time", "reason", "seen")}
     keys = ["event_key", "life", "via", "person"]
     case.connection.execute(
         statement.on_conflict_do_update(index_elements=keys, set_=fresh)
     )
-    entry = Entry.on(standing, case.situation.now, what="voted", via=ask.via)
-    record(case.connection, entry.by(ask.person.id, ask.reason))
+    entry = Entry.on(current, case.situation.now, what="voted", via=request.via)
+    record(case.connection, entry.by(request.person.id, request.reason))
 
 
-def votes_of(connection: Connection, standing: Standing, via: str) -> list[Vote]:
-    """Return the votes that count for an event as it stands."""
+def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vote]:
+    """Return the votes that are valid for the current state of an event."""
     query = select(votes).where(
-        votes.c.event_key == standing.key,
-        votes.c.life == standing.life,
+        votes.c.event_key == current.key,
+        votes.c.life == current.life,
         votes.c.via == via,
     )
     order = (votes.c.time, votes.c.person)
     found = []
     for row in connection.execute(query.order_by(*order)):
         seen = json_of(row.seen)
-        if not is_void(seen, standing.event or {}):
+        if not is_void(seen, current.event or {}):
             found.append(Vote(person=row.person, reason=row.reason, seen=seen))
     return found
 
 
-def _decide(case: _Case, found: Sequence[Vote], rule: str) -> Answer:
-    """Commit the decision with the very bytes that will carry it."""
-    ask, standing, now = case.ask, case.standing, case.situation.now
-    is_arm = ask.via == ARM
-    made = arm_message(ask.id, standing) if is_arm else None
-    body = made or message(ask.id, standing, found, now)
-    assert body is not None, "it fits"  # noqa: S101  # nosec B101
+def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
+    """Store the decision, with the bytes that each attempt will send."""
+    request, current, now = case.request, case.current, case.situation.now
+    is_arm = request.via == ARM
+    arm_body = arm_message(request.id, current) if is_arm else None
+    body = arm_body or message(request.id, current, found, now)
+    assert body is not None, "see fits()"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
-    _forget_votes(case.connection, standing, ask.via)
+    _forget_votes(case.connection, current, request.via)
     by = ", ".join(vote.person for vote in found)
-    entry = Entry.on(standing, now, what="decided", via=ask.via)
-    record(case.connection, entry.by(by, rule, ask.id))
-    alarm(case.connection, entry.by(by, rule, ask.id))
-    return Answer(status=200, id=ask.id)
+    entry = Entry.on(current, now, what="decided", via=request.via)
+    record(case.connection, entry.by(by, rule, request.id))
+    alarm(case.connection, entry.by(by, rule, request.id))
+    return VoteResult(status=200, id=request.id)
 
 
 def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
-    ask, standing, now = case.ask, case.standing, case.situation.now
-    is_refusal = ask.action == "refuse"
+    request, current, now = case.request, case.current, case.situation.now
+    is_refusal = request.action == "refuse"
     state = DecisionState.REFUSED if is_refusal else DecisionState.DECIDED
-    persons = {"by": [vote.person for vote in found], "seen": standing.event}
+    persons = {"by": [vote.person for vote in found], "seen": current.event}
     case.connection.execute(
         decisions.insert(),
         {
-            "id": ask.id,
-            "event_key": standing.key,
-            "event_id": standing.event_id,
-            "life": standing.life,
-            "action": ask.action,
-            "via": ask.via,
-            "content": standing.content,
+            "id": request.id,
+            "event_key": current.key,
+            "event_id": current.event_id,
+            "life": current.life,
+            "action": request.action,
+            "via": request.via,
+            "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
             "persons": dumped(persons),
             "time": micros(now),
-            "expires": None if is_refusal else micros(expiry(standing, now)),
+            "expires": None if is_refusal else micros(expiry(current, now)),
             "origin": "",
             "entity": "",
             "session": "",
@@ -270,32 +276,32 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
 
 
 def _forget_votes(
-    connection: Connection, standing: Standing, via: str | None = None
+    connection: Connection, current: CurrentEvent, via: str | None = None
 ) -> None:
-    change = delete(votes).where(votes.c.event_key == standing.key)
+    change = delete(votes).where(votes.c.event_key == current.key)
     if via is not None:
         change = change.where(votes.c.via == via)
     connection.execute(change)
 
 
-def _refuse(case: _Case) -> Answer:
-    """Let one person's no end all votes, and what was decided but not sent."""
+def _refuse(case: _Case) -> VoteResult:
+    """Delete all votes, and make decisions that are not sent yet void."""
     query = select(decisions).where(
-        decisions.c.event_key == case.standing.key,
-        decisions.c.life == case.standing.life,
+        decisions.c.event_key == case.current.key,
+        decisions.c.life == case.current.life,
         decisions.c.state.in_(LIVE),
     )
     live = case.connection.execute(query).all()
-    if any(row.state in OUT for row in live):
+    if any(row.state in MAYBE_SENT for row in live):
         words = "an approval has been sent already: a refusal does not take it back"
-        return Answer(status=409, words=words)
+        return VoteResult(status=409, words=words)
     for row in live:
         void(case.connection, row, case.situation, "refused")
     _insert(case, [_own_vote(case)], "one person refuses", b"")
-    _forget_votes(case.connection, case.standing)
+    _forget_votes(case.connection, case.current)
     entry = Entry.on(
-        case.standing, case.situation.now, what="refused", via=case.ask.via
-    ).by(case.ask.person.id, case.ask.reason, case.ask.id)
+        case.current, case.situation.now, what="refused", via=case.request.via
+    ).by(case.request.person.id, case.request.reason, case.request.id)
     record(case.connection, entry)
     alarm(case.connection, entry)
-    return Answer(status=200, id=case.ask.id)
+    return VoteResult(status=200, id=case.request.id)

@@ -1,7 +1,7 @@
-"""Opens SQLite or PostgreSQL, and says what their errors mean.
+"""Opens SQLite or PostgreSQL, and classifies their errors.
 
-away         it cannot be reached, is full, failing over or slow: tried again
-data error   it will never take this: what is wrong with it has to be found out
+away         the database cannot be reached, is full, failing over or slow: try again
+data error   the database will never accept these values: do not try again
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 
 _CONNECT_SECONDS = 5
 _STATEMENT_MS = 15_000
-_SILENT_MS = 10_000  # until a peer that does not answer counts as gone
+_SILENT_MS = 10_000  # after that long without an answer, the connection is broken
 _BUSY_SECONDS = 5.0
 _READERS = 4
-_LIMIT = "54"  # class of errors: a name that is too long for an index, and its kin
+_LIMIT = "54"  # SQLSTATE class "program limit exceeded": a text too long for an index
 _CAUSES = (
     "password authentication failed",
     "no pg_hba.conf entry",
@@ -54,10 +54,10 @@ _CAUSES = (
 
 
 def open_sqlite(path: Path, *, writes: bool) -> Engine:
-    """Return an engine for a file; of writes it holds one connection.
+    """Return an engine for a file; an engine that writes has one connection only.
 
     Raises:
-        HubStoreError: the file's folder is not there.
+        HubStoreError: the folder of the file does not exist.
     """
     if not path.parent.is_dir():
         raise HubStoreError(f"hub.store: there is no folder {path.parent}")
@@ -81,7 +81,7 @@ def open_sqlite(path: Path, *, writes: bool) -> Engine:
 
 
 def _prepare_sqlite(connection: Any) -> None:
-    connection.isolation_level = None  # transactions are begun by hand, as they are
+    connection.isolation_level = None  # no implicit BEGIN: ``start`` begins them
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
@@ -104,7 +104,7 @@ def open_postgres(url: str) -> Engine:
 
 
 def _postgres_options(url: str) -> dict[str, object]:
-    """Return what makes a silent server an error, and not a wait without end."""
+    """Return connection options that limit how long a silent server is waited for."""
     options: dict[str, object] = {
         "connect_timeout": _CONNECT_SECONDS,
         "tcp_user_timeout": _SILENT_MS,
@@ -120,11 +120,11 @@ def _postgres_options(url: str) -> dict[str, object]:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Say what an error of the store means, in words without a secret.
+    """Convert errors of the database; the new texts contain no secret.
 
     Raises:
-        HubStoreAwayError: it may work later.
-        HubStoreError: it never will.
+        HubStoreAwayError: the same statement may succeed later.
+        HubStoreError: the statement will never succeed.
     """
     try:
         yield
@@ -137,7 +137,7 @@ def store_errors() -> Iterator[None]:
 
 
 def is_away(error: Exception) -> bool:
-    """Whether what was asked may work later, as it is."""
+    """Whether the same statement may succeed later."""
     if str(getattr(getattr(error, "orig", None), "sqlstate", "")).startswith(_LIMIT):
         return False
     kinds = (OperationalError, InternalError, PoolTimeoutError)
@@ -146,9 +146,9 @@ def is_away(error: Exception) -> bool:
 
 
 def _named(error: Exception) -> str:
-    """Return the kind of an error, and its cause where that is a known one.
+    """Return the class of an error, and its cause if it is one of ``_CAUSES``.
 
-    No more of the text: what it repeats may be a secret.
+    The rest of its text is left out: it may contain a secret.
     """
     inner = getattr(error, "orig", None) or error
     words, kind = str(inner).lower(), type(inner).__name__

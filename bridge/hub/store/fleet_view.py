@@ -1,4 +1,4 @@
-"""The bridges, and how each fares: the rows of ``/bridges``."""
+"""Queries for bridges, with whether each is alive."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -27,7 +27,10 @@ def fleet(
 def bridges_of(
     connection: Connection, machine: Machine, situation: Situation
 ) -> list[BridgeRow]:
-    """Return the bridges of a machine: one, unless it was made anew unseen."""
+    """Return the bridges of a machine, the last heard first.
+
+    There are several if the machine was created again and its resource id is not known.
+    """
     of = bridges.c
     query = select(bridges).where(
         of.name == machine.name,
@@ -41,7 +44,7 @@ def bridges_of(
 def bridge_rows(
     connection: Connection, found: Sequence[Any], situation: Situation
 ) -> list[BridgeRow]:
-    """Return rows of bridges, and how each fares."""
+    """Convert rows of the table into BridgeRows, with whether each bridge is alive."""
     gone = _machines_that_ended(connection, [row.name for row in found])
     return [_bridge(row, gone, situation) for row in found]
 
@@ -73,8 +76,8 @@ def _bridge(
     return BridgeRow(
         vm_id=row.vm_id,
         origin=row.origin,
-        name=state.teller.name,
-        resource_id=state.teller.resource_id,
+        name=state.reporter.name,
+        resource_id=state.reporter.resource_id,
         subscription=row.subscription,
         group=row.group,
         version=str(state.who.data.get("version", "")),
@@ -100,7 +103,7 @@ def _number(value: object) -> int | None:
 
 
 def forget_bridge(connection: Connection, vm_id: str, now: datetime) -> bool:
-    """Take a bridge for gone, as a person says; return whether it is known."""
+    """Declare a bridge gone, for a person; returns whether the bridge is known."""
     change = bridges.update().where(bridges.c.vm_id == vm_id)
     done = connection.execute(change.values(forgotten=micros(now)))
     return bool(done.rowcount)

@@ -1,6 +1,6 @@
-"""Keeps what messages say, in one transaction: all of a batch, or nothing.
+"""Stores a batch of messages, in one transaction: all of it, or nothing.
 
-What is known of an event is folded anew from all its messages.
+The state of each event in the batch is derived again from all its messages.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, select, tuple_
 
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import AZURE, Address, Fact
 from bridge.hub.fold import State, fold
 from bridge.hub.store import rows
@@ -35,17 +35,17 @@ _TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A message, read.
+    """A parsed message.
 
     Attributes:
-        origin: the hub's own name of the source.
-        body: its bytes.
-        heard: when the broker took it.
-        reply_to: of the message.
-        session: that an answer is to be sent to.
-        fact: what it says of an event.
-        word: what it says of a bridge.
-        fault: why it could not be read; None = it could be.
+        origin: the name of the hub's source.
+        body: the bytes of the message.
+        heard: when the broker enqueued it.
+        reply_to: ReplyTo of the message.
+        session: ReplyToSessionId of the message.
+        fact: its content about an event; None = it has none.
+        report: its content about a bridge; None = it has none.
+        fault: why it could not be parsed; None = it could.
     """
 
     origin: str
@@ -54,33 +54,33 @@ class Incoming:
     reply_to: str | None = None
     session: str | None = None
     fact: Fact | None = None
-    word: bridge_words.BridgeWord | None = None
+    report: bridge_messages.BridgeReport | None = None
     fault: str | None = None
 
 
 def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
-    """Keep what a batch says."""
-    told = sorted(
+    """Store the facts, the reports and the unreadable messages of a batch."""
+    with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
     )
-    if told:
-        _keep_events(connection, told)
-    words = [one for one in batch if one.word is not None]
-    if words:
-        keep_bridges(connection, [(w.word, w.origin) for w in words if w.word])
+    if with_fact:
+        _keep_events(connection, with_fact)
+    reports = [one for one in batch if one.report is not None]
+    if reports:
+        keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
     faulty = [one for one in batch if one.fault is not None]
     if faulty:
         _keep_unreadable(connection, faulty)
 
 
-def _keep_events(connection: Connection, told: Sequence[Incoming]) -> None:
-    keys = sorted({one.fact.key for one in told if one.fact})
+def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
+    keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
-    _keep_messages(connection, told)
-    _keep_addresses(connection, told)
+    _keep_messages(connection, with_fact)
+    _keep_addresses(connection, with_fact)
     states = _folded(connection, keys)
-    heard = _heard(told)
+    heard = _heard(with_fact)
     _upsert_events(
         connection,
         [
@@ -94,17 +94,17 @@ def _keep_events(connection: Connection, told: Sequence[Incoming]) -> None:
 
 
 def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
-    """Lock events, also those that are new; return what is known of when."""
+    """Lock events, including new ones; return the stored times of known events."""
     lock(connection, keys, "events")
     kept = (events.c.event_key, events.c.heard, events.c.azure_received)
     query = select(*kept, events.c.azure_seen).where(events.c.event_key.in_(keys))
     return {row.event_key: row for row in connection.execute(query)}
 
 
-def _keep_messages(connection: Connection, told: Sequence[Incoming]) -> None:
-    """Keep each (source, id) once: the one that was told first."""
+def _keep_messages(connection: Connection, with_fact: Sequence[Incoming]) -> None:
+    """Store one message for each (source, id): the earliest one."""
     first: dict[tuple[str, str, str], Values] = {}
-    for one in told:
+    for one in with_fact:
         fact = one.fact
         assert fact is not None  # noqa: S101 - for mypy  # nosec B101
         name, row = (fact.key, fact.source, fact.id), _message(one, fact)
@@ -131,7 +131,7 @@ def _message(one: Incoming, fact: Fact) -> Values:
         "source": fact.source,
         "id": fact.id,
         "time": rows.micros(fact.time),
-        "vm_id": fact.teller.vm_id,
+        "vm_id": fact.reporter.vm_id,
         "digest": fact.digest,
         "kind": fact.kind.value,
         "origin": one.origin,
@@ -142,11 +142,11 @@ def _message(one: Incoming, fact: Fact) -> Values:
     }
 
 
-def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
+def _keep_addresses(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     found = {}
-    for one in told:
+    for one in with_fact:
         if one.fact and (address := one.fact.address):
-            name = (one.fact.key, address, one.fact.teller.vm_id)
+            name = (one.fact.key, address, one.fact.reporter.vm_id)
             found[name] = rows.micros(one.heard)
     values: list[Values] = [
         {
@@ -163,7 +163,7 @@ def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
 
 
 def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
-    """Read all messages of events, and say what is known of each."""
+    """Derive the states of events from all their stored messages."""
     query = select(messages).where(messages.c.event_key.in_(keys))
     facts = defaultdict[str, list[Fact]](list)
     for row in connection.execute(query):
@@ -180,25 +180,30 @@ def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
 
 
 def fact_of(row: Any) -> Fact:
-    """Read a message again that could be read when it was kept."""
+    """Parse a stored message again."""
     if row.vm_id == AZURE:
-        fact = azure_words.read(row.body)
+        fact = azure_messages.read(row.body)
     else:
-        fact = bridge_words.read(
+        fact = bridge_messages.read(
             row.body,
             heard=rows.moment_of(row.heard),
             source=row.origin,
             reply_to=row.reply_to,
             session=row.session,
         ).fact
-    assert fact is not None, "it could be read"  # noqa: S101  # nosec B101
+    assert fact is not None, "stored only if it has a fact"  # noqa: S101  # nosec B101
     return fact
 
 
-def _heard(told: Sequence[Incoming]) -> dict[str, Values]:
-    """Return when events were heard of in this batch, at all and of Azure."""
+def _heard(with_fact: Sequence[Incoming]) -> dict[str, Values]:
+    """Return when the messages in a batch were enqueued, for each event.
+
+    The times are those of the last message, and of the first and last one of Azure.
+    """
     found: dict[str, Values] = {}
-    for key, group in groupby(told, key=lambda one: one.fact.key if one.fact else ""):
+    for key, group in groupby(
+        with_fact, key=lambda one: one.fact.key if one.fact else ""
+    ):
         these = list(group)
         azures = [rows.micros(o.heard) for o in these if o.fact and o.fact.is_azures]
         found[key] = {
@@ -210,7 +215,7 @@ def _heard(told: Sequence[Incoming]) -> dict[str, Values]:
 
 
 def _times(before: Any, now: Values) -> Values:
-    """Return the times of an event: the first of Azure, else the last."""
+    """Merge the stored times of an event with the times of a batch."""
     if before is None:
         return now
     old, found = before._asdict(), dict[str, object]()
@@ -245,7 +250,7 @@ def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
 
 
 def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
-    """Forget the votes for what an event is no longer."""
+    """Delete votes that a change of their event has made void."""
     query = select(votes).where(votes.c.event_key.in_(list(states)))
     for vote in connection.execute(query).all():
         state = states[vote.event_key]
@@ -260,7 +265,7 @@ def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
 
 
 def _keep_unreadable(connection: Connection, faulty: Sequence[Incoming]) -> None:
-    """Keep what could not be read for a person to look at: the newest of it."""
+    """Store unreadable messages for inspection; only the newest ones are kept."""
     values: list[Values] = [
         {
             "origin": one.origin,

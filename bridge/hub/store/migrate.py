@@ -1,7 +1,7 @@
-"""Brings the schema of a store up to what this version of the hub knows.
+"""Updates the schema of a store to the version of this hub.
 
-Each step only adds, so a hub runs on its own schema and on the next one: several hubs
-on one database are updated one after the other.
+Each step only adds tables and columns, so a hub also runs on the next schema. Several
+hubs on one database can be updated one after the other.
 """
 
 from pathlib import Path
@@ -15,14 +15,14 @@ from sqlalchemy import Connection, text
 from bridge.foundation.errors import HubStoreError
 
 _PLACE = Path(__file__).parent / "migrations"
-_LOCK = 0x5EB21D9E0001  # of PostgreSQL: one hub at a time takes the steps
+_LOCK = 0x5EB21D9E0001  # advisory lock of PostgreSQL: one hub at a time migrates
 
 
 def migrate(connection: Connection) -> None:
-    """Take the steps that are missing; of several hubs one does, and others wait.
+    """Apply the missing steps; if several hubs start, the others wait for the first.
 
     Raises:
-        HubStoreError: the store was written by a hub that is two steps ahead.
+        HubStoreError: the schema is two or more steps ahead of this hub.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCK})

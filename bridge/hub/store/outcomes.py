@@ -1,4 +1,4 @@
-"""Keeps what became of decisions, as part of keeping what bridges tell."""
+"""Stores the outcomes of decisions; a part of ``intake``."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,30 +16,30 @@ _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
 
 
 def settle(connection: Connection, states: Mapping[str, State]) -> None:
-    """Keep the outcomes of decisions that bridges have told."""
-    told = {key: state for key, state in states.items() if state.outcomes}
-    if not told:
+    """Close the decisions whose outcomes bridges have reported."""
+    with_outcomes = {key: state for key, state in states.items() if state.outcomes}
+    if not with_outcomes:
         return
     query = select(decisions).where(
-        decisions.c.event_key.in_(list(told)),
+        decisions.c.event_key.in_(list(with_outcomes)),
         decisions.c.via == "bridge",
         decisions.c.state.in_(_OPEN_ENDED),
     )
     for row in connection.execute(query).all():
-        state = told[row.event_key]
+        state = with_outcomes[row.event_key]
         end = end_of(rows.outcomes_json(state), row.id)
         if end is not None and _differs(row, end):
-            close(connection, row, end, state.told)
+            close(connection, row, end, state.last_reported)
 
 
 def _differs(row: Any, end: End) -> bool:
-    """Whether an outcome is news; what is done stays done."""
+    """Whether an end differs from the stored state of a decision."""
     before = (row.state, row.outcome, row.outcome_reason)
     return before != (end.state.value, end.outcome, end.reason)
 
 
 def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
-    """Keep the end of a decision, with its record and its alarm."""
+    """Store the end of a decision, with an entry in the record and an alarm."""
     change = update(decisions).where(decisions.c.id == row.id)
     connection.execute(
         change.values(

@@ -1,4 +1,4 @@
-"""The record of all that was decided, and alarms about it: rows that only grow."""
+"""Adds entries to the record of an event, and alarms about decisions."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,18 +10,18 @@ from bridge.foundation.hashing import hash32
 from bridge.hub.store.rows import dumped, micros
 from bridge.hub.store.statements import insert
 from bridge.hub.store.tables import alarms, trail
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row of the record.
+    """One entry of the record.
 
     Attributes:
-        decision: its id; "" of a vote that has decided nothing.
+        decision: the id of the decision; "" = a vote, before there is a decision.
         what: voted, decided, refused, sent, done, failed, void and so on.
         person: who did it; "" = the hub.
-        content: the fingerprint of the event then.
+        content: the fingerprint of the event at that time.
     """
 
     time: datetime
@@ -51,31 +51,31 @@ class Entry:
         )
 
     @classmethod
-    def on(cls, standing: Standing, time: datetime, *, what: str, via: str) -> Self:
+    def on(cls, current: CurrentEvent, time: datetime, *, what: str, via: str) -> Self:
         """Return an entry about an event."""
         return cls(
             time=time,
-            event_key=standing.key,
-            event_id=standing.event_id,
-            life=standing.life,
+            event_key=current.key,
+            event_id=current.event_id,
+            life=current.life,
             what=what,
             via=via,
-            content=standing.content,
+            content=current.content,
         )
 
     def by(self, person: str, detail: str = "", decision: str = "") -> Self:
-        """Return the entry with who did it."""
+        """Return a copy with the person, the detail and the id of the decision."""
         return replace(self, person=person, detail=detail, decision=decision)
 
 
 def record(connection: Connection, entry: Entry) -> None:
-    """Add a row; none is ever changed."""
+    """Add an entry to the record; entries are never changed."""
     values = {name: getattr(entry, name) for name in entry.__slots__}
     connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
 
 
 def alarm(connection: Connection, entry: Entry) -> None:
-    """Add an alarm, ``hub.approval.*``; the same one is added once."""
+    """Add an alarm ``hub.approval.*``, unless the same alarm exists."""
     kind = f"hub.approval.{entry.what}"
     data = {
         "eventId": entry.event_id,

@@ -1,4 +1,4 @@
-"""Forgets what is over, in portions so small that nobody waits for them."""
+"""Deletes old rows, in portions small enough not to delay other transactions."""
 
 from datetime import datetime, timedelta
 
@@ -25,13 +25,13 @@ _OF_EVENTS = (messages, addresses, machines, votes)
 def forget(
     connection: Connection, now: datetime, *, retention: float, audit: float
 ) -> int:
-    """Forget a portion of what is over; return how much it was.
+    """Delete a portion of old rows; returns how many events and rows were deleted.
 
     Args:
-        connection: of one transaction.
+        connection: a connection within a transaction.
         now: the present moment.
-        retention: seconds that what is over is kept; what is open never expires.
-        audit: seconds that decisions are kept.
+        retention: for how many seconds events are kept after their end.
+        audit: for how many seconds decisions and their record are kept.
     """
     oldest = micros(now - timedelta(seconds=retention))
     oldest_decision = micros(now - timedelta(seconds=audit))

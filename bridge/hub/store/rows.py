@@ -1,4 +1,4 @@
-"""From what is known to rows, and back. Pure."""
+"""Converts states of events into rows, and values of rows back. Pure."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -7,8 +7,8 @@ import orjson
 
 from bridge.events.build import clean, rfc3339
 from bridge.events.document import ScheduledEvent
-from bridge.hub.ballot import digest
 from bridge.hub.fold import Occurrence, State
+from bridge.hub.vote_rules import digest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -18,17 +18,17 @@ Row = dict[str, object]
 
 
 def micros(moment: datetime) -> int:
-    """Return a moment as it is kept."""
+    """Convert a time into microseconds since 1970, as it is stored."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def moment_of(value: int) -> datetime:
-    """Return a moment that was kept."""
+    """Convert stored microseconds into a time."""
     return _EPOCH + timedelta(microseconds=value)
 
 
 def event_row(state: State) -> Row:
-    """Return what is kept of an event, but for when it was heard of."""
+    """Return the row of an event, without the columns about when messages came."""
     now = state.now
     event = now.event if now else None
     not_before = event.not_before if event else None
@@ -47,20 +47,20 @@ def event_row(state: State) -> Row:
         "has_bridge": now.has_bridge if now else True,
         "lives": len(state.occurrences),
         "not_before": micros(not_before) if not_before and is_pending else None,
-        "opened": micros(now.opened if now else state.told),
+        "opened": micros(now.opened if now else state.last_reported),
         "ended": micros(now.ended) if now and now.ended and not is_pending else None,
-        "told": micros(state.told),
+        "told": micros(state.last_reported),
         "state": _state_json(state),
     }
 
 
 def short(value: str | None) -> str:
-    """Return a text of an event as a column keeps it."""
+    """Return a text of an event, cut and cleaned for a column."""
     return clean((value or "")[:_LONGEST])
 
 
 def _state_json(state: State) -> bytes:
-    """Return what a person or a program is shown of an event."""
+    """Return the JSON with the occurrences, outcomes and addresses of an event."""
     return orjson.dumps(
         {
             "eventId": state.event_id,
@@ -72,12 +72,12 @@ def _state_json(state: State) -> bytes:
 
 
 def outcomes_json(state: State) -> list[Row]:
-    """Return what became of requests, in order."""
+    """Return the results of approvals, the oldest first."""
     return [
         {
             **asdict(fact.outcome),
             "time": rfc3339(fact.time),
-            "reporter": asdict(fact.teller),
+            "reporter": asdict(fact.reporter),
         }
         for fact in state.outcomes
         if fact.outcome is not None
@@ -92,7 +92,7 @@ def _occurrence(life: Occurrence) -> Row:
         "isWhole": life.is_whole,
         "opened": rfc3339(life.opened),
         "ended": rfc3339(life.ended) if life.ended else None,
-        "firstReportedBy": asdict(life.first.teller),
+        "firstReportedBy": asdict(life.first.reporter),
         "bridgesSay": life.bridges_say.value if life.bridges_say else None,
         "azure": _azure(azure.event, rfc3339(azure.time)) if azure else None,
         "machines": [asdict(machine) for machine in life.machines],
@@ -107,11 +107,11 @@ def _azure(event: ScheduledEvent | None, time: str) -> Row:
 
 
 def json_of(body: bytes) -> dict[str, object]:
-    """Read an object that was kept."""
+    """Parse a stored JSON object."""
     found: dict[str, object] = orjson.loads(body)
     return found
 
 
 def dumped(value: object) -> bytes:
-    """Return JSON as it is kept."""
+    """Return a value as JSON for the store."""
     return orjson.dumps(value)

@@ -1,4 +1,4 @@
-"""What writing has in common: many rows at once, conflicts, and locks in one order."""
+"""Helpers for writes: many rows at once, conflicts, locks, and versions of events."""
 
 from collections.abc import Sequence
 
@@ -13,27 +13,27 @@ Values = dict[str, object]
 
 
 def insert(table: Table) -> postgresql.Insert:
-    """Return an INSERT that knows ON CONFLICT: SQLite has the same words for it."""
+    """Return an INSERT that allows ON CONFLICT; SQLite has the same syntax for it."""
     return postgresql.insert(table)
 
 
 def put(
     connection: Connection, statement: Executable, values: Sequence[Values]
 ) -> None:
-    """Run a statement for each of some rows, maybe none: it is prepared once.
+    """Run one statement for each row of values, if there are any.
 
-    The values are no part of the statement, which would be made anew for each number
-    of rows: that costs more than the rows.
+    Values within the statement would be slower: SQLAlchemy would compile it again for
+    each number of rows.
     """
     if values:
         connection.execute(statement, list(values))
 
 
 def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
-    """Hold names until the end of the transaction, also those that have no row yet.
+    """Lock names until the end of the transaction, even if they have no row yet.
 
-    All hubs lock in the same order, so that no two wait for one another. SQLite has one
-    writer, who needs none of it.
+    All hubs lock in the same order, which prevents deadlocks. SQLite has only one
+    writer, so it needs no locks.
     """
     if connection.dialect.name != "postgresql":
         return
@@ -50,10 +50,11 @@ def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
 def marked(
     connection: Connection, values: Sequence[Values]
 ) -> tuple[Values, Sequence[Values]]:
-    """Mark rows of events as changed last: by their version and their transaction.
+    """Give rows of events a new version and the id of the transaction.
 
     Returns:
-        What is the same for all rows, as part of the statement; and the rows.
+        The values that are the same for all rows, as part of the statement; and the
+        rows.
     """
     if connection.dialect.name == "postgresql":
         marks: Values = {
@@ -67,7 +68,7 @@ def marked(
 
 
 def mark_changed(connection: Connection, key: str) -> None:
-    """Let whoever follows the changes see an event again."""
+    """Give an event a new version, so clients that follow changes read it again."""
     marks, (row,) = marked(connection, [{}])
     change = update(events).where(events.c.event_key == key)
     connection.execute(change.values(**marks, **row))

@@ -1,11 +1,11 @@
-"""The store, as the rest of the hub uses it: everything blocks in threads of its own.
+"""The interface of the store for the rest of the hub; SQL runs in threads of its own.
 
-SQLite       one thread writes, one after the other; others read meanwhile
-PostgreSQL   a few threads do either
+SQLite       one thread writes; others read at the same time
+PostgreSQL   four threads write, four threads read
 
 A database that neither answers nor breaks the connection (it is frozen, or its disk
-hangs) counts as away after a while. What it was asked may still be kept later: whoever
-asks has to bear that, as after an answer that was lost.
+hangs) counts as away after ``longest`` seconds. Its transaction may still commit later,
+so callers must be able to repeat it, as after a lost answer.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from bridge.hub.store.migrate import migrate
 log = logging.getLogger(__name__)
 
 _THREADS = 4
-_LONGEST = 20.0  # longer than the database itself lets a statement take
-_PATIENCE = 2.0  # at the end
+_LONGEST = 20.0  # longer than the statement timeout of the database
+_PATIENCE = 2.0  # seconds to wait for the threads when the store closes
 _REFUSED = "the store refuses what it says"
 
 P = ParamSpec("P")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What is kept. Made by ``open_store``.
+    """An open store. Created by ``open_store``.
 
     Attributes:
         longest: seconds until a database without an answer counts as away.
@@ -55,16 +55,17 @@ class Store:
         return self.writer.dialect.name == "postgresql"
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Do something in one transaction, and return once it is committed.
+        """Run a function in one transaction; returns after the commit.
 
         Raises:
-            HubStoreAwayError: it may work later; whether it was kept is not known.
-            HubStoreError: it never will.
+            HubStoreAwayError: it may succeed later; whether it was committed is not
+                known.
+            HubStoreError: it will never succeed.
         """
         return await self._patiently(self.writing, self.writer, work)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """Read, all of it as it was at one moment.
+        """Run a function that only reads, in one transaction.
 
         Raises:
             HubStoreError: as ``write``.
@@ -74,7 +75,10 @@ class Store:
     async def _patiently(
         self, threads: Pool, database: Engine, work: Callable[[Connection], T]
     ) -> T:
-        """Do something in a thread; what nobody waits for any more is not begun."""
+        """Run a function in a thread, with a timeout.
+
+        After a timeout, work that still waits for a thread is cancelled.
+        """
         limit = asyncio.timeout(self.longest)
         try:
             async with limit:
@@ -86,12 +90,13 @@ class Store:
             raise HubStoreAwayError(words) from error
 
     async def keep(self, batch: Sequence[Incoming]) -> None:
-        """Keep what messages say; return once all of it is committed.
+        """Store a batch of messages; returns after all of them are committed.
 
-        What the store will never take is found by halves, and kept as unreadable.
+        If the store refuses the batch, it is split in halves until the bad message is
+        found; that message is stored as unreadable.
 
         Raises:
-            HubStoreAwayError: nothing of it may count as kept.
+            HubStoreAwayError: no message of the batch counts as stored.
         """
         try:
             await self.write(lambda connection: keep(connection, batch))
@@ -107,44 +112,44 @@ class Store:
             await self.keep(batch[middle:])
             return
         (one,) = batch
-        if one.fault is not None:  # not even as such: there is nothing left to do
+        if one.fault is not None:  # refused even as an unreadable message: give up
             log.error("message cannot be kept", extra={"source": one.origin})
             return
-        await self.keep([replace(one, fact=None, word=None, fault=_REFUSED)])
+        await self.keep([replace(one, fact=None, report=None, fault=_REFUSED)])
 
 
 @asynccontextmanager
 async def open_store(
     config: HubConfig, longest: float = _LONGEST
 ) -> AsyncIterator[Store]:
-    """Open the store, and bring its schema up to date.
+    """Open the store, and update its schema.
 
     Args:
-        config: where it is.
+        config: the address of the store.
         longest: seconds until a database without an answer counts as away.
 
     Raises:
-        HubStoreAwayError: it cannot be reached now.
-        HubStoreError: it cannot be used.
+        HubStoreAwayError: the database cannot be reached now.
+        HubStoreError: the database cannot be used.
     """
     writer, reader = _engines(config)
     count = 1 if writer is not reader else _THREADS
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
     store = Store(writer, reader, writing, reading, longest=longest)
     try:
-        await _in_thread(writing, writer, migrate)  # takes as long as it takes
+        await _in_thread(writing, writer, migrate)  # without a timeout
         yield store
     finally:
-        for pool in (writing, reading):  # a database that hangs keeps nobody
+        for pool in (writing, reading):  # bounded: a hanging database must not block
             await asyncio.to_thread(pool.close, _PATIENCE)
         await asyncio.to_thread(_dispose, writer, reader)
 
 
 async def glance(config: HubConfig, work: Callable[[Connection], T]) -> T:
-    """Read once from a store that a hub has made; its schema is left as it is.
+    """Read once from an existing store, without a change of its schema.
 
     Raises:
-        HubStoreError: it cannot be reached, or it is not there yet.
+        HubStoreError: the store cannot be reached, or does not exist yet.
     """
     path = config.sqlite_file
     if path is not None and not path.exists():

@@ -1,7 +1,7 @@
-"""The tables, as they are now; ``migrations`` makes them.
+"""The tables in their current form; ``migrations`` creates them.
 
-Times are microseconds since 1970 in UTC. JSON and bodies are bytes: neither store takes
-every text, and nothing is looked up in them. ``version`` counts changes of events.
+Times are microseconds since 1970 in UTC. JSON and bodies are bytes: each database
+refuses some texts, and no query looks into them. ``version`` counts changes of events.
 """
 
 from sqlalchemy import (
@@ -18,7 +18,8 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-_Serial = BigInteger().with_variant(Integer, "sqlite")  # which counts only INTEGERs up
+# SQLite generates values only for a primary key of the type INTEGER.
+_Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _text(name: str, *, key: bool = False) -> Column[str]:
@@ -42,7 +43,7 @@ messages = Table(
     _text("vm_id"),
     _text("digest"),
     _text("kind"),
-    _text("origin"),  # the hub's own name of the source
+    _text("origin"),  # the name of the hub's source
     Column("reply_to", String),
     Column("session", String),
     _moment("heard"),
@@ -66,7 +67,7 @@ events = Table(
     metadata,
     _text("event_key", key=True),
     Column("version", BigInteger, nullable=False),
-    Column("xid", BigInteger, nullable=False),  # of PostgreSQL; else 0
+    Column("xid", BigInteger, nullable=False),  # transaction id in PostgreSQL; else 0
     _text("event_id"),
     _text("status"),
     Column("is_open", Boolean, nullable=False),
@@ -74,7 +75,7 @@ events = Table(
     _text("event_source"),
     _text("subscription"),
     _text("group"),
-    _text("content"),  # its fingerprint, see ``ballot``
+    _text("content"),  # the fingerprint of the event, see ``vote_rules.digest``
     Column("has_bridge", Boolean, nullable=False),
     Column("lives", Integer, nullable=False),
     _moment("not_before", may_be_none=True),
@@ -108,9 +109,9 @@ bridges = Table(
     _text("subscription"),
     _text("group"),
     _text("name"),
-    _text("resource"),  # lower case; "" where not known
+    _text("resource"),  # the resource id in lower case; "" = not known
     _moment("heard"),
-    _moment("forgotten", may_be_none=True),  # by a click
+    _moment("forgotten", may_be_none=True),  # when a person declared it gone
     Column("was_silent", Boolean, nullable=False),
     Column("state", LargeBinary, nullable=False),
     Index("bridges_name", "name"),
@@ -136,7 +137,7 @@ votes = Table(
     _text("person", key=True),
     _moment("time"),
     _text("reason"),
-    Column("seen", LargeBinary, nullable=False),  # the event as it was then
+    Column("seen", LargeBinary, nullable=False),  # the IMDS object at that time
 )
 
 decisions = Table(
@@ -164,7 +165,7 @@ decisions = Table(
     _moment("sent", may_be_none=True),
     _moment("closed", may_be_none=True),
     Column("attempts", Integer, nullable=False),
-    _moment("due", may_be_none=True),  # when it is looked after next
+    _moment("due", may_be_none=True),  # when the dispatcher handles it next
     Index("decisions_event", "event_key"),
     Index("decisions_due", "due"),
     Index("decisions_state", "state"),
@@ -179,7 +180,7 @@ trail = Table(
     _text("event_key"),
     _text("event_id"),
     Column("life", Integer, nullable=False),
-    _text("decision"),  # its id; "" of a vote that decided nothing
+    _text("decision"),  # the id of the decision; "" = there is none yet
     _text("what"),
     _text("via"),
     _text("person"),

@@ -18,10 +18,10 @@ from datetime import datetime
 from typing import Final
 
 from approver.announcements import Announcement, Outcome, moment
-from approver.ballot import Rules, digest
 from approver.ballots import Ballot, Decision, Mark, Vote
 from approver.buttons import Button
 from approver.people import mentions, place_of
+from approver.vote_rules import Rules, digest
 
 _MOST_MARKS: Final = 8
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from approver.ballot import Rule, Rules
 from approver.errors import SettingsError
 from approver.people import is_object_id
 from approver.teams.config import SETTINGS as TEAMS_SETTINGS
 from approver.teams.config import TeamsConfig, is_base
+from approver.vote_rules import Rule, Rules
 
 _USER: Final = re.compile(r"[UW][A-Z0-9]{2,}", re.ASCII)
 _LEAST_SECRET: Final = 32  # characters, without blanks around them

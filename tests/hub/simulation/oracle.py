@@ -8,8 +8,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from bridge.hub.attempts import Claimed
-from bridge.hub.store.deciding import Answer, Ask
-from bridge.hub.voting import Standing
+from bridge.hub.store.deciding import VoteRequest, VoteResult
+from bridge.hub.voting import CurrentEvent
 from tests.hub.simulation.plan import TWO, Plan, Raw
 
 FINAL = {"done", "failed", "void", "refused"}
@@ -55,7 +55,7 @@ class Decided:
 class Snapshot:
     """What stood in the store when a decision was claimed."""
 
-    standing: Standing
+    current: CurrentEvent
     is_refused: bool
     offers: frozenset[int]
 
@@ -74,13 +74,13 @@ class Oracle:
     def blame(self, what: str) -> None:
         self.faults.append(what)
 
-    def stands(self, standing: Standing | None) -> None:
+    def stands(self, current: CurrentEvent | None) -> None:
         """Take in how the event stands after a commit."""
-        if standing is None or standing.event is None:
+        if current is None or current.event is None:
             return
-        if standing.life != self.life:
-            self.life, self.votes = standing.life, {}
-        now: Any = standing.event
+        if current.life != self.life:
+            self.life, self.votes = current.life, {}
+        now: Any = current.event
         for via, mine in self.votes.items():
             self.votes[via] = {
                 who: seen
@@ -88,27 +88,31 @@ class Oracle:
                 if "NotBefore" in now and not is_worse(seen, now)
             }
 
-    def answered(self, ask: Ask, answer: Answer, standing: Standing | None) -> None:
+    def answered(
+        self, ask: VoteRequest, answer: VoteResult, current: CurrentEvent | None
+    ) -> None:
         """Take in what was committed for somebody's wish."""
         if answer.status not in {200, 202}:
             return
-        if standing is None or standing.content != ask.content:
+        if current is None or current.content != ask.content:
             self.blame(f"{ask.person.id} has decided on what was not shown")
             return
-        if not standing.is_open or standing.status == "started":
+        if not current.is_open or current.status == "started":
             self.blame(f"{ask.person.id} has decided on what is past asking")
         if ask.action == "refuse":
             self._refused()
         else:
-            self._approved(ask, answer, standing)
+            self._approved(ask, answer, current)
 
     def _refused(self) -> None:
         self.votes = {}
         for one in self.decided.values():
             one.is_refused = one.is_refused or not one.sent
 
-    def _approved(self, ask: Ask, answer: Answer, standing: Standing) -> None:
-        raw: Any = standing.event
+    def _approved(
+        self, ask: VoteRequest, answer: VoteResult, current: CurrentEvent
+    ) -> None:
+        raw: Any = current.event
         if answer.status == 200 and answer.id != ask.id:
             if answer.id not in self.decided:
                 self.blame(f"{answer.id} was never decided")
@@ -119,16 +123,16 @@ class Oracle:
         if answer.missing != lacking:
             self.blame(f"{answer.missing} are said to be missing, and {lacking} are")
         if answer.status == 200:
-            self.decided[ask.id] = Decided(ask.via, raw, standing.life, frozenset(mine))
+            self.decided[ask.id] = Decided(ask.via, raw, current.life, frozenset(mine))
             self.votes[ask.via] = {}
 
     def claimed(
-        self, claimed: Claimed, standing: Standing, offers: frozenset[int]
+        self, claimed: Claimed, current: CurrentEvent, offers: frozenset[int]
     ) -> None:
-        """Take in that a decision was taken in hand."""
+        """Note that a decision was claimed."""
         mine = self.decided.get(claimed.id)
         is_refused = mine is not None and mine.is_refused
-        self.claims[claimed.id] = Snapshot(standing, is_refused, offers)
+        self.claims[claimed.id] = Snapshot(current, is_refused, offers)
         if mine is not None:
             mine.sent += 1
 
@@ -143,11 +147,11 @@ class Oracle:
         mine.message = claimed.message
         if claimed.id.encode() not in claimed.message:
             self.blame(f"{claimed.id} is sent under another id")
-        name, standing = f"{claimed.via} {claimed.id[-4:]}", snapshot.standing
-        raw: Any = standing.event
+        name, current = f"{claimed.via} {claimed.id[-4:]}", snapshot.current
+        raw: Any = current.event
         if snapshot.is_refused:
             self.blame(f"{name} is sent, and was refused before")
-        if standing.life != mine.life or not standing.is_open:
+        if current.life != mine.life or not current.is_open:
             self.blame(f"{name} is sent for an event that is over")
         elif raw["EventStatus"] == "Started":
             self.blame(f"{name} is sent for an event that has started")

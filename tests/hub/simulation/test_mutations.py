@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from bridge.hub import arm_rules, reach
+from bridge.hub import arm_rules, targets
 from bridge.hub import decisions as decision_words
-from bridge.hub.store import carrying, deciding
-from bridge.hub.store.standing import standing_of
+from bridge.hub.store import claims, deciding
+from bridge.hub.store.current_event import current_event
 from bridge.hub.store.tables import decisions
 from tests.hub.simulation.world import run
 
@@ -38,7 +38,7 @@ def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 @bug
 def change_after_the_decision_is_not_looked_at(patch: Patch) -> None:
-    patch.setattr(carrying, "is_void", lambda *_: False)
+    patch.setattr(claims, "is_void", lambda *_: False)
 
 
 @bug
@@ -53,13 +53,13 @@ def votes_live_on_after_a_decision(patch: Patch) -> None:
 
 @bug
 def rules_of_bridges_are_not_judged_again(patch: Patch) -> None:
-    patch.setattr(reach, "_denial", lambda *_: None)
+    patch.setattr(targets, "_denial", lambda *_: None)
     patch.setattr(arm_rules, "forbids", lambda *_: None)
 
 
 @bug
 def decision_counts_as_sent_before_it_is(patch: Patch) -> None:
-    claimed = carrying._claimed
+    claimed = claims._claimed
 
     def early(connection: Any, row: Any, *given: Any) -> Any:
         found = claimed(connection, row, *given)
@@ -67,18 +67,18 @@ def decision_counts_as_sent_before_it_is(patch: Patch) -> None:
         connection.execute(change.values(state="done", due=None))
         return found
 
-    patch.setattr(carrying, "_claimed", early)
+    patch.setattr(claims, "_claimed", early)
 
 
 @bug
 def message_is_made_anew_each_time(patch: Patch) -> None:
-    claimed = carrying._claimed
+    claimed = claims._claimed
 
     def anew(connection: Any, row: Any, *given: Any) -> Any:
         found = claimed(connection, row, *given)
         return replace(found, message=found.message + b" " * found.attempt)
 
-    patch.setattr(carrying, "_claimed", anew)
+    patch.setattr(claims, "_claimed", anew)
 
 
 @bug
@@ -88,14 +88,14 @@ def refusal_leaves_what_was_decided(patch: Patch) -> None:
 
 @bug
 def content_that_was_shown_is_not_compared(patch: Patch) -> None:
-    answer_to = deciding.answer_to
+    handle_vote = deciding.handle_vote
 
     def blind(connection: Any, ask: Any, *given: Any) -> Any:
-        standing = standing_of(connection, ask.key)
-        seen = standing.content if standing else ""
-        return answer_to(connection, replace(ask, content=seen), *given)
+        current = current_event(connection, ask.key)
+        seen = current.content if current else ""
+        return handle_vote(connection, replace(ask, content=seen), *given)
 
-    patch.setattr("tests.hub.simulation.world.answer_to", blind)
+    patch.setattr("tests.hub.simulation.world.handle_vote", blind)
 
 
 @bug

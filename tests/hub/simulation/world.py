@@ -22,14 +22,14 @@ from bridge.hub.decisions import DecisionState, End
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
-from bridge.hub.store.deciding import Answer, Ask, answer_to
+from bridge.hub.store.current_event import current_event
+from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.migrate import migrate
-from bridge.hub.store.standing import standing_of
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 from tests.hub.simulation.oracle import Oracle, is_worse
 from tests.hub.simulation.plan import END, PEOPLE, TWO, Act, Plan, Raw
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall
@@ -94,7 +94,7 @@ class Hub:
             clock=world.clock,
             metrics=HubMetrics(("b",), "1"),
             situation=world.situation,
-            hands={"bridge": self, "arm": self},
+            transports={"bridge": self, "arm": self},
         )
 
     async def moment(self) -> None:
@@ -112,29 +112,35 @@ class Hub:
             raise CrashError
 
     async def live(self) -> None:
-        """Carry decisions until it dies."""
+        """Send decisions until it dies."""
         while self.world.time < END:
             await self.dispatcher.step()
             await asyncio.sleep(self.world.dice.uniform(1, 8))
 
-    async def ask(self, ask: Ask) -> Answer:
-        def work(connection: Connection) -> tuple[Ask, Answer, Standing | None]:
-            seen = standing_of(connection, ask.key)
-            return ask, answer_to(connection, ask, CONFIG, self.world.situation()), seen
+    async def ask(self, ask: VoteRequest) -> VoteResult:
+        def work(
+            connection: Connection,
+        ) -> tuple[VoteRequest, VoteResult, CurrentEvent | None]:
+            seen = current_event(connection, ask.key)
+            return (
+                ask,
+                handle_vote(connection, ask, CONFIG, self.world.situation()),
+                seen,
+            )
 
         return (await self.store.write(work))[1]
 
-    async def carry(self, claimed: Claimed) -> Result:
+    async def send(self, claimed: Claimed) -> Result:
         await self.moment()
         self.world.oracle.sends(claimed, self.world.time)
         luck = self.world.dice.random()
         if luck < 0.1:
-            return Result(words="away", again=3)
+            return Result(fault="away", retry_after=3)
         end = self.world.take(claimed)
         await self.moment()
         if luck < 0.2:
-            return Result(words="in doubt", again=3)
-        return Result(end=end) if end else Result(is_out=True)
+            return Result(fault="in doubt", retry_after=3)
+        return Result(end=end) if end else Result(is_accepted=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -170,9 +176,9 @@ class World:
     def situation(self) -> Situation:
         return Situation(now=self.clock.now(), listening={"b": at(-600)})
 
-    def standing(self) -> Standing | None:
+    def current(self) -> CurrentEvent | None:
         with self.reader.begin() as connection:
-            return standing_of(connection, EVENT_ID)
+            return current_event(connection, EVENT_ID)
 
     def committed(self, found: object) -> None:
         """Tell the judge what has just been committed."""
@@ -180,10 +186,10 @@ class World:
             ask, answer, seen = found
             self.oracle.answered(ask, answer, seen)
             return
-        standing = self.standing()
-        self.oracle.stands(standing)
-        if isinstance(found, Claimed) and standing is not None:
-            self.oracle.claimed(found, standing, frozenset(self.offers))
+        current = self.current()
+        self.oracle.stands(current)
+        if isinstance(found, Claimed) and current is not None:
+            self.oracle.claimed(found, current, frozenset(self.offers))
 
     async def run(self) -> None:
         """Let everything happen until nothing is on its way."""
@@ -273,13 +279,13 @@ class World:
     async def _act(self, act: Act) -> None:
         """Look at the event, think, and decide; again where a hub dies over it."""
         await asyncio.sleep(act.at)
-        seen = self.standing()
+        seen = self.current()
         if seen is None:
             return
         await asyncio.sleep(act.thinks)
         for _ in range(3):
             self.asked += 1
-            ask = Ask(
+            ask = VoteRequest(
                 key=EVENT_ID,
                 action=act.action,
                 via=act.via,

@@ -2,7 +2,7 @@
 
 from sqlalchemy import select
 
-from bridge.hub import bridge_words
+from bridge.hub import bridge_messages
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.retention import forget
 from bridge.hub.store.store import Store
@@ -13,9 +13,9 @@ DAY = 86400.0
 
 
 def told(body: bytes) -> Incoming:
-    found = bridge_words.read(body, heard=at(0), source="b")
+    found = bridge_messages.read(body, heard=at(0), source="b")
     return Incoming(
-        origin="b", body=body, heard=at(0), fact=found.fact, word=found.word
+        origin="b", body=body, heard=at(0), fact=found.fact, report=found.report
     )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.event import listens_for, remove
 
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.foundation.values import Address
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.config import HubConfig
 from bridge.hub.store import rows
 from bridge.hub.store.intake import Incoming
@@ -46,7 +46,7 @@ def hub_config(bare_config: HubConfig) -> HubConfig:
 def told(
     body: bytes, heard: float = 0.0, reply_to: str | None = None, session: str = "s"
 ) -> Incoming:
-    found = bridge_words.read(
+    found = bridge_messages.read(
         body, heard=at(heard), source="bridges", reply_to=reply_to, session=session
     )
     return Incoming(
@@ -56,12 +56,12 @@ def told(
         reply_to=reply_to,
         session=session,
         fact=found.fact,
-        word=found.word,
+        report=found.report,
     )
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
-    fact = azure_words.read(body)
+    fact = azure_messages.read(body)
     return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
 
 

@@ -1,1 +1,1 @@
-"""The schema, step by step: each step only adds, so that the hub before it runs on."""
+"""The steps of the schema. Each only adds, so the previous hub still runs on it."""

@@ -1,4 +1,4 @@
-"""Run by alembic: takes the steps on the connection that it is given."""
+"""Run by alembic: applies the steps, on the connection in its attributes."""
 
 from alembic import context
 

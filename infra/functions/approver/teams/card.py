@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from approver.ballot import digest
 from approver.ballots import Ballot, Mark
 from approver.teams.wording import (
     LINE,
@@ -29,6 +28,7 @@ from approver.teams.wording import (
     status_of,
     text_of,
 )
+from approver.vote_rules import digest
 
 Block = dict[str, object]
 

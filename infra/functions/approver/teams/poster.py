@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from approver.announcements import moment
-from approver.ballot import Rules
 from approver.ballots import Ballot, Notice
 from approver.bus import Bus, Outgoing
 from approver.polls import is_late
@@ -29,6 +28,7 @@ from approver.teams.card import Block, View, render, summary_of
 from approver.teams.connector import Connector
 from approver.teams.errors import TeamsError
 from approver.teams.wording import status_of
+from approver.vote_rules import Rules
 
 _log = logging.getLogger("approver")
 

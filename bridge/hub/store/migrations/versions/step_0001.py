@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Take the step."""
+    """Apply the step."""
     op.create_table(
         "addresses",
         sa.Column("event_key", sa.String(), nullable=False),

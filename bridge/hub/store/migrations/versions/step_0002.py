@@ -1,4 +1,4 @@
-"""Decisions: when each is looked after next, and the record of all that was done."""
+"""Adds when each decision is handled next, and the record of votes and decisions."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Take the step."""
+    """Apply the step."""
     op.add_column("decisions", sa.Column("due", sa.BigInteger(), nullable=True))
     op.create_index("decisions_due", "decisions", ["due"], unique=False)
     op.create_table(

@@ -1,7 +1,7 @@
-"""Who may approve, whose votes are enough, and what makes votes void. Pure.
+"""The voting rules: who may approve, how many must, and when a vote is void. Pure.
 
-One text in two places, the hub and the Functions app: a test holds the two equal. It
-imports nothing but the standard library.
+The hub and the Functions app have the same file: a test compares the two copies. It
+imports only the standard library.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _TERMS: Final = ("DurationInSeconds", "EventSource", "EventType", "NotBefore")
 
 
 def digest(event: Mapping[str, object]) -> str:
-    """Return the fingerprint of what a person agrees to.
+    """Return the fingerprint of the part of an event that a person agrees to.
 
     32 hex digits of SHA-256 over the JSON list of DurationInSeconds, EventSource,
     EventType, NotBefore (null where absent) and Resources (sorted), with sorted keys,
@@ -32,8 +32,8 @@ def digest(event: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def lacking(voters: Collection[str], wanted: int) -> int:
-    """Return how many different people are still wanted."""
+def missing_votes(voters: Collection[str], wanted: int) -> int:
+    """Return how many more different people must approve."""
     return max(wanted - len(set(voters)), 0)
 
 
@@ -43,15 +43,16 @@ def voids(
     *,
     is_earlier: bool,
 ) -> bool:
-    """Whether a vote for what was seen no longer counts for the event as it is now.
+    """Whether a change of an event makes a vote for it void.
 
-    Another type or source, more resources, a longer or no longer known duration, or an
-    earlier start makes it void; a lesser change does not.
+    A vote is void after a change to another type or source, to more resources, to an
+    earlier start, or to a longer duration or one that is not known. Other changes do
+    not matter.
 
     Args:
-        seen: the IMDS object that was voted for.
-        event: the IMDS object now.
-        is_earlier: whether its NotBefore is earlier, or not known any more.
+        seen: the IMDS object that the person saw when voting.
+        event: the current IMDS object.
+        is_earlier: whether its NotBefore is earlier now, or not known any more.
     """
     before, after = _seconds(seen), _seconds(event)
     is_longer = before is not None and (after is None or after > before)
@@ -76,7 +77,7 @@ def _names(event: Mapping[str, object]) -> set[str]:
 
 
 def _seconds(event: Mapping[str, object]) -> int | None:
-    """Return the duration; None where it is not known."""
+    """Return the duration of an event in seconds; None = not known."""
     found = event.get("DurationInSeconds")
     if not isinstance(found, int) or isinstance(found, bool):
         return None
@@ -84,7 +85,7 @@ def _seconds(event: Mapping[str, object]) -> int | None:
 
 
 class Rule(StrEnum):
-    """How many must agree before an event is approved."""
+    """How many people must agree before an event is approved."""
 
     ONE = "one"
     TWO = "two"
@@ -93,18 +94,18 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Who may vote, and what decides.
+    """Who may vote, and how many votes approve an event.
 
     Attributes:
-        approvers: ids of persons; none: nobody. An id of Slack has no hyphen, and an
-            object id of Entra has some.
+        approvers: the ids of people who may vote; empty: nobody. An id of Slack has no
+            hyphen, an object id of Entra has hyphens.
         rule: ``one`` of them, ``two`` different ones, or a vote for every name in
-            Resources, because an approval frees all of them at once.
-        owners: for ``resources``: globs of names, without case, and who may vote
-            for them.
-        team: the only workspace that clicks are taken from; empty: any that the app
-            is installed in.
-        same: ids of one person in two places, in both directions.
+            Resources, because an approval starts the event on all of them at once.
+        owners: for ``resources``: patterns of resource names, and who may vote for
+            them. Case does not matter.
+        team: the only Slack workspace whose clicks are accepted; empty: any workspace
+            that the app is installed in.
+        same: maps the Slack id of a person to the Entra id, and the other way round.
     """
 
     approvers: frozenset[str] = frozenset()
@@ -114,7 +115,7 @@ class Rules:
     same: Mapping[str, str] = field(default_factory=dict)
 
     def refusal(self, user: str, team: str) -> str | None:
-        """Return why a person may not decide on anything; None: they may."""
+        """Return why a person may not decide on events; None: they may."""
         if self.team and team != self.team:
             return "Clicks from this workspace are not accepted."
         if user not in self.approvers:
@@ -122,7 +123,7 @@ class Rules:
         return None
 
     def is_same(self, user: str, other: str) -> bool:
-        """Whether two ids are known to be of one person."""
+        """Whether two ids are known to belong to the same person."""
         return other in self._ids(user)
 
     def is_answerable(self, user: str, names: Collection[str]) -> bool:
@@ -130,21 +131,21 @@ class Rules:
         return self.rule is not Rule.RESOURCES or bool(self._owned(user, names))
 
     def missing(self, voters: Collection[str], names: Collection[str]) -> list[str]:
-        """Return what is still wanted, in words; empty: the event is approved.
+        """Return which votes are missing, as texts; empty: the event is approved.
 
         Args:
-            voters: who has approved, each once.
+            voters: the ids of the people who have approved, without duplicates.
             names: the Resources of the event.
         """
         match self.rule:
             case Rule.ONE:
                 return [] if voters else ["one person"]
             case Rule.TWO:
-                wanted = min(lacking(ids, 2) for ids in self._by_place(voters))
+                wanted = min(missing_votes(ids, 2) for ids in self._by_place(voters))
                 return [f"{wanted} more"] if wanted else []
             case Rule.RESOURCES:
                 voted = {name for each in voters for name in self._owned(each, names)}
-                # an event that names nothing is nobody's to approve
+                # nobody owns an event without Resources, so nobody can approve it
                 return sorted(set(names) - voted) if names else ["a named resource"]
 
     def _ids(self, user: str) -> set[str]:
@@ -152,10 +153,10 @@ class Rules:
         return {user, self.same.get(user, user)}
 
     def _by_place(self, voters: Collection[str]) -> tuple[set[str], set[str]]:
-        """Return the voters' ids of each place.
+        """Return the voters' ids in Slack, and their ids in Entra.
 
-        Two ids of one place are two persons. An id of Slack and an object id may be
-        one, unless both persons have an id of the same place.
+        Two ids in the same place are two people. An id in Slack and one in Entra may be
+        the same person, unless an id of both people is known in one place.
         """
         found = {each for voter in voters for each in self._ids(voter)}
         objects = {each for each in found if "-" in each}
@@ -172,5 +173,5 @@ class Rules:
 
 
 def _bare(name: str) -> str:
-    """Return a name as it is compared: Azure puts an underscore before some."""
+    """Return a name in lower case, without the underscore that Azure may prepend."""
     return name.removeprefix("_").lower()

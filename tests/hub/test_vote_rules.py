@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.hub import ballot
-from bridge.hub.ballot import Rule, Rules, digest, lacking, voids
+from bridge.hub import vote_rules
+from bridge.hub.vote_rules import Rule, Rules, digest, missing_votes, voids
 from tests.support.fleet import event
 
 ROOT = Path(__file__).parents[2]
@@ -13,10 +13,10 @@ SEEN = event(DurationInSeconds=5)
 
 
 def test_functions_app_carries_the_same_text() -> None:
-    """`cp bridge/hub/ballot.py infra/functions/approver/` makes it so again."""
-    copy = ROOT / "infra" / "functions" / "approver" / "ballot.py"
+    """`cp bridge/hub/vote_rules.py infra/functions/approver/` makes it so again."""
+    copy = ROOT / "infra" / "functions" / "approver" / "vote_rules.py"
 
-    assert copy.read_bytes() == Path(ballot.__file__).read_bytes()
+    assert copy.read_bytes() == Path(vote_rules.__file__).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_duration_that_nobody_knew_does_not_get_longer() -> None:
 
 
 def test_different_people_count_and_nobody_twice() -> None:
-    assert [lacking(voters, 2) for voters in ([], ["a"], ["a", "a"], ["a", "b"])] == [
-        *(2, 1, 1, 0)
-    ]
+    assert [
+        missing_votes(voters, 2) for voters in ([], ["a"], ["a", "a"], ["a", "b"])
+    ] == [*(2, 1, 1, 0)]
 
 
 def test_fingerprint_knows_what_a_person_agrees_to() -> None:

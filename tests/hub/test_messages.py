@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.foundation.errors import UnreadableMessageError
-from bridge.hub import azure_words, bridge_words
-from bridge.hub.bridge_words import NOTHING, Read
+from bridge.hub import azure_messages, bridge_messages
+from bridge.hub.bridge_messages import NOTHING, Read
 from bridge.hub.facts import Fact, Kind, group_of
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, life, outcome, step
 from tests.support.strategies import JSON_VALUES
@@ -20,7 +20,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def read(body: bytes) -> Read:
-    return bridge_words.read(body, heard=at(0), source="bridges")
+    return bridge_messages.read(body, heard=at(0), source="bridges")
 
 
 def changed(body: bytes, change: Change) -> bytes:
@@ -37,7 +37,7 @@ def nested(levels: int) -> list[Any]:
 
 
 def grid(body: bytes) -> Fact | None:
-    return azure_words.read(body)
+    return azure_messages.read(body)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_transition_of_a_newer_bridge_is_a_sign_of_life_alone() -> None:
     found = read(changed(step("scheduled"), lambda e: e.update(type=kind)))
 
     assert found.fact is None
-    assert found.word is not None
+    assert found.report is not None
 
 
 def test_prefix_may_have_dots() -> None:

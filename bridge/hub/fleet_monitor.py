@@ -1,6 +1,6 @@
-"""Finds out, once a minute, which bridges are silent and what no bridge told of.
+"""Looks once a minute for silent bridges, and for events that no bridge has reported.
 
-What is found out becomes rows of the store: ``alarm_sinks`` hands them on.
+Each finding becomes an alarm, a row in the store; ``alarm_sinks`` publishes the alarms.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ _AT_ONCE = 500
 
 
 @dataclass(slots=True)
-class Watchman:
-    """Looks at the fleet until asked to stop."""
+class FleetMonitor:
+    """Checks the fleet until asked to stop."""
 
     store: Store
     clock: Clock
@@ -34,7 +34,7 @@ class Watchman:
     name: str = "watchman"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look at the fleet once a minute."""
+        """Check the fleet once a minute."""
         while not await self.clock.wait(stop, _EVERY):
             try:
                 await self.step()
@@ -42,7 +42,7 @@ class Watchman:
                 log.warning("fleet cannot be looked at", extra={"fault": str(error)})
 
     async def step(self) -> None:
-        """Look at the whole fleet once, and keep what is new as alarms.
+        """Check the whole fleet once, and store new alarms.
 
         Raises:
             HubStoreError: the store cannot be used now.
@@ -53,14 +53,14 @@ class Watchman:
         if news:
             await self.store.write(lambda c: note_silence(c, news, now))
         if now.missing_after is not None and now.drained is not None:
-            await self._look_for_unreported(now)
+            await self._find_unreported(now)
         counts = dict.fromkeys(self.metrics.liveness, 0)
         for row in found:
             counts[row.liveness.value] += 1
         for state, count in counts.items():
             self.metrics.bridges.labels(state).set(count)
 
-    async def _look_for_unreported(self, situation: Situation) -> None:
+    async def _find_unreported(self, situation: Situation) -> None:
         after, count, is_last = "", 0, False
         while not is_last:
             found = await self.store.read(

@@ -1,8 +1,9 @@
-"""Takes decisions in hand, one by one, and keeps how far each has come.
+"""Claims decisions for sending, and stores the results of attempts.
 
-Whoever carries a decision claims it first: all rules are judged again in the same
-transaction, and that it may have gone out is on the disk before it goes. A claim that
-is not renewed ends soon, so that another hub, or this one after a crash, carries on.
+A hub claims a decision before it sends it. The same transaction checks all rules again,
+and stores the state ``sending``, so it is on disk before the message is sent. A claim
+expires if it is not renewed: then another hub, or the same hub after a crash, sends the
+decision again.
 """
 
 from dataclasses import dataclass, replace
@@ -14,26 +15,26 @@ from sqlalchemy import Connection, select, update
 from bridge.hub import arm_rules
 from bridge.hub.attempts import WAIT, Claimed, Result
 from bridge.hub.config import HubConfig
-from bridge.hub.decisions import LIVE, OUT, DecisionState, End
+from bridge.hub.decisions import LIVE, MAYBE_SENT, DecisionState, End
 from bridge.hub.facts import Address
+from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import void
 from bridge.hub.store.outcomes import close
 from bridge.hub.store.records import Entry, record
 from bridge.hub.store.rows import json_of, micros, moment_of
-from bridge.hub.store.standing import standing_of, surroundings_of
 from bridge.hub.store.statements import lock, mark_changed
 from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import ARM, Standing, is_void, persons_for
+from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
-LEASE = timedelta(seconds=15)  # renewed while an attempt goes on
-_AGAIN = 30.0  # without an outcome; then twice as long, and so on
+LEASE = timedelta(seconds=15)  # the duration of a claim; renewed during an attempt
+_AGAIN = 30.0  # seconds without an outcome until it is sent again; doubles each time
 _MOST_AGAIN = 480.0
-_GRACE = timedelta(minutes=2)  # for an outcome that is on its way
+_GRACE = timedelta(minutes=2)  # an outcome may still arrive so long after the expiry
 
 
 def due_ones(connection: Connection, now: datetime, limit: int) -> list[str]:
-    """Return the decisions that have to be looked after now."""
+    """Return the ids of decisions that are due, the longest due first."""
     query = (
         select(decisions.c.id)
         .where(decisions.c.due <= micros(now), decisions.c.state.in_(LIVE))
@@ -46,7 +47,7 @@ def due_ones(connection: Connection, now: datetime, limit: int) -> list[str]:
 def claim(
     connection: Connection, decision: str, config: HubConfig, situation: Situation
 ) -> Claimed | None:
-    """Take a decision in hand; None: there is nothing to be sent of it now."""
+    """Claim a decision; None = it must not be sent now, or somebody else has it."""
     row = _locked(connection, decision, situation.now)
     if row is None:
         return None
@@ -65,12 +66,12 @@ def claim(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """Whether a decision may go now.
+    """Whether a decision may be sent now.
 
     Attributes:
-        address: where to; None of ARM.
-        why: why not; "" = it may go.
-        may_wait: whether that may change by itself.
+        address: the address to send to; None for ARM.
+        why: why it may not be sent; "" = it may.
+        may_wait: whether it may become possible later without a person.
     """
 
     address: Address | None = None
@@ -79,7 +80,7 @@ class _Verdict:
 
 
 def _locked(connection: Connection, decision: str, now: datetime) -> Any:
-    """Return a decision that nobody else carries; None = there is none any more."""
+    """Lock a decision and return its row; None = it is not due any more."""
     mine = decisions.c.id == decision
     key = connection.scalar(select(decisions.c.event_key).where(mine))
     if key is None:
@@ -92,33 +93,33 @@ def _locked(connection: Connection, decision: str, now: datetime) -> Any:
 def _verdict(
     connection: Connection, row: Any, config: HubConfig, situation: Situation
 ) -> _Verdict:
-    """Judge all rules again."""
-    standing = standing_of(connection, row.event_key)
-    if standing is None:
+    """Check all rules again, for the current state of the event."""
+    current = current_event(connection, row.event_key)
+    if current is None:
         return _Verdict(why="the event is not known any more")
-    if what := _forbids(row, standing, config):
+    if what := _forbids(row, current, config):
         return _Verdict(why=what)
-    around = surroundings_of(connection, standing, situation)
+    bridges = event_bridges(connection, current, situation)
     if row.via != ARM:
-        found = around.reach(config, standing, situation)
+        found = bridges.choose_target(config, current, situation)
         is_waiting = not found.is_denied and found.best is None
         return _Verdict(address=found.best, why=found.why, may_wait=is_waiting)
     if config.arm is None:
         return _Verdict(why="approving through ARM is off")
-    what = arm_rules.forbids(config.arm, standing, around.fleet, situation.now)
+    what = arm_rules.forbids(config.arm, current, bridges.fleet, situation.now)
     return _Verdict(why=what or "")
 
 
-def _forbids(row: Any, standing: Standing, config: HubConfig) -> str | None:
-    """Return why a decision no longer holds; None = it does."""
+def _forbids(row: Any, current: CurrentEvent, config: HubConfig) -> str | None:
+    """Return why a decision is no longer valid; None = it is."""
     persons: Any = json_of(row.persons)
-    if row.life != standing.life:
+    if row.life != current.life:
         return "the event is over, and another one has come"
-    if what := standing.lacks():
+    if what := current.lacks():
         return what
-    if is_void(persons["seen"], standing.event or {}):
+    if is_void(persons["seen"], current.event or {}):
         return "the event has changed"
-    wanted, _ = persons_for(config.access, standing)
+    wanted, _ = persons_for(config.access, current)
     if len(set(persons["by"])) < wanted:
         return f"the rule wants {wanted} people by now"
     return None
@@ -127,8 +128,8 @@ def _forbids(row: Any, standing: Standing, config: HubConfig) -> str | None:
 def _hold_back(
     connection: Connection, row: Any, situation: Situation, why: str
 ) -> None:
-    """Send it no more: void what was not sent, and await the outcome of the rest."""
-    if row.state in OUT:
+    """Stop sending a decision: void it, or if it was sent, wait for its outcome."""
+    if row.state in MAYBE_SENT:
         _wait_until(connection, row, moment_of(row.expires) + _GRACE)
         return
     void(connection, row, situation, why)
@@ -141,13 +142,13 @@ def _wait_until(connection: Connection, row: Any, due: datetime) -> None:
 
 
 def _expire(connection: Connection, row: Any, now: datetime) -> None:
-    """End what is of no use any more; an outcome may be on its way for a while."""
+    """End a decision after its expiry; if it was sent, wait for an outcome first."""
     late = moment_of(row.expires) + _GRACE
-    if row.state in OUT and now <= late:
+    if row.state in MAYBE_SENT and now <= late:
         _wait_until(connection, row, late)
         return
-    words = "no outcome came in time" if row.state in OUT else row.outcome_reason
-    outcome = "no-answer" if row.state in OUT else "not-sent"
+    words = "no outcome came in time" if row.state in MAYBE_SENT else row.outcome_reason
+    outcome = "no-answer" if row.state in MAYBE_SENT else "not-sent"
     end = End(state=DecisionState.FAILED, outcome=outcome, reason=words)
     close(connection, row, end, now)
     mark_changed(connection, row.event_key)
@@ -165,12 +166,12 @@ def _postpone(connection: Connection, row: Any, now: datetime, why: str) -> None
 def _claimed(
     connection: Connection, row: Any, address: Address | None, now: datetime
 ) -> Claimed:
-    is_out, until = row.state == DecisionState.SENT, now + LEASE
+    is_accepted, until = row.state == DecisionState.SENT, now + LEASE
     values: dict[str, object] = {
         "due": micros(until),
         "attempts": row.attempts + 1,
         "outcome_reason": "",
-        "state": (DecisionState.SENT if is_out else DecisionState.SENDING).value,
+        "state": (DecisionState.SENT if is_accepted else DecisionState.SENDING).value,
     }
     if address is not None:
         values |= {
@@ -198,10 +199,10 @@ def _claimed(
 
 
 def renew(connection: Connection, claimed: Claimed, now: datetime) -> Claimed | None:
-    """Hold a claim for longer; None: it is no longer held."""
+    """Renew a claim; None = the claim is lost."""
     until = max(now + LEASE, claimed.until)
     mine = (decisions.c.id == claimed.id) & (decisions.c.due == micros(claimed.until))
-    change = update(decisions).where(mine, decisions.c.state.in_(OUT))
+    change = update(decisions).where(mine, decisions.c.state.in_(MAYBE_SENT))
     done = connection.execute(change.values(due=micros(until)))
     return replace(claimed, until=until) if done.rowcount else None
 
@@ -209,22 +210,22 @@ def renew(connection: Connection, claimed: Claimed, now: datetime) -> Claimed | 
 def keep_result(
     connection: Connection, claimed: Claimed, result: Result, now: datetime
 ) -> None:
-    """Keep how an attempt ended, unless an outcome was faster."""
+    """Store the result of an attempt, unless an outcome has arrived before it."""
     lock(connection, [claimed.event_key], "events")
-    mine = (decisions.c.id == claimed.id) & decisions.c.state.in_(OUT)
+    mine = (decisions.c.id == claimed.id) & decisions.c.state.in_(MAYBE_SENT)
     row = connection.execute(select(decisions).where(mine)).one_or_none()
     if row is None:
         return
     if result.end is not None:
         close(connection, row, result.end, now)
-    elif result.is_out:
+    elif result.is_accepted:
         _sent(connection, row, now)
     else:
-        due = min(now + timedelta(seconds=result.again), claimed.expires + _GRACE)
+        due = min(now + timedelta(seconds=result.retry_after), claimed.expires + _GRACE)
         change = update(decisions).where(decisions.c.id == row.id)
-        fresh = {"due": micros(max(due, now)) + 1, "outcome_reason": result.words}
+        fresh = {"due": micros(max(due, now)) + 1, "outcome_reason": result.fault}
         connection.execute(change.values(**fresh))
-        entry = Entry.of(row, now, what="not taken", detail=result.words)
+        entry = Entry.of(row, now, what="not taken", detail=result.fault)
         record(connection, entry)
     mark_changed(connection, claimed.event_key)
 

@@ -1,8 +1,8 @@
-"""Reads Event Grid's scheduled events, in both of its schemas. Pure.
+"""Parses Event Grid's messages about scheduled events, in both of its schemas. Pure.
 
-Of three names of one type, and of whatever else comes the same way, only scheduled
-events of virtual machines are read; the rest is left out. What is one, and cannot be
-read, is a fault.
+Azure's pages use three names for their type. Only scheduled events of virtual machines
+are parsed, and other messages of the same queue are ignored. A message about a
+scheduled event that cannot be parsed is a fault.
 
 Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-event-grid
 """
@@ -17,7 +17,7 @@ from bridge.hub.facts import (
     AZURE,
     Fact,
     Kind,
-    Teller,
+    Reporter,
     digest_of,
     group_of,
     moment,
@@ -41,14 +41,15 @@ _KINDS = {
     "canceled": Kind.CANCELLED,
     "cancelled": Kind.CANCELLED,
 }
-_TELLER = Teller(vm_id=AZURE, name="Azure")
+_REPORTER = Reporter(vm_id=AZURE, name="Azure")
 
 
 def read(body: bytes) -> Fact | None:
-    """Read the event that a message holds; None: it is of something else.
+    """Parse the event in a message; None = it is about something else.
 
     Raises:
-        UnreadableMessageError: it is of a virtual machine, and says nothing.
+        UnreadableMessageError: it is a scheduled event of a virtual machine, but a
+            required field is missing or invalid.
     """
     envelope = object_in(body)
     kind = text(envelope.get("type")) or text(envelope.get("eventType"))
@@ -81,7 +82,7 @@ def _fact(
         kind=_KINDS.get(status.lower(), Kind.OTHER),
         time=_time(envelope, data),
         event_id=event_id,
-        teller=_TELLER,
+        reporter=_REPORTER,
         event=ScheduledEvent(event_id=event_id, raw=event),
         group=group_of(resource),
         resource=resource,
@@ -89,14 +90,14 @@ def _fact(
 
 
 def _source(envelope: Mapping[str, object]) -> str:
-    """Return what an id is unique in: ``source`` or ``topic``, as the schema has it."""
+    """Return ``source`` or ``topic``, depending on the schema: ids are unique in it."""
     return required(envelope.get("source") or envelope.get("topic"), "source").lower()
 
 
 def _time(envelope: Mapping[str, object], data: Mapping[str, object]) -> datetime:
-    """Return when it happened; when it was sent, where that is not told."""
-    told = table(data.get("operationalInfo")).get("resourceEventTime")
+    """Return when it happened; without that time, when the message was sent."""
+    happened = table(data.get("operationalInfo")).get("resourceEventTime")
     try:
-        return moment(told)
+        return moment(happened)
     except UnreadableMessageError:
         return moment(envelope.get("time") or envelope.get("eventTime"))

@@ -1,4 +1,4 @@
-"""Reads what a decision depends on: the event as it stands, and who answers for it."""
+"""Reads what a decision depends on: the current event, and the bridges for it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,18 +9,24 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, kept_name
-from bridge.hub.reach import Reach, Way, is_answered, reach, ways
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import addresses, bridges, events, messages
+from bridge.hub.targets import (
+    Target,
+    TargetChoice,
+    choose_target,
+    is_answered,
+    targets_of,
+)
 from bridge.hub.view_rows import BridgeRow, Situation
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 
 _APPEARANCES = ("scheduled", "started", "updated")
 
 
-def standing_of(connection: Connection, key: str) -> Standing | None:
-    """Return an event as it stands; None = nothing is known of it."""
+def current_event(connection: Connection, key: str) -> CurrentEvent | None:
+    """Return the current state of an event; None = the store has no such event."""
     query = select(events).where(events.c.event_key == key)
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -29,7 +35,7 @@ def standing_of(connection: Connection, key: str) -> Standing | None:
     lives = state["occurrences"]
     life = lives[-1] if lives else {}
     azure = life.get("azure") or {}
-    return Standing(
+    return CurrentEvent(
         key=row.event_key,
         event_id=row.event_id,
         life=row.lives,
@@ -38,7 +44,7 @@ def standing_of(connection: Connection, key: str) -> Standing | None:
         content=row.content,
         event=life.get("event"),
         is_whole=bool(life.get("isWhole")),
-        since=moment_of(_content_since(connection, key) or row.told),
+        since=moment_of(_content_since(connection, key) or row.named_in_messages),
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
@@ -48,7 +54,7 @@ def standing_of(connection: Connection, key: str) -> Standing | None:
 
 
 def _content_since(connection: Connection, key: str) -> int | None:
-    """Return when its content was told last: it is not younger than that."""
+    """Return the time of the latest message with the content of an event."""
     query = select(func.max(messages.c.time)).where(
         messages.c.event_key == key, messages.c.kind.in_(_APPEARANCES)
     )
@@ -57,57 +63,64 @@ def _content_since(connection: Connection, key: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """The bridges of an event, and the ways to them.
+class EventBridges:
+    """The bridges for an event, and the targets for its approvals.
 
     Attributes:
         fleet: the bridges of its machines.
-        ways: the addresses, the one to take first first.
+        targets: the addresses for approvals, the best one first.
     """
 
     fleet: tuple[BridgeRow, ...]
-    ways: tuple[Way, ...]
+    targets: tuple[Target, ...]
 
-    def reach(
-        self, config: HubConfig, standing: Standing, situation: Situation
-    ) -> Reach:
-        """Say where an approval goes."""
-        return reach(config.bridge_sources, self.ways, standing, situation.now)
+    def choose_target(
+        self, config: HubConfig, current: CurrentEvent, situation: Situation
+    ) -> TargetChoice:
+        """Choose the address to send an approval to."""
+        return choose_target(
+            config.bridge_sources, self.targets, current, situation.now
+        )
 
     def is_answered(self, config: HubConfig) -> bool:
         """Whether a bridge answers for the event."""
-        return is_answered(config.bridge_sources, self.ways)
+        return is_answered(config.bridge_sources, self.targets)
 
 
-def surroundings_of(
-    connection: Connection, standing: Standing, situation: Situation
-) -> Surroundings:
-    """Return who answers for an event, and who is concerned."""
-    told = [
+def event_bridges(
+    connection: Connection, current: CurrentEvent, situation: Situation
+) -> EventBridges:
+    """Read the bridges of an event's machines, and the targets for its approvals."""
+    named_in_messages = [
         (
             Address(source=row.origin, entity=row.entity, session=row.session),
             row.vm_id,
         )
         for row in connection.execute(
-            select(addresses).where(addresses.c.event_key == standing.key)
+            select(addresses).where(addresses.c.event_key == current.key)
         )
     ]
     named = or_(
-        *_of_machines(standing.machines),
-        bridges.c.vm_id.in_([vm_id for _, vm_id in told]),
+        *_of_machines(current.machines),
+        bridges.c.vm_id.in_([vm_id for _, vm_id in named_in_messages]),
     )
     found = connection.execute(select(bridges).where(named)).all()
     fleet = bridge_rows(connection, found, situation)
-    mine = {(m.subscription, m.group, m.name) for m in standing.machines}
+    mine = {(m.subscription, m.group, m.name) for m in current.machines}
     concerned = tuple(b for b in fleet if _place(b) in mine)
-    return Surroundings(
+    return EventBridges(
         fleet=concerned,
-        ways=tuple(ways(told, {bridge.vm_id: bridge for bridge in fleet})),
+        targets=tuple(
+            targets_of(named_in_messages, {bridge.vm_id: bridge for bridge in fleet})
+        ),
     )
 
 
 def _of_machines(machines: Iterable[Machine]) -> Iterator[ColumnElement[bool]]:
-    """Yield what is so of the bridges of machines: SQLite takes 1000 terms at most."""
+    """Yield conditions that match the bridges of machines, one for each group.
+
+    One condition for each machine could be too many: SQLite allows 1000 terms.
+    """
     names: dict[tuple[str, str], list[str]] = {}
     for one in machines:
         names.setdefault((one.subscription, one.group), []).append(one.name)

@@ -1,8 +1,9 @@
-"""Reads the CloudEvents of bridges. Pure.
+"""Parses the CloudEvents of bridges. Pure.
 
-scheduledevent.*, startrequest.*   a Fact of an event, and a sign of life
-bridge.*                           a BridgeWord: the bridge's own life
-hub.*, and what is not known       nothing
+scheduledevent.*, startrequest.*   a Fact about an event, and a BridgeReport as a sign
+                                   of life
+bridge.*                           a BridgeReport about the bridge itself
+hub.*, and unknown types           nothing
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from bridge.hub.facts import (
     Fact,
     Kind,
     Outcome,
-    Teller,
+    Reporter,
     digest_of,
     group_of,
     key_of,
@@ -32,22 +33,22 @@ _TRANSITIONS = {"scheduled", "started", "updated", "completed", "cancelled", "en
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeWord:
-    """What a message says of the bridge that sent it.
+class BridgeReport:
+    """The content of a message about the bridge that sent it.
 
     Attributes:
-        teller: the bridge.
-        word: of ``bridge.*``: started, stopped, heartbeat and so on; "" of the rest.
-        id: of the message.
-        time: by the bridge's clock.
-        heard: when the broker took it, by the broker's clock.
-        version: of the bridge.
+        reporter: the VM of the bridge.
+        kind: of ``bridge.*``: started, stopped, heartbeat and so on; otherwise "".
+        id: the id of the CloudEvent.
+        time: when it happened, by the bridge's clock.
+        heard: when the broker enqueued the message, by the broker's clock.
+        version: the version of the bridge.
         location: the Azure region.
-        data: of ``bridge.*``, verbatim.
+        data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
     """
 
-    teller: Teller
-    word: str
+    reporter: Reporter
+    kind: str
     id: str
     time: datetime
     heard: datetime
@@ -58,15 +59,15 @@ class BridgeWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What a message says.
+    """The content of a message.
 
     Attributes:
-        fact: of a scheduled event; None where it tells of none.
-        word: of the bridge that sent it; None where it does not say which.
+        fact: about a scheduled event; None = the message is about none.
+        report: about the bridge that sent it; None = the message has no vmId.
     """
 
     fact: Fact | None = None
-    word: BridgeWord | None = None
+    report: BridgeReport | None = None
 
 
 NOTHING = Read()
@@ -80,17 +81,18 @@ def read(
     reply_to: str | None = None,
     session: str | None = None,
 ) -> Read:
-    """Read the CloudEvent that a message holds.
+    """Parse the CloudEvent in a message.
 
     Args:
-        body: structured JSON.
-        heard: when the broker took the message.
-        source: the hub's own name of where it came from.
+        body: a CloudEvent as structured JSON.
+        heard: when the broker enqueued the message.
+        source: the name of the hub's source.
         reply_to: the approval entity that the message names.
-        session: of that entity.
+        session: the session id at that entity.
 
     Raises:
-        UnreadableMessageError: it is no CloudEvent, or not of the form that ours have.
+        UnreadableMessageError: the body is no CloudEvent, or has not the form of a
+            bridge's events.
     """
     cloud_event = object_in(body)
     if cloud_event.get("specversion") != "1.0":
@@ -100,53 +102,53 @@ def read(
     if family not in {"scheduledevent", "startrequest", "bridge"}:
         return NOTHING
     if data.get("test") is True:
-        return NOTHING  # of `sebridge send-test`: it is no news
-    word = _word(cloud_event, data, what if family == "bridge" else "", heard)
+        return NOTHING  # a test event of `sebridge send-test`
+    report = _report(cloud_event, data, what if family == "bridge" else "", heard)
     if family == "bridge":
-        return Read(word=word)
+        return Read(report=report)
     make = _step if family == "scheduledevent" else _outcome
     address = Address(source=source, entity=text(reply_to), session=text(session))
     fact = make(what, cloud_event, data, prefix, address if reply_to else None)
-    return Read(fact=fact and replace(fact, digest=digest_of(body)), word=word)
+    return Read(fact=fact and replace(fact, digest=digest_of(body)), report=report)
 
 
 def _kind(kind: str) -> tuple[str, str, str]:
-    """Return prefix, family and last word of a type; "" where it is none of ours."""
+    """Split a type into prefix, family and kind; three "" if it is not a bridge's."""
     parts = kind.rsplit(".", 3)
     is_ours = len(parts) == 4 and parts[3] == "v1"
     return (parts[0], parts[1], parts[2]) if is_ours else ("", "", "")
 
 
-def _word(
+def _report(
     cloud_event: Mapping[str, object],
     data: Mapping[str, object],
-    word: str,
+    kind: str,
     heard: datetime,
-) -> BridgeWord | None:
-    reporter = table(data.get("reporter"))
-    teller = _teller(reporter)
-    if not teller.vm_id:
+) -> BridgeReport | None:
+    fields = table(data.get("reporter"))
+    reporter = _reporter(fields)
+    if not reporter.vm_id:
         return None
-    return BridgeWord(
-        teller=teller,
-        word=word,
+    return BridgeReport(
+        reporter=reporter,
+        kind=kind,
         id=required(cloud_event.get("id"), "id"),
         time=moment(cloud_event.get("time")),
         heard=heard,
-        version=text(reporter.get("version")),
-        location=text(reporter.get("location")),
-        data=data if word else {},
+        version=text(fields.get("version")),
+        location=text(fields.get("location")),
+        data=data if kind else {},
     )
 
 
-def _teller(reporter: Mapping[str, object]) -> Teller:
-    vm_id = text(reporter.get("vmId")).lower()
-    if vm_id == AZURE:  # its word comes by a source of its own, and overrules bridges
+def _reporter(fields: Mapping[str, object]) -> Reporter:
+    vm_id = text(fields.get("vmId")).lower()
+    if vm_id == AZURE:  # reserved: facts of Azure override those of bridges
         raise UnreadableMessageError("data.reporter.vmId is no id of a VM")
-    return Teller(
+    return Reporter(
         vm_id=vm_id,
-        name=text(reporter.get("vmName")),
-        resource_id=text(reporter.get("resourceId")),
+        name=text(fields.get("vmName")),
+        resource_id=text(fields.get("resourceId")),
     )
 
 
@@ -163,18 +165,18 @@ def _step(
     if event is None:
         raise UnreadableMessageError("data.event is no scheduled event")
     truncated = data.get("truncated")
-    source, teller = required(cloud_event.get("source"), "source"), _teller_of(data)
+    source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
     return Fact(
         source=source,
         id=required(cloud_event.get("id"), "id"),
         kind=Kind(what),
         time=moment(cloud_event.get("time")),
         event_id=event.event_id,
-        teller=teller,
+        reporter=reporter,
         event=event,
         previous=_event(data.get("previous")),
         is_whole=not isinstance(truncated, list) or "Resources" not in truncated,
-        group=_group(source, teller),
+        group=_group(source, reporter),
         prefix=prefix,
         address=address,
     )
@@ -189,8 +191,8 @@ def _outcome(
 ) -> Fact | None:
     event, event_id = _event(data.get("event")), data.get("eventId")
     if not isinstance(event_id, str) or not key_of(event_id):
-        return None  # a request that named no event
-    source, teller = required(cloud_event.get("source"), "source"), _teller_of(data)
+        return None  # an approval without an EventId
+    source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
     request = table(data.get("request"))
     return Fact(
         source=source,
@@ -198,9 +200,9 @@ def _outcome(
         kind=Kind.OUTCOME,
         time=moment(cloud_event.get("time")),
         event_id=required(event_id, "data.eventId"),
-        teller=teller,
+        reporter=reporter,
         event=event,
-        group=_group(source, teller),
+        group=_group(source, reporter),
         prefix=prefix,
         outcome=Outcome(
             outcome=what,
@@ -210,18 +212,21 @@ def _outcome(
     )
 
 
-def _teller_of(data: Mapping[str, object]) -> Teller:
-    return _teller(table(data.get("reporter")))
+def _reporter_of(data: Mapping[str, object]) -> Reporter:
+    return _reporter(table(data.get("reporter")))
 
 
-def _group(source: str, teller: Teller) -> tuple[str, str]:
-    """Return where the machines of an event are: a makeshift source does not say."""
+def _group(source: str, reporter: Reporter) -> tuple[str, str]:
+    """Return subscription and resource group, from the source or from the reporter.
+
+    A source without a resource id (a bridge that does not know its own) has none.
+    """
     found = group_of(source)
-    return found if found[1] else group_of(teller.resource_id)
+    return found if found[1] else group_of(reporter.resource_id)
 
 
 def _event(value: object) -> ScheduledEvent | None:
-    """Return an IMDS object; None where it is none."""
+    """Return a value as an IMDS object; None if it has no EventId."""
     event_id = table(value).get("EventId")
     if not isinstance(event_id, str) or not event_id:
         return None

@@ -1,7 +1,7 @@
-"""Looks after the store: notes that the hub lives, and forgets what is over.
+"""Deletes old rows from the store, and records that the hub is running.
 
-What the hub missed is lost to it once it was away for longer than its subscription
-keeps messages: what was open then, and was not spoken of since, is not known any more.
+If no hub was running for longer than the subscription keeps messages, messages are
+lost. Open events without a message since then have an unknown status.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ from bridge.hub.store.tables import meta
 log = logging.getLogger(__name__)
 
 _EVERY = 30.0
-_LONG_AWAY = timedelta(days=1)  # infra keeps the hub's messages for so long
-_LIVED, _ABSENT = "lived", "absent-until"
+_LONG_AWAY = timedelta(days=1)  # the TTL of the hub's subscription, as infra sets it
+_LAST_ALIVE, _ABSENT = "lived", "absent-until"
 
 
 @dataclass(slots=True)
-class Keeper:
-    """Looks after the store until asked to stop.
+class Housekeeping:
+    """Deletes old rows until asked to stop.
 
     Attributes:
-        absent_until: when the hub came back from a long absence last; None = never.
+        absent_until: when the last long absence of all hubs ended; None = never.
     """
 
     store: Store
@@ -42,16 +42,16 @@ class Keeper:
     absent_until: datetime | None = None
 
     async def begin(self) -> None:
-        """Find out how long nobody has read the sources.
+        """Find out whether no hub has read the sources for a long time.
 
         Raises:
             HubStoreError: the store cannot be used.
         """
         now = self.clock.now()
-        self.absent_until = await self.store.write(lambda c: _came_back(c, now))
+        self.absent_until = await self.store.write(lambda c: _note_absence(c, now))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look after the store until asked to stop."""
+        """Delete old rows twice a minute until asked to stop."""
         while not await self.clock.wait(stop, _EVERY):
             try:
                 await self.step(stop)
@@ -59,13 +59,13 @@ class Keeper:
                 log.warning("store cannot be looked after", extra={"fault": str(error)})
 
     async def step(self, stop: asyncio.Event) -> None:
-        """Note that the hub lives, and forget what is over, portion by portion.
+        """Record that the hub is running, and delete old rows, portion by portion.
 
         Raises:
             HubStoreError: the store cannot be used now.
         """
         now, config = self.clock.now(), self.config
-        await self.store.write(lambda c: note(c, _LIVED, micros(now)))
+        await self.store.write(lambda c: note(c, _LAST_ALIVE, micros(now)))
         portion = 1
         while portion and not stop.is_set():
             portion = await self.store.write(
@@ -76,7 +76,7 @@ class Keeper:
 
 
 def note(connection: Connection, name: str, value: int) -> None:
-    """Keep a number under a name."""
+    """Store a number under a name."""
     statement = insert(meta).values(name=name, value=str(value))
     fresh = {"value": statement.excluded.value}
     connection.execute(
@@ -85,15 +85,15 @@ def note(connection: Connection, name: str, value: int) -> None:
 
 
 def noted(connection: Connection, name: str) -> int | None:
-    """Return the number that was kept under a name."""
+    """Return the number that is stored under a name; None = there is none."""
     found = connection.scalar(select(meta.c.value).where(meta.c.name == name))
     return None if found is None else int(found)
 
 
-def _came_back(connection: Connection, now: datetime) -> datetime | None:
-    lived, absent = noted(connection, _LIVED), noted(connection, _ABSENT)
+def _note_absence(connection: Connection, now: datetime) -> datetime | None:
+    lived, absent = noted(connection, _LAST_ALIVE), noted(connection, _ABSENT)
     if lived is not None and now - moment_of(lived) > _LONG_AWAY:
         absent = micros(now)
         note(connection, _ABSENT, absent)
-    note(connection, _LIVED, micros(now))
+    note(connection, _LAST_ALIVE, micros(now))
     return None if absent is None else moment_of(absent)
