@@ -9,15 +9,12 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from bridge.events.build import rfc3339
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.delivery import Delivery, State
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ledger
 from bridge.outbox.tables.values import request_retry
-
-State = Literal["pending", "dead", "delivered", "discarded", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,13 @@
 """A delivery, as it is read from the state file."""
 
+from typing import Literal
+
 import msgspec
 
 UNREADABLE = "unreadable"  # in place of a text that is damaged
+
+# All states that a delivery in the state file may have.
+State = Literal["pending", "dead", "delivered", "discarded", "skipped"]
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):

@@ -183,12 +183,33 @@ class Sender:
         except failures() as error:
             if len(batch) == 1 or not is_about_batch(error):
                 self._settle(batch, error)
-            else:
-                if not is_too_large(error):
-                    self._mix = _less(self._mix, batch)
-                    if self._mix is _Mix.ONE_SESSION:
-                        return  # the same messages are tried again, by session
+            elif is_too_large(error):
                 await self._one_by_one(batch)
+            else:
+                await self._apart(batch)
+
+    async def _apart(self, batch: list[Waiting]) -> None:
+        """Send the messages of a refused batch in smaller transfers.
+
+        If the entity then accepts all of them, it takes such batches neither now nor
+        later. If it refuses one of them alone, that message may have been the cause.
+        """
+        mix = _less(batch)
+        while left := [one for one in batch if not one.is_done]:
+            part = _together(left, mix, self.most)
+            try:
+                self._settle(part[: await self._attempt(part)])
+            except failures() as error:
+                if not leaves_link_whole(error):
+                    self._settle(left, error)
+                elif len(part) == 1 or not is_about_batch(error):
+                    self._settle(part, error)
+                elif is_too_large(error):
+                    await self._one_by_one(part)
+                else:
+                    mix = _Mix.NONE
+        if all(one.error is None for one in batch):
+            self._mix = mix
 
     async def _one_by_one(self, batch: list[Waiting]) -> None:
         for place, waiting in enumerate(batch):
@@ -260,7 +281,7 @@ def _meaning(one: Waiting, target: str) -> DeliveryError | None:
     return error
 
 
-def _together(waiting: deque[Waiting], mix: _Mix, most: int) -> list[Waiting]:
+def _together(waiting: Sequence[Waiting], mix: _Mix, most: int) -> list[Waiting]:
     """Return the messages for the next transfer that the entity takes together."""
     first = waiting[0]
     if mix is _Mix.NONE:
@@ -270,13 +291,13 @@ def _together(waiting: deque[Waiting], mix: _Mix, most: int) -> list[Waiting]:
     return list(islice(fitting, most))
 
 
-def _less(mix: _Mix, batch: list[Waiting]) -> _Mix:
-    """Return which messages to send together after a batch was refused.
+def _less(batch: list[Waiting]) -> _Mix:
+    """Return which messages of a refused batch to send together.
 
-    An entity with partitions refuses a batch with several sessions, now and later.
+    An entity with partitions refuses a batch with several sessions.
     """
     has_several = len({one.session for one in batch}) > 1
-    return _Mix.ONE_SESSION if mix is _Mix.ANY and has_several else _Mix.NONE
+    return _Mix.ONE_SESSION if has_several else _Mix.NONE
 
 
 def _is_cancelled() -> bool:

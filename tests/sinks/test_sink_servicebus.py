@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 from msgspec.structs import replace as with_fields
 
 from bridge.events.cloudevent import CloudEvent
@@ -434,24 +434,32 @@ class PartitionedSender(Sender):
 
     Attributes:
         takes_none: whether it takes no batch at all.
+        refused: the MessageIds that it refuses, also alone.
+        most_attempts: after that many, there is no connection any more.
     """
 
-    def __init__(self, *, takes_none: bool = False) -> None:
+    def __init__(self, *refused: str, takes_none: bool = False) -> None:
         where = NamespaceConfig(namespace="x.example.net")
         super().__init__(where, "partitioned")
         self.attempts: list[int] = []
         self.takes_none = takes_none
+        self.refused = set(refused)
+        self.most_attempts = 99
 
     async def _attempt(self, batch: list[Any]) -> int:
         self.attempts.append(len(batch))
         await asyncio.sleep(0)
+        if len(self.attempts) > self.most_attempts:
+            raise ServiceBusConnectionError(message="gone")
         sessions = {one.message.session_id for one in batch}
         if len(sessions) > 1 or (self.takes_none and len(batch) > 1):
             raise ServiceBusError("x", condition=b"amqp:not-allowed")
+        if self.refused & {one.message.message_id for one in batch}:
+            raise ServiceBusError("x", condition=b"com.microsoft:argument-error")
         return len(batch)
 
 
-def sessions(*names: str) -> list[Message]:
+def sessions(*names: str | None) -> list[Message]:
     return [
         replace(message(place), session_id=name) for place, name in enumerate(names)
     ]
@@ -483,6 +491,72 @@ async def test_entity_that_takes_no_batches_is_sent_one_by_one_from_then_on() ->
     await asyncio.gather(*(sender.send(message(n)) for n in range(3)))
 
     assert sender.attempts == [1, 3, 1, 1, 1, 1, 1, 1]
+
+
+async def test_entity_that_takes_no_batches_is_sent_one_by_one_in_all_sessions() -> (
+    None
+):
+    sender = PartitionedSender(takes_none=True)
+
+    found = await sender.send_many(sessions("a", "a", "b", "b"))
+    later = await sender.send_many(sessions("a", "a"))
+
+    assert [*found, *later] == [None] * 6
+    assert sender.attempts == [4, 2, 1, 1, 1, 1, 1, 1]
+
+
+async def test_message_that_is_refused_alone_does_not_part_later_ones() -> None:
+    """That the entity takes no batches is not proven: the message was the cause."""
+    sender = PartitionedSender("m-1")
+
+    found = await sender.send_many(sessions("a", "a", "a"))
+    sender.attempts.clear()
+    sender.refused.clear()
+    later = await sender.send_many(sessions("a", "a", "a"))
+
+    assert [error is None for error in found] == [True, False, True]
+    assert later == [None] * 3
+    assert sender.attempts == [3]
+
+
+async def test_sessions_that_part_a_batch_are_learnt_beside_a_refused_message() -> None:
+    """Not from the batch with that message, but from the next one."""
+    sender = PartitionedSender("m-3")
+
+    found = await sender.send_many(sessions("a", "a", "b", "b"))
+    assert [error is None for error in found] == [True, True, True, False]
+    sender.refused.clear()
+    await sender.send_many(sessions("a", "a", "b", "b"))
+    sender.attempts.clear()
+    await sender.send_many(sessions("a", "a", "b", "b"))
+
+    assert sender.attempts == [2, 2]
+
+
+@pytest.mark.parametrize("names", [(None, None), ("a", None, "b")])
+async def test_message_without_a_session_leaves_later_ones_in_one_transfer(
+    names: tuple[str | None, ...], namespace: NamespaceConfig, broker: Broker
+) -> None:
+    """A queue with sessions refuses it, and that transfer only."""
+    sender = Sender(namespace, "vm-approvals-sessions")
+    found = await sender.send_many(sessions(*names))
+    broker.faults.busy_for_sends(1)
+    later = await sender.send_many(sessions("a", "b", "b"))
+    await sender.close()
+
+    assert [error is None for error in found] == [name is not None for name in names]
+    assert [error and error.reason for error in later] == [Reason.THROTTLED] * 3
+
+
+async def test_link_that_breaks_after_a_refused_batch_fails_all_of_it() -> None:
+    """Else each session would wait for an answer in turn."""
+    sender = PartitionedSender()
+    sender.most_attempts = 1
+
+    found = await sender.send_many(sessions("a", "b", "c"))
+
+    assert [error and error.reason for error in found] == [Reason.CONNECTION] * 3
+    assert sender.attempts == [3, 1]
 
 
 @pytest.mark.parametrize("session", ["event", "vm", "none"])

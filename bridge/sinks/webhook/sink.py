@@ -296,7 +296,7 @@ class WebhookSink:
             call: what to send.
             name: the id in the signature: the same for each repeat of the event.
         """
-        body = filled(self.config.auth_meant, call.body)
+        body = self.auth.filled(call.body)
         headers = dict(call.headers) | self._signature(name, body)
         request = await self._request(*self.shape.packed(headers, body))
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time
