@@ -85,6 +85,8 @@ class Launcher(Struct):
             if delivery.id in self._begun:
                 continue
             if not (self.trying.is_under_way(delivery) or delivery.key in busy):
+                # ``begin`` may not look at ``ready`` until this one is recorded.
+                self.ready = deque(one for one in self.ready if one.id != delivery.id)
                 return self._noted(attempts.begin(delivery, is_beside=True))
         if not repeats or not self.trying.circuit.is_unreachable:
             return None

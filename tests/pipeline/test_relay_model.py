@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.foundation.errors import (
@@ -356,6 +356,12 @@ class World:
 
 
 @settings(max_examples=60)
+@example(  # an attempt beside the slots has ended before ``ready`` is looked at again
+    steps=[("put", 0, 0), ("put", 0, 0), ("put", 0, 0), ("up", 0, 0), ("pass", 2, 0)],
+    is_answered=False,
+    repeats=False,
+    chance=0.0,
+)
 @given(
     steps=STEPS,
     is_answered=st.booleans(),
