@@ -51,6 +51,15 @@ def brought(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
     return found
 
 
+def test_every_dependency_has_a_version_in_constraints() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(re.split("==|;", line)[0]) for line in lines}
+    wanted = [*PROJECT["dependencies"], *(one for e in EXTRAS.values() for one in e)]
+
+    missing = {canonicalize_name(name) for name in named(wanted)} - pinned - ELSEWHERE
+    assert missing == set(), "add the version that it was tried with"
+
+
 def test_table_has_every_dependency_and_no_other() -> None:
     base = {(name, None) for name in named(PROJECT["dependencies"])}
     extra = {(name, key) for key, found in EXTRAS.items() for name in named(found)}

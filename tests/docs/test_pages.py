@@ -206,6 +206,8 @@ def test_every_scenario_is_named() -> None:
 
 
 def test_every_sink_has_a_page_with_the_same_head() -> None:
+    missing = [f"config/sinks/{kind}.md" for kind in set(sink_keys()) - set(SINKS)]
+    assert missing == [], "write it, with the head that the other pages have"
     assert set(SINKS) == set(sink_keys())
     for kind in SINKS:
         page = f"config/sinks/{kind}.md"

@@ -758,7 +758,7 @@ def test_each_page_has_the_same_sections(name: PresetName) -> None:
 
 
 def test_page_has_the_table_that_the_presets_make() -> None:
-    """What is derived is written by ``python -m tests.sinks.preset_ways``."""
+    """What is derived is written by ``python -m tests.sinks.derived``."""
     page = PAGE.read_text(encoding="utf-8")
 
     assert with_table(page) == page

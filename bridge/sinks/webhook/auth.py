@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
-from bridge.net.entra import CredentialKind, open_credential
+from bridge.net.entra import CredentialKind, TokenUse, open_credential
 from bridge.net.http_client import revealed, turn
 from bridge.sinks.webhook.headers import name_faults, revealed_value, value_faults
 
@@ -153,6 +153,18 @@ def _value_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
         yield "username", "must not hold a colon: a colon ends the name"
     for what in value_faults(config.username):
         yield "username", what
+
+
+def token_use(config: AuthConfig | None, proxy: Address | None) -> TokenUse | None:
+    """Return the Entra ID token of a ``settled`` authentication; None = no such."""
+    if config is None or config.type != "entra":
+        return None
+    return TokenUse(
+        credential=config.credential,
+        client_id=config.client_id,
+        scope=config.scope,
+        proxy=proxy,
+    )
 
 
 def is_safe_for_token(url: str) -> bool:
