@@ -345,6 +345,7 @@ class World:
                 self.sink.answer(0, None)
                 await self.quiet()
             if not await self.pending():
+                await self.quiet()  # a heartbeat's task may not have begun to run
                 return
             await self.clock.advance(60)
             await self.quiet()
