@@ -344,8 +344,6 @@ def redact(url: str) -> str:
         return "<invalid URL>"
     if not is_http(url):
         return "<invalid URL>"  # may be a secret that was put here by mistake
-    return (
-        f"{parts.scheme}://[{host}]{port}"
-        if ":" in host
-        else (f"{parts.scheme}://{host}{port}")
-    )
+    if ":" in host:  # IPv6
+        host = f"[{host}]"
+    return f"{parts.scheme}://{host}{port}"

@@ -18,8 +18,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.docs.page_world import free_port
 from tests.docs.pages import ROOT, blocks
+from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
     Addresses,

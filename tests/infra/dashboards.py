@@ -23,6 +23,13 @@ from pathlib import Path
 import aiohttp
 
 from tests.support.browser import find
+from tests.support.configurations import (
+    approvals,
+    command,
+    config_text,
+    servicebus,
+    webhook,
+)
 from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
@@ -36,37 +43,6 @@ from tests.system.processes import (
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "infra" / "prometheus" / "dashboard.json").read_text()
 )
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-[state]
-path = "{state}"
-[http]
-listen = "127.0.0.1:{port}"
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-[[sinks]]
-name = "old-siem"
-type = "webhook"
-url = "http://127.0.0.1:{port}/gone"
-[[sinks]]
-name = "drain"
-type = "command"
-command = ["/bin/true"]
-[traffic]
-listen = "127.0.0.1:0"
-lead = "1s"
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-"""
 SCRAPE = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
@@ -148,12 +124,16 @@ async def observed(
         at = await stage.enter_async_context(simulator_here())
         config = folder / "bridge.toml"
         config.write_text(
-            CONFIG.format(
-                imds=at.imds,
-                bus=at.connection_string,
-                inbox=at.inbox,
-                state=(folder / "state.db").as_posix(),
-                port=port,
+            config_text(
+                servicebus(at.connection_string),
+                webhook(f"{at.inbox}/siem"),
+                webhook(f"http://127.0.0.1:{port}/gone", "old-siem"),
+                command("/bin/true"),
+                imds={"endpoint": at.imds},
+                state=folder / "state.db",
+                listen=f"127.0.0.1:{port}",
+                traffic={"listen": "127.0.0.1:0", "lead": "1s"},
+                approvals=approvals(at.connection_string),
             )
         )
         stage.push_async_callback(ended, await forwarder(config))

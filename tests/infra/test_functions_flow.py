@@ -48,10 +48,10 @@ from tests.infra.functions_world import (
     request,
     signature,
 )
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.brisk import without_naps
 from tests.support.builders import imds_event as any_event
 from tests.support.builders import not_before, started
+from tests.support.sink_fixtures import sink_config
 
 ALICE, BOB, EVE = "U0ALICE", "U0BOB", "U0EVE"
 SOON = not_before(900, datetime.now(UTC))

@@ -21,8 +21,8 @@ from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.preview import assumed
 from bridge.sinks.webhook.signing import signed
 from tests.receivers.serving import Post, Service, Way
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.fakes import START
+from tests.support.sink_fixtures import sink_config
 
 ROOT = Path(__file__).parents[2]
 NAMES: tuple[PresetName, ...] = get_args(PresetName)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.hashing import hash32
+from bridge.servicebus.kept_link import KeptLink
+from bridge.servicebus.link import linked
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender
 from bridge.servicebus.timings import Timings
@@ -28,7 +31,7 @@ from bridge.simulator.servicebus.errors import Condition
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.batch import BatchSink
 from bridge.sinks.servicebus.sink import ServiceBusSinkConfig, SessionBy, render
-from tests.sinks.sink_fixtures import (
+from tests.support.sink_fixtures import (
     EVENT_ID,
     cloud_event,
     config_faults,
@@ -323,10 +326,10 @@ async def test_broker_that_fell_silent_is_a_timeout_for_all_who_wait(
     """Without a timeout a send to a silent peer never ends."""
     await sender.send(message(1))
     broker.faults.freeze()
-    sender.timings = Timings(stale=0.3, attempt=0.7)
+    sender.link.timings = Timings(stale=0.3, attempt=0.7)
     sends = (sender.send(message(n)) for n in (2, 3))
     results = await asyncio.gather(*sends, return_exceptions=True)
-    sender.timings = Timings()  # a broker that answers has more time
+    sender.link.timings = Timings()  # a broker that answers has more time
     broker.faults.thaw()
     await sender.send(message(4))
 
@@ -338,7 +341,7 @@ async def test_full_or_busy_entity_is_transient_and_the_sender_is_kept(
     sender: Sender, broker: Broker
 ) -> None:
     await sender.send(message(1))
-    kept = sender._sender
+    kept = sender.link.sender
     broker.faults.fill("vm-approvals")
     with pytest.raises(TransientDeliveryError, match="is full"):
         await sender.send(message(2))
@@ -348,7 +351,7 @@ async def test_full_or_busy_entity_is_transient_and_the_sender_is_kept(
         await sender.send(message(2))
     await sender.send(message(2))
 
-    assert sender._sender is kept
+    assert sender.link.sender is kept
     assert stored(broker, "vm-approvals") == 2
 
 
@@ -429,6 +432,17 @@ async def test_cancelled_leader_takes_nobody_with_him(
     assert {m.message_id for m in found} == {"m-0", "m-1", "m-2"}
 
 
+class PartitionedLink(KeptLink):
+    """A link to what a ``PartitionedSender`` says."""
+
+    def __init__(self, sender: "PartitionedSender") -> None:
+        super().__init__(partial(linked, NamespaceConfig(), ""), Timings())
+        self.attempt = sender.attempt
+
+    async def send(self, batch: list[Any]) -> int:
+        return await self.attempt(batch)
+
+
 class PartitionedSender(Sender):
     """As to an entity with partitions, which takes no batch of several sessions.
 
@@ -441,12 +455,13 @@ class PartitionedSender(Sender):
     def __init__(self, *refused: str, takes_none: bool = False) -> None:
         where = NamespaceConfig(namespace="x.example.net")
         super().__init__(where, "partitioned")
+        self.link = PartitionedLink(self)
         self.attempts: list[int] = []
         self.takes_none = takes_none
         self.refused = set(refused)
         self.most_attempts = 99
 
-    async def _attempt(self, batch: list[Any]) -> int:
+    async def attempt(self, batch: list[Any]) -> int:
         self.attempts.append(len(batch))
         await asyncio.sleep(0)
         if len(self.attempts) > self.most_attempts:

@@ -22,7 +22,10 @@ from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, Sink, SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 from tests.docs.pages import section
-from tests.sinks.sink_fixtures import (
+from tests.sinks.sink_ways import WAYS, wayless
+from tests.sinks.ways.way import Servers
+from tests.support.mail import Relay
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     LogReceiver,
@@ -30,9 +33,6 @@ from tests.sinks.sink_fixtures import (
     opened_sink,
     sink_config,
 )
-from tests.sinks.sink_ways import WAYS, wayless
-from tests.sinks.ways.way import Servers
-from tests.support.mail import Relay
 
 KINDS = [kind for kind in SINK_TYPES if kind in WAYS]
 OVER_HTTP = [kind for kind in KINDS if WAYS[kind].over == "http"]

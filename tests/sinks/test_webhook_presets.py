@@ -48,15 +48,15 @@ from tests.sinks.preset_ways import (
     talked,
     with_table,
 )
-from tests.sinks.sink_fixtures import (
+from tests.support.builders import document, event_context_of, imds_event
+from tests.support.fakes import START
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.builders import document, event_context_of, imds_event
-from tests.support.fakes import START
 from tests.support.strategies import documents
 
 GOLDEN = ROOT / "tests" / "data" / "presets"

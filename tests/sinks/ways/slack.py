@@ -1,7 +1,7 @@
 """How a test reaches the Slack sink."""
 
-from tests.sinks.sink_fixtures import SECRET
 from tests.sinks.ways.way import Options, Place, Servers, SinkWay
+from tests.support.sink_fixtures import SECRET
 
 
 def _beside(place: Place, servers: Servers) -> Options:

@@ -2,8 +2,8 @@
 
 import base64
 
-from tests.sinks.sink_fixtures import SECRET
 from tests.sinks.ways.way import Options, Place, Servers, SinkWay
+from tests.support.sink_fixtures import SECRET
 
 _AUTH: dict[Place, Options] = {
     ("auth", "token"): {"type": "bearer"},
