@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -98,6 +99,25 @@ def test_no_statement_numbers_its_placeholders() -> None:
     """Python 3.12.0 to 3.12.3 takes ``?1`` for a name, and warns of each statement."""
     for path in (ROOT / "bridge").rglob("*.py"):
         assert not re.search(r"\?[0-9]", path.read_text()), path
+
+
+def has_sql(path: Path) -> bool:
+    """Whether a file has a text that begins as a statement on rows or tables."""
+    begins = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER) ")
+    texts = (n for n in ast.walk(ast.parse(path.read_text())) if is_text(n))
+    return any(begins.match(str(text.value)) for text in texts)
+
+
+def is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_queries_on_the_state_file_are_in_its_tables() -> None:
+    """And in what copies the file (storage), or reads a damaged one (recovery)."""
+    paths = (ROOT / "bridge" / "outbox").rglob("*.py")
+    places = {path.parent.name for path in paths if has_sql(path)}
+
+    assert places == {"tables", "storage", "recovery"}
 
 
 def test_every_package_init_is_a_docstring_alone() -> None:

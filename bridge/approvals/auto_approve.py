@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from bridge.approvals.context import ApprovalContext
+from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.rules import Ruling, content_of
@@ -196,18 +197,13 @@ class AutoApprover:
         *,
         was_tried: bool,
     ) -> OutcomeKind | None:
-        flow = StartRequestFlow(
-            context=self.context,
-            request=request,
-            message=initiative.content,
-            sequence=None,
-            was_tried=was_tried,
-            terms=self.context.terms,
-        )
+        context, key = self.context, initiative.content
+        intent = Intent(context, request, key, sequence=None, was_tried=was_tried)
+        flow = StartRequestFlow(context=context, intent=intent)
         conclusion = await flow.run(stop)
         if conclusion is None:
             return None
-        if conclusion.kind is OutcomeKind.FAILED or not await flow.withdraw():
+        if conclusion.kind is OutcomeKind.FAILED or not await intent.withdraw():
             message = initiative.content
             await asyncio.shield(self._conclude(request, conclusion, message=message))
         return conclusion.kind

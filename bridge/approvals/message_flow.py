@@ -23,6 +23,7 @@ import orjson
 from msgspec.structs import replace as with_fields
 
 from bridge.approvals.context import ApprovalContext
+from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
@@ -160,14 +161,11 @@ class Handling:
                     self._commit(request, same, count=count, earlier=earlier)
                 )
                 return
+        was_tried = earlier is not None and not is_decided and earlier.posted
+        number = self.message.sequence_number
+        intent = Intent(self.context, request, self.key, number, was_tried=was_tried)
         flow = StartRequestFlow(
-            context=self.context,
-            request=request,
-            message=self.key,
-            sequence=self.message.sequence_number,
-            was_tried=earlier is not None and not is_decided and earlier.posted,
-            terms=self.context.terms,
-            rest=lambda: self._rest(request.key),
+            context=self.context, intent=intent, rest=lambda: self._rest(request.key)
         )
         conclusion = await flow.run(stop)
         if conclusion is None:

@@ -23,12 +23,12 @@ from msgspec.structs import replace as with_fields
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
+from bridge.approvals.intent import Intent
 from bridge.approvals.policy import (
     Conclusion,
     Post,
     Request,
     Standing,
-    Terms,
     Wait,
     deadline,
     decide,
@@ -42,7 +42,6 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import unless
-from bridge.outbox.records import INTENT, Decision
 
 log = logging.getLogger(__name__)
 
@@ -77,32 +76,21 @@ class _Anchor:
 class StartRequestFlow:
     """Handles one EventId, within one delivery of its message.
 
-    It is wide because each method is one step of the diagram above, and passes its
-    results to later steps in fields. Any step may be the last one.
+    Each method is one step of the diagram above, and passes its results to later steps
+    in fields. Any step may be the last one.
 
     Attributes:
-        request: the EventId, and the approval that asks for it.
-        message: the key of the message.
-        sequence: the sequence number of the message; None for a rule.
-        was_tried: whether a POST was begun before the restart, and its outcome is not
-            known.
-        terms: what the configuration allows.
+        intent: the request, and its record in the state file.
         rest: called when the flow begins to wait: for a time, for IMDS or its turn.
         began: when the flow began, in monotonic seconds.
     """
 
     context: ApprovalContext
-    request: Request
-    message: str
-    sequence: int | None
-    was_tried: bool
-    terms: Terms
+    intent: Intent
     rest: Callable[[], None] = lambda: None
     began: float = field(init=False)
     _anchor: _Anchor = field(init=False)
     _may_have_worked: bool = field(init=False)
-    _is_marked: bool = field(init=False)
-    _was_posted: bool = False
     _status: int | None = None
     _refusals: int = 0
     _failures: int = 0
@@ -114,7 +102,12 @@ class StartRequestFlow:
         clock = self.context.clock
         self.began = clock.monotonic()
         self._anchor = _Anchor.at_first(self.context.watcher.latest, clock)
-        self._may_have_worked = self._is_marked = self.was_tried
+        self._may_have_worked = self.intent.was_tried
+
+    @property
+    def request(self) -> Request:
+        """The EventId, and the approval that asks for it."""
+        return self.intent.request
 
     @property
     def key(self) -> str:
@@ -127,27 +120,14 @@ class StartRequestFlow:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        await self._store_intent(posted=False)
+        await self.intent.store()
         while not stop.is_set():
             if conclusion := await self._try(stop):
                 if conclusion.kind not in NOTHING_TO_APPROVE:
                     self.context.rotation.stay(self.key)
                 return replace(conclusion, imds_status=self._status)
-        await self.withdraw()
+        await self.intent.withdraw()
         return None
-
-    async def withdraw(self) -> bool:
-        """Delete the intent if no POST was begun.
-
-        Otherwise a redelivery would treat the outcome as unknown.
-
-        Returns:
-            Whether the intent was deleted.
-        """
-        is_moot = not (self.was_tried or self._was_posted)
-        if is_moot:
-            await self.context.outbox.approvals.delete(self.message, self.key)
-        return is_moot
 
     async def decide(self, look: Look) -> Conclusion | Post | Wait:
         """Decide by a look, for the present time even if the look is older."""
@@ -165,10 +145,10 @@ class StartRequestFlow:
             was_seen=event is None
             and await self.context.outbox.observations.was_seen(self.key),
             absent_for=now - since,
-            was_posted=self.was_tried or self._was_posted,
+            was_posted=self.intent.was_posted,
             found=await self._evidences(event),
         )
-        step = decide(self.request, look, standing, self.terms)
+        step = decide(self.request, look, standing, self.context.terms)
         if isinstance(step, Post) and self._failures and self._left() <= 0:
             return self._failed(self._fault)
         if isinstance(step, Post):
@@ -186,31 +166,7 @@ class StartRequestFlow:
 
     async def mark(self) -> None:
         """Store that a POST begins; called before the POST."""
-        if not self._is_marked:
-            self._is_marked = True
-            await self._store_intent(posted=True)
-
-    async def _unmark(self) -> None:
-        """Undo ``mark`` if no POST was sent."""
-        if self._is_marked and not (self._was_posted or self.was_tried):
-            self._is_marked = False
-            await self.context.outbox.approvals.delete(self.message, self.key)
-            await self._store_intent(posted=False)
-
-    async def _store_intent(self, *, posted: bool) -> None:
-        initiative = self.request.initiative
-        intent = Decision(
-            message=self.message,
-            key=self.key,
-            event_id=self.request.event_id,
-            sequence=self.sequence,
-            state=INTENT,
-            posted=posted,
-            rule=initiative.rule if initiative else None,
-        )
-        await self.context.outbox.approvals.save(
-            intent, now=self.context.clock.now().timestamp()
-        )
+        await self.intent.mark()
 
     async def _try(self, stop: asyncio.Event) -> Conclusion | None:
         """Look, decide and act; return the conclusion, None = try again."""
@@ -233,9 +189,9 @@ class StartRequestFlow:
         self.rest()
         result = await self.context.poster.post(self, stop)
         if isinstance(result, StartAnswer):
-            self._was_posted, self._status = True, result.status
+            self.intent.was_sent, self._status = True, result.status
             return await self._answered(result, stop)
-        await self._unmark()
+        await self.intent.unmark()
         if isinstance(result, MetadataError):
             return await self._later(stop, str(result), _retry_after_of(result))
         return result
@@ -296,9 +252,9 @@ class StartRequestFlow:
         known = self.context.watcher.watch.known.get(self.key)
         event = self._event or (known.event if known else None)
         not_before = event.not_before if event else None
-        end = deadline(self.request, not_before, self.terms)
+        end = deadline(self.request, not_before, self.context.terms)
         left = (end - self._now()).total_seconds()
-        if not (self.was_tried or self._anchor.is_guess):
+        if not (self.intent.was_tried or self._anchor.is_guess):
             return left
         return max(left, self.began + _RETURN_PATIENCE - self.context.clock.monotonic())
 

@@ -246,9 +246,9 @@ def from_bridge(
     """
     kind = f"{event_context.prefix}.bridge.{what}.v1"
     at = rfc3339(observed_at)
-    cause = [event_context.identity.vm_id, kind, at]
+    own_id = hash32([event_context.identity.vm_id, kind, at])
     cloud_event = CloudEvent(
-        id=hash32(cause),
+        id=own_id,
         source=event_context.source,
         type=kind,
         subject=event_context.identity.vm_id,
@@ -263,7 +263,7 @@ def from_bridge(
         },
     )
     return OutgoingEvent(
-        event=cloud_event, cause=hash32(cause), subject=Subject(is_lifecycle=True)
+        event=cloud_event, cause=own_id, subject=Subject(is_lifecycle=True)
     )
 
 

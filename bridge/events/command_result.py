@@ -92,7 +92,7 @@ def from_command(
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=hash32(cause),
+        cause=own_id,
         subject=Subject(events=(event.raw,) if event else ()),
         key=event.key if event else None,
     )

@@ -106,14 +106,13 @@ class Observer(Protocol):
 class Poller:
     """The loop that reads the document.
 
-    It is wide because it keeps nine values between two requests, and is given
-    four.
-
     Attributes:
         observer: receives every document.
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last look; None if the last read failed.
     """
+
+    name = "poller"
 
     def __init__(
         self, client: Metadata, observer: Observer, clock: Clock, metrics: Metrics
@@ -124,7 +123,6 @@ class Poller:
         self.metrics = metrics
         self.last_success: float | None = None
         self.latest: Look | None = None
-        self.name = "poller"
         self._etag: str | None = None
         self._unconditional = float("-inf")
         self._waiting = list[_Waiting]()

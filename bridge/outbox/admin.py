@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bridge.events.build import rfc3339
-from bridge.outbox.delivery import Delivery, select
-from bridge.outbox.records import REPLIES, DeliveryState
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import DeliveryState
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import ages, deliveries
+from bridge.outbox.tables import ledger
 from bridge.outbox.tables.values import request_retry
-
-_OF_ITEM = "d.item = ? ORDER BY d.sink"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +35,14 @@ class Selection:
     id: int | None = None
 
     @property
-    def condition(self) -> tuple[str, tuple[object, ...]]:
+    def condition(self) -> ledger.Condition:
         """The SQL condition, made of constant text only, and its parameters."""
-        # Replies are not events: without a sink's name they are left out.
-        shown = "d.sink <> ?" if self.sink is None else "d.sink = ?"
-        parts, values = [shown], list[object]([self.sink or REPLIES])
-        for column, value in (
-            ("d.id = ?", self.id),
-            ("i.key = ?", self.event_id and self.event_id.upper()),
-        ):
-            if value is not None:
-                parts.append(column)
-                values.append(value)
-        if self.states is not None:
-            parts.append(f"d.state IN ({','.join('?' * len(self.states))})")
-            values += self.states
-        return " AND ".join(parts), tuple(values)
+        return ledger.condition(
+            sink=self.sink,
+            states=self.states,
+            event_id=self.event_id,
+            number=self.id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +68,8 @@ class Ledger:
 
     async def find(self, selection: Selection, limit: int = -1) -> list[Delivery]:
         """Return the selected deliveries, oldest first; -1 = all."""
-        condition, values = selection.condition
-        ordered = f"{condition} ORDER BY d.id LIMIT ?"
-        return await self.database.read(
-            lambda db: select(db, ordered, (*values, limit))
-        )
+        chosen = selection.condition
+        return await self.database.read(lambda db: ledger.find(db, chosen, limit))
 
     async def newest(
         self, selection: Selection, count: int, *, also: Collection[int] = ()
@@ -94,13 +81,10 @@ class Ledger:
             count: the most deliveries to return.
             also: ids of deliveries that count as selected, too.
         """
-        condition, values = selection.condition
-        named = ",".join(map(str, also))
-        either = f"({condition}) OR d.id IN ({named}) ORDER BY d.id DESC LIMIT ?"
-        found = await self.database.read(
-            lambda db: select(db, either, (*values, count))
+        chosen = selection.condition
+        return await self.database.read(
+            lambda db: ledger.newest(db, chosen, count, also)
         )
-        return found[::-1]
 
     async def published(
         self, *, after: int = 0, newest: int, event_id: str | None = None
@@ -112,39 +96,23 @@ class Ledger:
             newest: the most events to return; older ones are left out.
             event_id: only events of this EventId.
         """
-        key = event_id and event_id.upper()
-        query = """SELECT id, body FROM items WHERE kind = 'event' AND id > ?
-            AND (? IS NULL OR key = ?) ORDER BY id DESC LIMIT ?"""
 
         def job(db: sqlite3.Connection) -> list[Observation]:
-            found = db.execute(query, (after, key, key, newest)).fetchall()
-            return [
-                Observation(n, body, tuple(select(db, _OF_ITEM, (n,))))
-                for n, body in reversed(found)
-            ]
+            found = ledger.published(db, after=after, newest=newest, event_id=event_id)
+            return [Observation(n, body, ledger.of_item(db, n)) for n, body in found]
 
         return await self.database.read(job)
 
     async def event_ids(self, *, newest: int) -> list[str]:
         """Return the EventIds of published events, newest first."""
-        query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
-            AND event_id IS NOT NULL GROUP BY key ORDER BY 2 DESC LIMIT ?"""
-        return await self.database.read(
-            lambda db: [found for found, _ in db.execute(query, (newest,))]
-        )
+        return await self.database.read(lambda db: ledger.event_ids(db, newest))
 
     async def observed(self, start: str) -> list[str]:
         """Return the EventIds of documents that begin with ``start``, sorted.
 
         An EventId that only an approval message contains may be wrong: it is left out.
         """
-        query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
-            AND type LIKE '%.scheduledevent.%' AND substr(key, 1, ?) = ?
-            GROUP BY key ORDER BY key"""
-        key = start.upper()
-        return await self.database.read(
-            lambda db: [found for found, _ in db.execute(query, (len(key), key))]
-        )
+        return await self.database.read(lambda db: ledger.observed(db, start))
 
     async def retry(
         self, selection: Selection, *, now: float, force: bool
@@ -168,16 +136,16 @@ class Ledger:
         def job(
             db: sqlite3.Connection,
         ) -> tuple[list[Delivery], list[Delivery], int]:
-            condition, values = selection.condition
-            found = select(db, f"{condition} ORDER BY d.id", values)
-            last = {} if force else _last_delivered(db, found)
+            found = ledger.find(db, selection.condition)
+            last = {} if force else ledger.last_delivered(db, found)
             sent, late = list[Delivery](), list[Delivery]()
             for delivery in found:
                 newest = last.get((delivery.sink, delivery.key), 0)
                 (late if newest > delivery.id else sent).append(delivery)
             for delivery in sent:
-                _revive(db, delivery, now)
-            others = 0 if selection.id is not None else _make_due(db, waiting, now)
+                ledger.revive(db, delivery, now)
+            is_one = selection.id is not None
+            others = 0 if is_one else ledger.make_due(db, waiting.condition, now)
             request_retry(db, selection.sink)
             return sent, late, others
 
@@ -185,52 +153,8 @@ class Ledger:
 
     async def discard(self, selection: Selection, *, now: float) -> list[Delivery]:
         """Discard selected deliveries; they can be listed until they are pruned."""
-
-        def job(db: sqlite3.Connection) -> list[Delivery]:
-            condition, values = selection.condition
-            undelivered = f"{condition} AND d.state IN ('pending', 'dead')"
-            found = select(db, f"{undelivered} ORDER BY d.id", values)
-            for delivery in found:
-                db.execute(
-                    """UPDATE deliveries SET state = 'discarded', is_head = 0,
-                       settled = ? WHERE id = ?""",
-                    (now, delivery.id),
-                )
-                deliveries.renew_head(db, delivery.sink, delivery.key)
-            return found
-
-        return await self.database.run(job)
-
-
-def _make_due(db: sqlite3.Connection, selection: Selection, now: float) -> int:
-    """Make the selected later deliveries due now; return how many there were."""
-    condition, values = selection.condition
-    changed = db.execute(
-        f"""UPDATE deliveries SET due = ? WHERE id IN (
-            SELECT d.id FROM deliveries d JOIN items i ON i.id = d.item
-            WHERE {condition} AND d.due > ?)""",  # noqa: S608 - our own conditions  # nosec B608
-        (now, *values, now),
-    )
-    return changed.rowcount
-
-
-def _last_delivered(
-    db: sqlite3.Connection, found: list[Delivery]
-) -> dict[tuple[str, str | None], int]:
-    """Return the newest delivered id of each sink and key, with one query."""
-    query = """SELECT sink, key, max(id) FROM deliveries NOT INDEXED
-        WHERE id > ? AND state = 'delivered' AND key IS NOT NULL GROUP BY sink, key"""
-    oldest = min((delivery.id for delivery in found), default=0)
-    return {(sink, key): newest for sink, key, newest in db.execute(query, (oldest,))}
-
-
-def _revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
-    db.execute(
-        """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
-           settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
-        (now, ages.load(db, delivery.sink), delivery.id),
-    )
-    deliveries.renew_head(db, delivery.sink, delivery.key)
+        chosen = selection.condition
+        return await self.database.run(lambda db: ledger.discard(db, chosen, now))
 
 
 def as_json(delivery: Delivery) -> dict[str, object]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.checksum import Content
-from bridge.outbox.delivery import Delivery, select_checked
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import DeliveryState, Success
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
-from bridge.outbox.tables import successes
+from bridge.outbox.tables import steps, successes
 from bridge.outbox.tables.ages import RunningTimes
 
 _MOST = 1000
@@ -48,9 +48,8 @@ class Runs:
 
     async def pending(self, now: float) -> list[Delivery]:
         """Return the pending deliveries, oldest first; dead-letter damaged ones."""
-        condition = "d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT ?"
         found = await self.outbox.database.read(
-            lambda db: select_checked(db, condition, (self.sink, _MOST))
+            lambda db: steps.pending(db, self.sink, _MOST)
         )
         for delivery in found:
             if delivery.damage is not None:
@@ -61,7 +60,7 @@ class Runs:
         """Return the standing of each delivery's EventId, by the delivery's id."""
 
         def job(db: sqlite3.Connection) -> dict[int, Standing]:
-            newest = _newest(db, self.sink) if deliveries else {}
+            newest = steps.newest(db, self.sink) if deliveries else {}
             return {d.id: self._standing(db, d, newest) for d in deliveries}
 
         return await self.outbox.database.read(job)
@@ -73,8 +72,8 @@ class Runs:
         later = newest.get(key, delivery.id)
         found = (s for s in successes.of_event(db, key) if s.sink == self.sink)
         return Standing(
-            newer=_body(db, later) if later > delivery.id else None,
-            older=_body(db, _previous(db, delivery)),
+            newer=steps.body(db, later) if later > delivery.id else None,
+            older=steps.body(db, steps.previous(db, delivery)),
             appearance=successes.appearance(db, key),
             success=next(found, None),
         )
@@ -137,27 +136,3 @@ class Runs:
 
         await self.outbox.commit(results, now=now, settle=settle)
         self.outbox.wakeups.rules.set()
-
-
-def _body(db: sqlite3.Connection, number: int | None) -> bytes | None:
-    """Return the body of a delivery."""
-    query = "SELECT i.body FROM deliveries d JOIN items i ON i.id = d.item WHERE d.id=?"
-    row = db.execute(query, (number,)).fetchone()
-    return None if row is None else row[0]
-
-
-def _previous(db: sqlite3.Connection, delivery: Delivery) -> int | None:
-    """Return the id of the step of the same EventId before a delivery."""
-    query = """SELECT max(id) FROM deliveries WHERE sink = ? AND key = ? AND id < ?
-        AND state IN ('pending', 'delivered', 'dead', 'skipped')"""
-    place = (delivery.sink, delivery.key, delivery.id)
-    found: int | None
-    (found,) = db.execute(query, place).fetchone()
-    return found
-
-
-def _newest(db: sqlite3.Connection, sink: str) -> dict[str, int]:
-    """Return the id of the newest step of each key, without discarded steps."""
-    query = """SELECT key, max(id) FROM deliveries WHERE sink = ? AND key IS NOT NULL
-        AND state IN ('pending', 'delivered', 'dead', 'skipped') GROUP BY key"""
-    return dict(db.execute(query, (sink,)))

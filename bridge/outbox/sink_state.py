@@ -1,12 +1,12 @@
 """The values that a sink saves in the state file for later runs."""
 
-import sqlite3
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from bridge.foundation.clock import Clock
 from bridge.outbox.storage.database import Database
+from bridge.outbox.tables import sink_memory
 
 
 class SinkMemory(Struct, frozen=True):
@@ -28,12 +28,7 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-
-        def job(db: sqlite3.Connection) -> dict[str, bytes]:
-            query = "SELECT key, value FROM sink_memory WHERE sink = ?"
-            return dict(db.execute(query, (self.sink,)))
-
-        return await self.database.read(job)
+        return await self.database.read(lambda db: sink_memory.all_of(db, self.sink))
 
     async def recall(self, key: str) -> bytes | None:
         """Return the value of ``key``; None = there is none.
@@ -41,13 +36,7 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-
-        def job(db: sqlite3.Connection) -> bytes | None:
-            query = "SELECT value FROM sink_memory WHERE sink = ? AND key = ?"
-            row = db.execute(query, (self.sink, key)).fetchone()
-            return None if row is None else row[0]
-
-        return await self.database.read(job)
+        return await self.database.read(lambda db: sink_memory.load(db, self.sink, key))
 
     async def keep(self, key: str, value: bytes) -> None:
         """Save ``value`` under ``key``, in place of an earlier one.
@@ -55,13 +44,7 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: it cannot be saved.
         """
-        row = (self.sink, key, value, self.clock.now().timestamp())
-
-        def job(db: sqlite3.Connection) -> None:
-            db.execute(
-                """INSERT OR REPLACE INTO sink_memory (sink, key, value, at)
-                   VALUES (?, ?, ?, ?)""",
-                row,
-            )
-
-        await self.database.run(job)
+        now = self.clock.now().timestamp()
+        await self.database.run(
+            lambda db: sink_memory.save(db, self.sink, key, value, now)
+        )

@@ -7,6 +7,7 @@ Rows are never merged by id.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from bridge.events.build import OutgoingEvent
@@ -14,6 +15,7 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.ages import Ages
 from bridge.outbox.approvals import Approvals
+from bridge.outbox.choice import Choice
 from bridge.outbox.commands import Commands
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.numbered import Numbered
@@ -42,7 +44,8 @@ class Outbox:
 
     Args:
         database: the open file.
-        router: chooses the sinks of an event.
+        router: chooses the sinks of an event. It may be replaced: each commit uses the
+            router of the moment at which it was called.
         lost: called with the sink of each delivery that is given up here, because
             there was no room for it or its row was damaged.
     """
@@ -106,7 +109,7 @@ class Outbox:
             OutboxFullError: there is no room for an event of a checkpoint.
         """
         dropped = set[int]()  # events dropped in memory are dropped on the disk, too
-        now_running = self.ages.now()
+        now_running, choice = self.ages.now(), Choice(self.router)
 
         def job(db: Connection) -> set[str]:
             running = RunningTimes(db, now_running)
@@ -118,8 +121,9 @@ class Outbox:
             for decision in decisions:
                 approvals.save(db, decision, now)
 
-            def append(outgoing: OutgoingEvent) -> tuple[str, ...]:
-                return items.append(db, self.router, outgoing, now, running)
+            def append(index: int, outgoing: OutgoingEvent) -> tuple[str, ...]:
+                choose = partial(choice.sinks, index, outgoing.subject)
+                return items.append(db, choose, outgoing, now, running)
 
             may_drop = checkpoint is None
             made = events.events(db) if isinstance(events, Numbered) else events
@@ -137,7 +141,7 @@ class Outbox:
 
     def _append_all(
         self,
-        append: Callable[[OutgoingEvent], tuple[str, ...]],
+        append: Callable[[int, OutgoingEvent], tuple[str, ...]],
         events: Sequence[OutgoingEvent],
         dropped: set[int],
         *,
@@ -146,7 +150,7 @@ class Outbox:
         """Append events; return the sinks that get any.
 
         Args:
-            append: appends one event; returns the sinks that get it.
+            append: appends the event with an index; returns the sinks that get it.
             events: the events to publish.
             dropped: indexes of events for which there was no room; more are added.
             may_drop: whether to drop an event for which there is no room.
@@ -159,7 +163,7 @@ class Outbox:
             if index in dropped:
                 continue
             try:
-                sinks.update(append(outgoing))
+                sinks.update(append(index, outgoing))
             except OutboxFullError as error:
                 if not may_drop:
                     raise

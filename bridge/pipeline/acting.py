@@ -60,7 +60,7 @@ class ActingRelay(Relay):
             metrics=self.metrics,
             policy=self.policy,
             chance=self.chance,
-            trying=self._trying,
+            trying=self._loop.trying,
         )
 
     @property
@@ -68,12 +68,12 @@ class ActingRelay(Relay):
         """Why the sink cannot act, or not on some event; None if it can act."""
         return self.actor.obstacle or self.actor.unclear
 
-    def offer(self, heartbeat: Delivery) -> None:
+    def offer(self, heartbeat: CloudEvent) -> None:
         """Ignore a heartbeat: no action belongs to it."""
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin, skip and stop actions where necessary; see ``Relay.step``."""
-        times, outbox = self._trying.times, Runs(self.outbox, self.sink)
+        times, outbox = self._loop.trying.times, Runs(self.outbox, self.sink)
         self.outbox.wakeups.of(self.sink).clear()
         await times.follow()
         self._ended.clear()
@@ -116,7 +116,7 @@ class ActingRelay(Relay):
         """
         waits, skipped = [_LONGEST_WAIT], list[tuple[Run, Skip]]()
         for delivery in first:
-            if self._stop.is_set() or delivery.id in self._ended:
+            if self._loop.stop.is_set() or delivery.id in self._ended:
                 continue  # the delivery has changed since it was read
             standing = standings[delivery.id]
             step = self._step_of(delivery, standing)

@@ -12,9 +12,10 @@ Invariant: the transitions of one EventId are published in the order of observat
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -147,56 +148,53 @@ def _without(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]
     return tuple(step for step in one.steps if step.event.key not in keys)
 
 
-def causes_of(
+Publication = tuple[str, "partial[OutgoingEvent]"]
+
+
+def publications_of(
     event_context: EventContext, observations: Sequence[Observation]
-) -> Iterator[str]:
-    """Yield the hash of the cause of each event about the observations, in order."""
-    for one in observations:
-        yield from (hash32(cause_of(step)) for step in one.steps)
-        if one.is_changed:
-            yield hash32(cause_of_document(event_context, one.document))
+) -> list[Publication]:
+    """Return what is published about observations, in order.
 
-
-def events_of(
-    event_context: EventContext,
-    observations: Sequence[Observation],
-    earlier: Mapping[str, int],
-) -> list[OutgoingEvent]:
-    """Return the events about observations, in order.
-
-    Args:
-        event_context: prefix, source and VM of the events.
-        observations: what was observed.
-        earlier: how often each cause was published before; absent = never.
+    Returns:
+        For each event: the hash of its cause, and a function that makes it. Its
+        argument ``repeats`` says how often the same cause was published before.
     """
-    causes, counts = causes_of(event_context, observations), Counter(earlier)
-
-    def repeats() -> int:
-        """Return how often the next cause was published, also by this call."""
-        cause = next(causes)
-        counts[cause] += 1
-        return counts[cause] - 1
-
-    events = []
+    found = list[Publication]()
     for one in observations:
-        events += [
-            from_transition(
+        for step in one.steps:
+            make = partial(
+                from_transition,
                 event_context,
                 step,
                 incarnation=one.document.incarnation,
                 observed_at=one.at,
-                repeats=repeats(),
             )
-            for step in one.steps
-        ]
+            found.append((hash32(cause_of(step)), make))
         if one.is_changed:
-            events.append(
-                from_document(
-                    event_context,
-                    one.document,
-                    previous_incarnation=one.previous_incarnation,
-                    observed_at=one.at,
-                    repeats=repeats(),
-                )
+            make = partial(
+                from_document,
+                event_context,
+                one.document,
+                previous_incarnation=one.previous_incarnation,
+                observed_at=one.at,
             )
+            cause = cause_of_document(event_context, one.document)
+            found.append((hash32(cause), make))
+    return found
+
+
+def events_of(
+    publications: Sequence[Publication], earlier: Mapping[str, int]
+) -> list[OutgoingEvent]:
+    """Make the events of publications, in order.
+
+    Args:
+        publications: what is published.
+        earlier: how often each cause was published before; absent = never.
+    """
+    counts, events = Counter(earlier), list[OutgoingEvent]()
+    for cause, make in publications:
+        events.append(make(repeats=counts[cause]))
+        counts[cause] += 1  # the same cause may be in the same commit again
     return events

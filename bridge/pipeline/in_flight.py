@@ -184,7 +184,7 @@ class Attempts(Struct):
 
     def hanging(self, now: float) -> Delivery | None:
         """Return the most urgent delivery in flight, to try it a second time."""
-        first = [a for a in self._all if not a.is_second and a.delivery.id]
+        first = [a for a in self._all if not a.is_second and a.delivery.is_stored]
         if not first:
             return None
         chosen = min(first, key=lambda a: (not is_urgent(a.delivery, now), a.began))

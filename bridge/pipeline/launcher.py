@@ -5,7 +5,6 @@ from collections import deque
 from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
-from bridge.foundation.rate_limit import Pace
 from bridge.outbox.delivery import Delivery
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.in_flight import Attempt
@@ -86,6 +85,8 @@ class Launcher(Struct):
             if delivery.id in self._begun:
                 continue
             if not (self.trying.is_under_way(delivery) or delivery.key in busy):
+                # ``begin`` may not look at ``ready`` until this one is recorded.
+                self.ready = deque(one for one in self.ready if one.id != delivery.id)
                 return self._noted(attempts.begin(delivery, is_beside=True))
         if not repeats or not self.trying.circuit.is_unreachable:
             return None
@@ -97,37 +98,3 @@ class Launcher(Struct):
     def _noted(self, attempt: Attempt) -> Attempt:
         self._begun.add(attempt.delivery.id)
         return attempt
-
-
-class HeartbeatSlot(Struct):
-    """Holds the latest heartbeat until no stored delivery is more important.
-
-    Attributes:
-        waiting: the heartbeat; None after its attempt has begun.
-    """
-
-    trying: Trying
-    pace: Pace
-    clock: Clock
-    slots: int
-    waiting: Delivery | None = None
-
-    def begin(self, *, is_idle: bool, is_alone: bool) -> Attempt | None:
-        """Begin the attempt at the heartbeat, unless a stored delivery comes first.
-
-        Args:
-            is_idle: whether nothing is due and nothing is in flight.
-            is_alone: whether, in addition, no delivery is due later.
-        """
-        attempts, circuit = self.trying.attempts, self.trying.circuit
-        if self.waiting is None or attempts.taken >= self.slots:
-            return None
-        opens_at = max(circuit.hold_until, self.pace.opens_at)
-        if 0 in attempts.ids or self.clock.monotonic() < opens_at:
-            return None
-        is_in_trouble = circuit.last_error is not None
-        is_first = is_alone if is_in_trouble else is_idle
-        if (is_in_trouble or self.pace.rate is not None) and not is_first:
-            return None
-        beat, self.waiting = attempts.begin(self.waiting), None
-        return beat

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bridge.events.build import EventContext, OutgoingEvent, from_bridge
+from bridge.events.build import EventContext, from_bridge
 from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
-from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
@@ -119,8 +118,7 @@ class LifecycleEvents(Struct):
         wanted = self.outbox.router.sinks(outgoing.subject, frozenset())
         for relay in self.relays:
             if relay.sink in wanted:
-                now = self.clock.now().timestamp()
-                relay.offer(_unstored(outgoing, relay.sink, now))
+                relay.offer(outgoing.event)
 
 
 async def _free_disk(directory: Path) -> dict[str, object]:
@@ -131,24 +129,3 @@ async def _free_disk(directory: Path) -> dict[str, object]:
     except OSError:  # TimeoutError is one
         return {}
     return {"freeDiskBytes": usage.free}
-
-
-def _unstored(outgoing: OutgoingEvent, sink: str, now: float) -> Delivery:
-    return Delivery(
-        id=0,
-        sink=sink,
-        kind="event",
-        state="pending",
-        key=None,
-        event_id=None,
-        cloud_event_id=outgoing.event.id,
-        type=outgoing.event.type,
-        body=outgoing.event.to_json(),
-        attempts=0,
-        due=now,
-        created=now,
-        not_before=None,
-        urgent_from=None,
-        urgent_until=None,
-        last_error=None,
-    )

@@ -24,7 +24,7 @@ from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
-from bridge.pipeline.held import Held, Observation, causes_of, events_of
+from bridge.pipeline.held import Held, Observation, events_of, publications_of
 from bridge.telemetry.metrics import Metrics, type_label
 
 log = logging.getLogger(__name__)
@@ -222,10 +222,11 @@ class Observer(Struct):
     def _events_of(
         self, observations: Sequence[Observation]
     ) -> Numbered | list[OutgoingEvent]:
-        causes = list(causes_of(self.event_context, observations))
-        if not causes:
+        publications = publications_of(self.event_context, observations)
+        if not publications:
             return []
-        return Numbered(causes, partial(events_of, self.event_context, observations))
+        causes = [cause for cause, _ in publications]
+        return Numbered(causes, partial(events_of, publications))
 
 
 def _report(

@@ -36,25 +36,24 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.workers import cancel_all
-from bridge.servicebus.decode import read
+from bridge.servicebus.attachment import Attachment, receiver_of
 from bridge.servicebus.errors import (
     as_delivery_error,
     failures,
     is_held_elsewhere,
     is_lock_lost,
 )
-from bridge.servicebus.lock_renewal import Locks, LockTime
+from bridge.servicebus.lock_renewal import LockTime
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig, open_handle
 from bridge.servicebus.source import ApprovalSource
 from bridge.servicebus.timings import TIMINGS, Timings
-from bridge.servicebus.undecodable import guarded
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from azure.servicebus import ServiceBusReceivedMessage
-    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+    from azure.servicebus.aio import ServiceBusReceiver
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +61,7 @@ _POLL_SECONDS = 30.0
 _LEAST_POLL_SECONDS = 20.0  # a shorter wait means that the receiver is broken
 _TICK_SECONDS, _TICK_SLACK = 1.25, 0.5  # about each second, together with the IMDS poll
 _LONGEST_REASON = 1024
-_SESSION = "session"
 _CUT_SHORT = "the SDK has given up receiving, without an error"
-_LAPSED = "the lock of the session was not renewed for longer than it lasts"
 
 Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
 
@@ -72,10 +69,9 @@ Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable
 class ApprovalQueue:
     """A receiver that is opened at the first use, and again after errors.
 
-    It is wide because receiving, settling and renewing share one receiver, and an error
-    of one of them breaks all. Only one caller may use ``receive`` at a time;
-    others may settle messages meanwhile. Made by ``open_queue``, which also renews the
-    locks.
+    Receiving, settling and renewing share one receiver, and an error of one of them
+    breaks all. Only one caller may use ``receive`` at a time; others may settle
+    messages meanwhile. Made by ``open_queue``, which also renews the locks.
 
     Args:
         lock_time: the lock time of the entity; shared by all sessions of it.
@@ -101,12 +97,9 @@ class ApprovalQueue:
         self._clock = clock
         self._guard = asyncio.Lock()  # settling and renewing, one at a time
         self._stack = AsyncExitStack()
-        self._receiver: ServiceBusReceiver | None = None
-        self._held: dict[str, ServiceBusReceivedMessage] = {}
-        self._locks = Locks(clock, timings)
+        self._attachment: Attachment | None = None
         self._broken = asyncio.Event()
         self._lock_time = lock_time or LockTime()
-        self._attached_at = 0.0
         self.last_error: str | None = None
         self.stands_by = False
         self.last_receive: datetime | None = None
@@ -114,22 +107,33 @@ class ApprovalQueue:
     @property
     def attached(self) -> bool:
         """Whether the receiver is open, as far as is known."""
-        return self._receiver is not None and not self._broken.is_set()
+        return self._attachment is not None and not self._broken.is_set()
 
     @property
     def link_seconds(self) -> float | None:
         """How long the receiver has been attached; None while it is not."""
-        if not self.attached:
+        if self._attachment is None or self._broken.is_set():
             return None
-        return self._clock.monotonic() - self._attached_at
+        return self._clock.monotonic() - self._attachment.began
 
-    async def reach(self) -> None:
-        """Open the receiver, and receive nothing.
+    async def reach(self) -> Attachment:
+        """Open the receiver unless it is open, and return it; receive nothing.
 
         Raises:
             ApprovalQueueError: the receiver cannot be opened.
         """
-        await self._attached()
+        if self._broken.is_set():
+            await self.close()
+        if self._attachment is None:
+            try:
+                async with asyncio.timeout(self._timings.open):
+                    self._attachment = await self._open()
+            except failures() as error:
+                raise self._break(error) from error
+            if self.stands_by:
+                log.info("session taken over", extra={"source": str(self._source)})
+            self.last_error, self.stands_by = None, False
+        return self._attachment
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
         """Wait for messages, for at most half a minute.
@@ -145,15 +149,16 @@ class ApprovalQueue:
         if stop.is_set():
             return []
         try:
-            receiver = await self._attached()
+            attachment = await self.reach()
         except ApprovalQueueError:
             if not self.stands_by:
                 raise
             await self._clock.wait(stop, self._lock_time.quarter)
             return []
         began = self._clock.monotonic()
+        receiver, most = attachment.receiver, self._source.at_once
         polling = asyncio.create_task(
-            receiver.receive_messages(self._source.at_once, max_wait_time=_POLL_SECONDS)
+            receiver.receive_messages(most, max_wait_time=_POLL_SECONDS)
         )
         waits = [asyncio.create_task(e.wait()) for e in (stop, self._broken)]
         try:
@@ -172,7 +177,7 @@ class ApprovalQueue:
             self.last_receive = self._clock.now()
         elif self._clock.monotonic() - began < _LEAST_POLL_SECONDS:
             raise self._break(TransientDeliveryError(_CUT_SHORT, Reason.UNFORESEEN))
-        return [self._hold(receiver, message) for message in messages]
+        return [attachment.hold(message) for message in messages]
 
     async def complete(self, message: ReceivedMessage) -> None:
         """Complete the message: it was handled.
@@ -208,75 +213,33 @@ class ApprovalQueue:
 
     async def _settle(self, message: ReceivedMessage, settle: Settle) -> None:
         async with self._guard:
-            self._locks.drop(message.lock_token)
-            held = self._held.pop(message.lock_token, None)
-            if held is None or self._receiver is None or self._broken.is_set():
-                raise self._lock_lost()
+            attachment = self._attachment
+            if attachment is None:
+                raise _lock_lost(self._source)
+            held = attachment.let_go(message.lock_token)
+            if held is None or self._broken.is_set():
+                raise _lock_lost(self._source)
             try:
                 async with asyncio.timeout(self._timings.settle):
-                    await settle(self._receiver, held)
+                    await settle(attachment.receiver, held)
             except failures() as error:
                 lost = is_lock_lost(error)
-                raise (self._lock_lost() if lost else self._break(error)) from error
+                raise (
+                    _lock_lost(self._source) if lost else self._break(error)
+                ) from error
 
-    async def _attached(self) -> "ServiceBusReceiver":
-        if self._broken.is_set():
-            await self.close()
-        if self._receiver is None:
-            try:
-                async with asyncio.timeout(self._timings.open):
-                    self._receiver = await self._open()
-            except failures() as error:
-                raise self._break(error) from error
-            if self.stands_by:
-                log.info("session taken over", extra={"source": str(self._source)})
-            self.last_error, self.stands_by = None, False
-            self._attached_at = self._clock.monotonic()
-        return self._receiver
-
-    async def _open(self) -> "ServiceBusReceiver":
-        handle = open_handle(self._config, self._make)
-        receiver = await self._stack.enter_async_context(handle)
-        renew = self._timings.renew
-        session = receiver.session  # None without sessions, although typed otherwise
-        if self._source.session is None:
-            self._locks.repeat(
-                "look",
-                lambda: receiver.peek_messages(timeout=renew),
-                self._timings.look,
-            )
-        else:
-            self._lock_time.seconds = self._locks.keep(
-                _SESSION,
-                lambda: session.renew_lock(timeout=renew),
-                session.locked_until_utc,
-            )
-        return receiver
-
-    def _make(self, client: "ServiceBusClient") -> "ServiceBusReceiver":
-        source, session = self._source, self._source.session
-        if source.queue:
-            return guarded(client.get_queue_receiver(source.queue, session_id=session))
-        return guarded(
-            client.get_subscription_receiver(
-                source.topic, source.subscription, session_id=session
-            )
+    async def _open(self) -> Attachment:
+        source = self._source
+        handle = open_handle(self._config, lambda client: receiver_of(client, source))
+        attachment = Attachment(
+            await self._stack.enter_async_context(handle),
+            has_session=source.session is not None,
+            clock=self._clock,
+            timings=self._timings,
         )
-
-    def _hold(
-        self, receiver: "ServiceBusReceiver", message: "ServiceBusReceivedMessage"
-    ) -> ReceivedMessage:
-        received = read(message)
-        self._held[received.lock_token] = message
-        if self._source.session is None:  # with a session, its lock covers all messages
-            self._locks.keep(
-                received.lock_token,
-                lambda: receiver.renew_message_lock(
-                    message, timeout=self._timings.renew
-                ),
-                received.locked_until,
-            )
-        return received
+        if (seconds := attachment.begin()) is not None:
+            self._lock_time.seconds = seconds
+        return attachment
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Renew locks until ``stop`` is set."""
@@ -291,17 +254,13 @@ class ApprovalQueue:
     async def _renew_some(self) -> bool:
         """Renew some of the due locks; return whether no due lock is left."""
         async with self._guard:
+            if self._attachment is None:  # closed meanwhile
+                return True
             try:
-                if self._locks.has_lapsed(_SESSION):
-                    raise TransientDeliveryError(_LAPSED, Reason.TIMEOUT)
-                for lost in await self._locks.renew_due():
-                    self._held.pop(lost, None)
+                await self._attachment.renew_some()
             except failures() as error:
                 self._break(error)
-            return not self._locks.are_due
-
-    def _lock_lost(self) -> ApprovalQueueError:
-        return ApprovalQueueError(f"{self._source}: the lock of a message is lost")
+            return not self._attachment.are_locks_due
 
     def _break(self, error: Exception) -> ApprovalQueueError:
         """Mark the receiver as broken; return the error to raise."""
@@ -317,16 +276,18 @@ class ApprovalQueue:
     async def close(self) -> None:
         """Close the receiver, and ignore errors; the next ``receive`` opens one."""
         async with self._guard:
-            if self._receiver is None and not self._broken.is_set():
+            if self._attachment is None and not self._broken.is_set():
                 return
             stack, self._stack = self._stack, AsyncExitStack()
-            self._receiver = None
-            self._held.clear()
-            self._locks.clear()
+            self._attachment = None
             self._broken.clear()
             with suppress(*failures()):
                 async with asyncio.timeout(self._timings.close):
                     await stack.aclose()
+
+
+def _lock_lost(source: ApprovalSource) -> ApprovalQueueError:
+    return ApprovalQueueError(f"{source}: the lock of a message is lost")
 
 
 @asynccontextmanager

@@ -32,9 +32,9 @@ from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
 from bridge.imds.turns import Turns
-from bridge.outbox.delivery import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables.reading import select
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy

@@ -27,9 +27,9 @@ from bridge.foundation.errors import (
     MetadataUnavailableError,
 )
 from bridge.imds.turns import Turns
-from bridge.outbox.delivery import select
 from bridge.outbox.records import REPLIES, Checkpoint
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables.reading import select
 from bridge.servicebus.message import ReceivedMessage
 from tests.support.builders import SINK, document, event_context_of, router
 from tests.support.fakes import START

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Post, Request
 from bridge.approvals.start_request import StartRequestFlow
@@ -147,14 +148,8 @@ async def test_decision_counts_the_time_since_the_look(
         event_id=EVENT_ID,
         enqueued_at=START + HOUR,
     )
-    flow = StartRequestFlow(
-        context=world.context,
-        request=request,
-        message="m",
-        sequence=1,
-        was_tried=False,
-        terms=world.context.terms,
-    )
+    intent = Intent(world.context, request, "m", sequence=1, was_tried=False)
+    flow = StartRequestFlow(context=world.context, intent=intent)
 
     world.clock.pass_by(waited)
     step = await flow.decide(look)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bridge.events.document import Document
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
-from bridge.pipeline.held import Held, Observation, events_of
+from bridge.pipeline.held import Held, Observation, events_of, publications_of
 from tests.support.builders import document, event_context_of
 from tests.support.fakes import START
 from tests.support.strategies import histories
@@ -31,7 +31,7 @@ def seen(watch: Watch, document: Document, number: int) -> tuple[Watch, Observat
 def story(*told: Observation) -> Story:
     """Return the published ids by EventId, in order."""
     found: Story = defaultdict(list)
-    for one in events_of(event_context_of(), told, {}):
+    for one in events_of(publications_of(event_context_of(), told), {}):
         found[one.key].append(one.event.id)
     return found
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.events.build import OutgoingEvent
+from bridge.events.routing import Subject, When
 from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
@@ -22,6 +23,7 @@ from bridge.outbox.numbered import Numbered
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.extent import Extent
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.mirror import Mirror
 from bridge.outbox.storage.schema import MIGRATIONS
@@ -402,6 +404,54 @@ async def test_jobs_of_one_moment_go_to_memory_together(state_path: Path) -> Non
 
         await outbox.database.heal()
         assert len(await states(outbox)) == 20
+
+
+async def test_sinks_that_were_chosen_in_memory_are_those_on_the_disk(
+    state_path: Path,
+) -> None:
+    """Although they would be others later: what is settled in memory has an id."""
+    async with opened(state_path) as outbox:
+        await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        outbox.router = router({A: route(), "b": route()})
+        with held(state_path):
+            await put(outbox, "1")
+            outbox.router = router({"b": route()})  # the identity is known by now
+            await deliver(outbox, "1")
+        await outbox.database.heal()
+
+        found = await Ledger(outbox.database).find(Selection())
+        assert [(one.sink, one.state) for one in found] == [
+            (A, "delivered"),
+            ("b", "pending"),
+        ]
+
+
+async def test_sinks_chosen_without_all_of_the_disk_are_those_on_the_disk(
+    state_path: Path,
+) -> None:
+    """The disk may have followers that memory does not know."""
+    routes = router({A: route(), "b": route(When(event_types=("Reboot",)))})
+    reboot = Subject(transition="scheduled", events=({"EventType": "Reboot"},))
+    freeze = Subject(transition="updated", events=({"EventType": "Freeze"},))
+    async with Outbox.open(state_path, routes) as outbox:
+        await outbox.commit([told("0", key="K", subject=reboot)], now=NOW)
+    keeper = Keeper(state_path, may_degrade=True, extent=Extent(memories=0))
+    async with Database.serving(keeper) as database:
+        outbox = Outbox(database, routes)
+        await database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        with held(state_path):
+            for name in ("1", "2"):
+                await outbox.commit([told(name, key="K", subject=freeze)], now=NOW)
+            await deliver(outbox, "2")
+        await database.heal()
+
+        found = await Ledger(database).find(Selection())
+        assert [(one.cloud_event_id, one.sink, one.state) for one in found] == [
+            ("0", A, "pending"),
+            ("0", "b", "pending"),
+            ("1", A, "pending"),
+            ("2", A, "delivered"),
+        ]
 
 
 def test_twin_of_a_damaged_file_is_an_error(state_path: Path) -> None:

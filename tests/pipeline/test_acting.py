@@ -39,6 +39,7 @@ from tests.support.builders import (
     not_before,
     observed,
     router,
+    told,
 )
 from tests.support.fakes import FakeMetadata, settled
 
@@ -655,8 +656,7 @@ async def test_event_without_resources_runs_nothing_and_is_named(
 
 async def test_heartbeat_is_left_alone(world: World) -> None:
     await world.see(reboot())
-    (delivery,) = await Ledger(world.outbox.database).find(Selection(sink=DRAIN))
-    world.relay.offer(delivery)
+    world.relay.offer(told("h1").event)
     world.runner.let.set()
     await world.look()
 

@@ -6,14 +6,16 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
     OutboxError,
     PermanentDeliveryError,
@@ -23,7 +25,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection, as_json
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.delivery import Delivery, not_stored
 from bridge.outbox.records import Tally
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
@@ -1045,25 +1047,8 @@ async def test_due_time_of_an_ordinary_backoff_holds_over_a_restart(
 # -- heartbeats ----------------------------------------------------------------
 
 
-def heartbeat(name: str) -> Delivery:
-    return Delivery(
-        id=0,
-        sink=SINK,
-        kind="event",
-        state="pending",
-        key=None,
-        event_id=None,
-        cloud_event_id=name,
-        type="sebridge.bridge.heartbeat.v1",
-        body=b"{}",
-        attempts=0,
-        due=0,
-        created=0,
-        not_before=None,
-        urgent_from=None,
-        urgent_until=None,
-        last_error=None,
-    )
+def heartbeat(name: str) -> CloudEvent:
+    return replace(told(name).event, type="sebridge.bridge.heartbeat.v1")
 
 
 async def test_heartbeat_is_delivered_and_not_stored(rig: Rig) -> None:
@@ -1254,10 +1239,8 @@ async def test_each_attempt_leaves_one_line_in_the_log(
 def test_urgency_is_a_span_of_time(
     since: float | None, until: float | None, *, is_so: bool
 ) -> None:
-    values = {
-        name: getattr(heartbeat("h"), name) for name in Delivery.__struct_fields__
-    }
-    one = Delivery(**values | {"urgent_from": since, "urgent_until": until})
+    some = not_stored(SINK, "h", "sebridge.bridge.heartbeat.v1", b"{}", 0)
+    one = with_fields(some, urgent_from=since, urgent_until=until)
 
     assert is_urgent(one, 5) is is_so
 

@@ -44,7 +44,7 @@ def intent_is_ignored_after_a_crash(patch: Patch) -> None:
     begin = StartRequestFlow.__post_init__
 
     def forgetful(self: StartRequestFlow) -> None:
-        self.was_tried = False
+        self.intent.was_tried = False
         begin(self)
 
     patch.setattr(StartRequestFlow, "__post_init__", forgetful)

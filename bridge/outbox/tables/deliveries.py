@@ -10,10 +10,11 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from bridge.outbox.checksum import Content, checksum_of
-from bridge.outbox.delivery import Delivery, select, select_checked
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import DeliveryState
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.tables import ages
+from bridge.outbox.tables.reading import select, select_checked
 
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
 _URGENT_AFTER_START = 300.0

@@ -1,11 +1,12 @@
 """Puts events and replies into the outbox: an item, and a delivery for each sink."""
 
 import sqlite3
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.checksum import Content
 from bridge.outbox.records import REPLIES, Reply
@@ -13,10 +14,12 @@ from bridge.outbox.storage.connection import Connection
 from bridge.outbox.tables import deliveries, successes
 from bridge.outbox.tables.ages import RunningTimes
 
+Choose = Callable[[AbstractSet[str]], tuple[str, ...]]
+
 
 def append(
     db: Connection,
-    router: Router,
+    choose: Choose,
     outgoing: OutgoingEvent,
     now: float,
     running: RunningTimes,
@@ -25,7 +28,8 @@ def append(
 
     Args:
         db: the state file.
-        router: chooses the sinks.
+        choose: chooses the sinks, given those that got an earlier event of the same
+            EventId. It is called in the transaction: see ``bridge.outbox.choice``.
         outgoing: the event.
         now: seconds since the epoch.
         running: the running times of the sinks.
@@ -42,7 +46,7 @@ def append(
     _count(db, outgoing, now)
     content = _content_of(event, outgoing.key)
     item = deliveries.add(db, content, created=now, not_before=not_before)
-    sinks = _sinks(db, router, outgoing, now)
+    sinks = _sinks(db, choose, outgoing, now)
     for sink in sinks:
         deliveries.insert(
             db,
@@ -88,15 +92,14 @@ def _content_of(event: CloudEvent, key: str | None) -> Content:
 
 
 def _sinks(
-    db: Connection, router: Router, outgoing: OutgoingEvent, now: float
+    db: Connection, choose: Choose, outgoing: OutgoingEvent, now: float
 ) -> tuple[str, ...]:
     """Return the sinks that get the event, and note them as its followers.
 
     A sink that got one event of an EventId gets all later ones.
     """
     query = "SELECT sink FROM followers WHERE key = ?"
-    following = {sink for (sink,) in db.execute(query, (outgoing.key,))}
-    sinks = router.sinks(outgoing.subject, following)
+    sinks = choose({sink for (sink,) in db.execute(query, (outgoing.key,))})
     if outgoing.key is not None and outgoing.subject.transition is not None:
         db.executemany(
             "INSERT OR REPLACE INTO followers (key, sink, at) VALUES (?, ?, ?)",

@@ -1,0 +1,133 @@
+"""What ``sebridge outbox`` and ``sebridge events`` list and change.
+
+A condition is SQL of ours and its parameters; it selects deliveries.
+"""
+
+import sqlite3
+from collections.abc import Collection
+
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import REPLIES
+from bridge.outbox.tables import ages, deliveries
+from bridge.outbox.tables.reading import select
+
+Condition = tuple[str, tuple[object, ...]]
+
+
+def condition(
+    *,
+    sink: str | None,
+    states: tuple[str, ...] | None,
+    event_id: str | None,
+    number: int | None,
+) -> Condition:
+    """Return the condition for deliveries that have these values; None = any.
+
+    Replies are not events: without a sink's name they are left out.
+    """
+    shown = "d.sink <> ?" if sink is None else "d.sink = ?"
+    parts, values = [shown], list[object]([sink or REPLIES])
+    for column, value in (
+        ("d.id = ?", number),
+        ("i.key = ?", event_id and event_id.upper()),
+    ):
+        if value is not None:
+            parts.append(column)
+            values.append(value)
+    if states is not None:
+        parts.append(f"d.state IN ({','.join('?' * len(states))})")
+        values += states
+    return " AND ".join(parts), tuple(values)
+
+
+def find(db: sqlite3.Connection, chosen: Condition, limit: int = -1) -> list[Delivery]:
+    """Return the selected deliveries, oldest first; -1 = all."""
+    where, values = chosen
+    return select(db, f"{where} ORDER BY d.id LIMIT ?", (*values, limit))
+
+
+def newest(
+    db: sqlite3.Connection, chosen: Condition, count: int, also: Collection[int]
+) -> list[Delivery]:
+    """Return the newest deliveries that are selected or in ``also``, oldest first."""
+    where, values = chosen
+    named = ",".join(map(str, also))
+    either = f"({where}) OR d.id IN ({named}) ORDER BY d.id DESC LIMIT ?"
+    return select(db, either, (*values, count))[::-1]
+
+
+def published(
+    db: sqlite3.Connection, *, after: int, newest: int, event_id: str | None
+) -> list[tuple[int, bytes]]:
+    """Return number and body of events after ``after``, oldest first."""
+    key = event_id and event_id.upper()
+    query = """SELECT id, body FROM items WHERE kind = 'event' AND id > ?
+        AND (? IS NULL OR key = ?) ORDER BY id DESC LIMIT ?"""
+    return db.execute(query, (after, key, key, newest)).fetchall()[::-1]
+
+
+def of_item(db: sqlite3.Connection, number: int) -> tuple[Delivery, ...]:
+    """Return the deliveries of an item, in order of the sinks' names."""
+    return tuple(select(db, "d.item = ? ORDER BY d.sink", (number,)))
+
+
+def event_ids(db: sqlite3.Connection, newest: int) -> list[str]:
+    """Return the EventIds of published events, newest first."""
+    query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
+        AND event_id IS NOT NULL GROUP BY key ORDER BY 2 DESC LIMIT ?"""
+    return [found for found, _ in db.execute(query, (newest,))]
+
+
+def observed(db: sqlite3.Connection, start: str) -> list[str]:
+    """Return the EventIds of documents that begin with ``start``, sorted."""
+    query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
+        AND type LIKE '%.scheduledevent.%' AND substr(key, 1, ?) = ?
+        GROUP BY key ORDER BY key"""
+    key = start.upper()
+    return [found for found, _ in db.execute(query, (len(key), key))]
+
+
+def last_delivered(
+    db: sqlite3.Connection, found: list[Delivery]
+) -> dict[tuple[str, str | None], int]:
+    """Return the newest delivered id of each sink and key, with one query."""
+    query = """SELECT sink, key, max(id) FROM deliveries NOT INDEXED
+        WHERE id > ? AND state = 'delivered' AND key IS NOT NULL GROUP BY sink, key"""
+    oldest = min((delivery.id for delivery in found), default=0)
+    return {(sink, key): newest for sink, key, newest in db.execute(query, (oldest,))}
+
+
+def make_due(db: sqlite3.Connection, chosen: Condition, now: float) -> int:
+    """Make the selected later deliveries due now; return how many there were."""
+    where, values = chosen
+    changed = db.execute(
+        f"""UPDATE deliveries SET due = ? WHERE id IN (
+            SELECT d.id FROM deliveries d JOIN items i ON i.id = d.item
+            WHERE {where} AND d.due > ?)""",  # noqa: S608 - our own conditions  # nosec B608
+        (now, *values, now),
+    )
+    return changed.rowcount
+
+
+def revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
+    """Make a delivery pending and due now, as if it were new."""
+    db.execute(
+        """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
+           settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
+        (now, ages.load(db, delivery.sink), delivery.id),
+    )
+    deliveries.renew_head(db, delivery.sink, delivery.key)
+
+
+def discard(db: sqlite3.Connection, chosen: Condition, now: float) -> list[Delivery]:
+    """Discard the selected deliveries that are pending or dead; return them."""
+    where, values = chosen
+    found = find(db, (f"{where} AND d.state IN ('pending', 'dead')", values))
+    for delivery in found:
+        db.execute(
+            """UPDATE deliveries SET state = 'discarded', is_head = 0,
+               settled = ? WHERE id = ?""",
+            (now, delivery.id),
+        )
+        deliveries.renew_head(db, delivery.sink, delivery.key)
+    return found
