@@ -55,7 +55,9 @@ class Fleet:
         self.listening: Any = at(-60)
         self.missing_after: float | None = 60.0
         metrics = HubMetrics(("b",), "1")
-        self.fleet_monitor = FleetMonitor(store, clock, metrics, self.situation)
+        self.fleet_monitor = FleetMonitor(
+            store, clock, metrics, self.situation, retention=90 * 86400.0
+        )
 
     def situation(self) -> Situation:
         return Situation(
