@@ -108,6 +108,17 @@ async def test_silence_while_nobody_listens_is_no_news(fleet: Fleet) -> None:
     assert await fleet.kinds(2) == [("hub.bridge-silent", "web-0")]
 
 
+async def test_connection_that_is_made_anew_is_not_the_return_of_a_bridge(
+    fleet: Fleet,
+) -> None:
+    await fleet.store.keep([beat(0)])
+    assert await fleet.kinds(200) == [("hub.bridge-silent", "web-0")]
+    fleet.listening = fleet.clock.now()  # or another hub, or this one after its restart
+
+    assert await fleet.kinds(60) == []
+    assert await fleet.kinds(200) == []
+
+
 @pytest.mark.parametrize("state", ["stopped", "gone"])
 async def test_silence_ends_when_the_bridge_stops_or_is_forgotten(
     fleet: Fleet, state: str
