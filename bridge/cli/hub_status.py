@@ -9,6 +9,7 @@ from bridge.foundation.printable import printable
 
 _MOST_NAMES = 20
 _HEADS = ("NOT BEFORE", "TYPE", "STATUS", "MACHINES", "APPROVAL", "EVENTID")
+_STANDS = {"decided", "sending", "sent", "done"}  # later votes do not replace it
 
 Paint = Callable[[str, str], str]
 
@@ -70,10 +71,17 @@ def _cells(event: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _approval(approval: dict[str, Any]) -> str:
-    decision, votes = approval["decision"], approval["votes"]
-    if decision is not None and not votes:
-        return f"{decision['decision']}: {decision['state']}"
-    return f"{len(votes)} voted" if votes else "-"
+    """Return the decision and the votes, by channel: each channel has its own."""
+    decision, counts = (
+        approval["decision"],
+        Counter(v["via"] for v in approval["votes"]),
+    )
+    found = [f"{counts['bridge']} voted"] if counts["bridge"] else []
+    found += [f"{counts['arm']} voted through ARM"] if counts["arm"] else []
+    if decision is not None and (not found or decision["state"] in _STANDS):
+        text = f"{decision['decision']}: {decision['state']}"
+        found = [text] if decision["state"] == "done" else [text, *found]
+    return ", ".join(found) or "-"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -128,7 +128,7 @@ class EventRow:
         is_unreported: Azure has reported it, and no bridge did in time.
         bridges_say: the end that bridges reported, if Azure reported another one.
         voters: who has approved the event in its present occurrence.
-        decision: the latest decision; None = there is none.
+        decision: the latest decision on the present occurrence; None = there is none.
     """
 
     key: str

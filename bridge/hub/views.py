@@ -200,16 +200,18 @@ def _names(connection: Connection, keys: Sequence[str]) -> dict[str, list[Machin
 
 def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    query = select(votes).where(votes.c.event_key.in_(keys)).order_by(votes.c.time)
-    for row in connection.execute(query):
+    query = select(votes).where(votes.c.event_key.in_(keys))
+    order = (votes.c.time, votes.c.person, votes.c.via)
+    for row in connection.execute(query.order_by(*order)):
         found.setdefault(row.event_key, []).append(row)
     return found
 
 
-def _decided(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+def _decided(connection: Connection, keys: Sequence[str]) -> dict[tuple[str, int], Any]:
+    """Return the latest decision on each occurrence of each event."""
     query = select(decisions).where(decisions.c.event_key.in_(keys))
     ordered = connection.execute(query.order_by(decisions.c.time))
-    return {row.event_key: row for row in ordered}
+    return {(row.event_key, row.life): row for row in ordered}
 
 
 def _known_machines(
@@ -227,14 +229,14 @@ def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
     known: set[tuple[str, str, str]],
     situation: Situation,
     voters: Mapping[str, list[Any]],
-    decided: Mapping[str, Any],
+    decided: Mapping[tuple[str, int], Any],
 ) -> EventRow:
     lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
     life = lives[-1] if lives else {}
     last_reported, absent = moment_of(row.told), situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
     mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
-    decision = decided.get(row.event_key)
+    decision = decided.get((row.event_key, row.lives))
     return EventRow(
         key=row.event_key,
         event_id=row.event_id,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
-from bridge.cli import hub_client
+from bridge.cli import hub_client, hub_status
 from bridge.cli.hub_client import HubClient
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
@@ -96,6 +97,34 @@ async def test_text_of_an_event_does_not_control_the_terminal(desk: Desk) -> Non
     found = await run("status", "--hub", desk.url)
     assert "\x1b" not in found.stdout
     assert "\nHub is fine" not in found.stdout
+
+
+def vote(via: str) -> dict[str, str]:
+    return {"person": "ann", "via": via}
+
+
+@pytest.mark.parametrize(
+    ("votes", "state", "words"),
+    [
+        ([], None, "-"),
+        (["bridge", "arm", "bridge"], None, "2 voted, 1 voted through ARM"),
+        ([], "failed", "approve: failed"),
+        (["arm"], "failed", "1 voted through ARM"),
+        (["arm"], "sent", "approve: sent, 1 voted through ARM"),
+        (["arm"], "done", "approve: done"),
+    ],
+)
+def test_status_shows_votes_of_each_channel(
+    votes: list[str], state: str | None, words: str
+) -> None:
+    decision = {"decision": "approve", "state": state} if state else None
+    shown = {"votes": [vote(via) for via in votes], "decision": decision}
+    row: Any = {"eventId": "E", "notBefore": None, "eventType": "Freeze", "status": "s"}
+    row |= {"machines": [], "approval": shown, "unreported": False}
+    bridges: Any = {"states": {}, "silent": []}
+    found = {"hub": "h", "events": [row], "bridges": bridges}
+    *_, line = hub_status.lines(found, lambda text, _: text)
+    assert re.split("  +", line)[-2] == words
 
 
 @pytest.mark.parametrize(
