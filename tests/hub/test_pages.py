@@ -239,6 +239,13 @@ async def test_event_that_is_past_asking_has_no_form(browser: Browser) -> None:
     assert "Completed" in await browser.open("/?open=false")
 
 
+async def test_event_is_shown_whose_end_alone_was_heard(browser: Browser) -> None:
+    """A hub that is new, or was away, hears of an event only when it is over."""
+    await browser.desk.store.keep([told(step("completed", seconds=9))])
+    assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
+    assert (await browser.desk.post())[0] == 409
+
+
 async def test_event_nobody_takes_approvals_for_can_only_be_refused(
     browser: Browser,
 ) -> None:

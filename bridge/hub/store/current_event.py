@@ -44,7 +44,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         content=row.content,
         event=life.get("event"),
         is_whole=bool(life.get("isWhole")),
-        since=moment_of(_content_since(connection, key) or row.named_in_messages),
+        since=moment_of(_content_since(connection, key) or row.told),
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
