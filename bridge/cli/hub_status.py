@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bridge.cli.hub_client import open_hub
+from bridge.cli.hub_client import HubBridge, HubEvent, open_hub
 from bridge.foundation.printable import printable
 
 _MOST_NAMES = 20
@@ -21,8 +21,8 @@ async def fetch(url: str, scope: str | None) -> dict[str, Any]:
         BridgeError: the hub does not answer, or refuses the request.
     """
     async with open_hub(url, scope) as hub:
-        events = await hub.pages("/api/v1/events", "events", open="true")
-        bridges = await hub.pages("/api/v1/bridges", "bridges")
+        events = await hub.pages("/api/v1/events", "events", HubEvent, open="true")
+        bridges = await hub.pages("/api/v1/bridges", "bridges", HubBridge)
     counts = Counter(one["state"] for one in bridges)
     silent = [one for one in bridges if one["state"] == "silent"]
     return {

@@ -173,6 +173,75 @@ async def test_answer_that_is_none_of_a_hub_is_one_sentence(
     assert words in found.stderr
 
 
+_ROW: dict[str, Any] = {
+    "eventId": EVENT_ID,
+    "content": "c",
+    "machines": ["web-0"],
+    "notBefore": None,
+    "eventType": None,
+    "status": "scheduled",
+    "unreported": False,
+    "approval": {"votes": [], "decision": None},
+}
+
+
+@pytest.mark.parametrize("command", ["status", "approve"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"a": 1},
+        [],
+        None,
+        "hub",
+        7,
+        {"events": None, "next": None},
+        {"events": 1, "next": None},
+        {"events": [], "next": 1},
+        {"events": [None], "next": None},
+        {"events": [{**_ROW, "machines": None}], "next": None},
+        {"events": [{**_ROW, "notBefore": 1}], "next": None},
+        {"events": [{**_ROW, "approval": {"votes": [1]}}], "next": None},
+        {"events": [{**_ROW, "approval": None}], "next": None},
+        {**_ROW, "eventId": 1},
+        {**_ROW, "decisions": [{"id": "d"}]},
+    ],
+    ids=range(15),
+)
+async def test_json_of_another_service_is_one_sentence(
+    command: str, body: object
+) -> None:
+    async def answers(_: web.Request) -> web.Response:
+        return web.json_response(body)
+
+    given = [command, *(["E-123"] if command == "approve" else [])]
+    async with served([web.get("/{path:.*}", answers)]) as url:
+        found = await run(*given, "--hub", url)
+    assert found.exit_code == 1
+    assert found.stderr.startswith("sebridge: this is no hub, or not of this version")
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("status", [200, 202])
+@pytest.mark.parametrize(
+    "body", [{"a": 1}, [], None, {"state": "x", "id": "d", "missing": 0}]
+)
+async def test_vote_at_another_service_is_one_sentence(
+    status: int, body: object
+) -> None:
+    async def shown(_: web.Request) -> web.Response:
+        return web.json_response(_ROW)
+
+    async def decide(_: web.Request) -> web.Response:
+        return web.json_response(body, status=status)
+
+    path = "/api/v1/events/{id}"
+    routes = [web.get(path, shown), web.post(f"{path}/approval", decide)]
+    async with served(routes) as url:
+        found = await run("approve", EVENT_ID, "--hub", url, "--wait")
+    assert (found.exit_code, len(found.stderr.splitlines())) == (1, 1)
+    assert "this is no hub" in found.stderr
+
+
 class Credential:
     """Gives a token, or fails as that of azure-identity does."""
 
@@ -233,7 +302,10 @@ async def test_refusal_by_a_hub_is_kept(desk: Desk) -> None:
     assert (await desk.decision())["state"] == "refused"
 
 
-@pytest.mark.parametrize(("what", "code"), [("relayed", 0), ("denied", 1)])
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [("relayed", 0), ("denied", 1)],
+)
 async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
     await desk.scheduled()
 
@@ -261,9 +333,9 @@ async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again()
         looks.append(request.path)
         if len(looks) in {2, 3} and request.transport is not None:
             request.transport.abort()
-        done = {"id": "d", "state": "done", "outcome": "relayed"}
-        found = {"eventId": EVENT_ID, "content": "c", "decisions": [done]}
-        return web.json_response(found)
+        done = {"id": "d", "decision": "approve", "state": "done"}
+        done |= {"outcome": "relayed", "outcomeReason": None}
+        return web.json_response({**_ROW, "decisions": [done]})
 
     async def decide(_: web.Request) -> web.Response:
         return web.json_response({"state": "decided", "id": "d", "missing": 0})
