@@ -37,6 +37,7 @@ _LAST = 99  # a high number of the attempt, so that a refusal counts as final
 _MOST_SHOWN = 5
 _LOOK_EVERY = 1.0
 _OVER = {"done", "failed", "void", "refused"}
+_GOOD = {"relayed", "already-started", "acknowledged"}  # not event-ended
 _LIFETIME = timedelta(minutes=15)
 
 
@@ -109,11 +110,15 @@ async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bo
         echo_json(result)
     else:
         click.echo(printable(_line(result, options)))
-    return (
-        options.timeout is None
-        or status == 202
-        or result["state"] in {"done", "refused"}
-    )
+    return options.timeout is None or _is_good(result, options)
+
+
+def _is_good(result: Mapping[str, Any], options: RemoteOptions) -> bool:
+    """Whether the event starts or has started; or it is refused, if that was asked."""
+    state: str = result["state"]
+    if options.refuse:
+        return state == "refused"
+    return state == "done" and result["outcome"] in _GOOD
 
 
 async def _event_of(hub: HubClient, given: str | None) -> HubEvent:

@@ -17,7 +17,7 @@ from bridge.cli.hub_client import HubClient
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
-from bridge.hub.access_config import AccessConfig
+from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.store.store import Store
 from bridge.net.http_client import open_session
 from bridge.simulator.azure.arm import Arm
@@ -304,7 +304,7 @@ async def test_refusal_by_a_hub_is_kept(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("what", "code"),
-    [("relayed", 0), ("denied", 1)],
+    [("relayed", 0), ("already-started", 0), ("event-ended", 1), ("denied", 1)],
 )
 async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
     await desk.scheduled()
@@ -333,7 +333,7 @@ async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again()
         looks.append(request.path)
         if len(looks) in {2, 3} and request.transport is not None:
             request.transport.abort()
-        done = {"id": "d", "decision": "approve", "state": "done"}
+        done: Any = {"id": "d", "decision": "approve", "state": "done"}
         done |= {"outcome": "relayed", "outcomeReason": None}
         return web.json_response({**_ROW, "decisions": [done]})
 
@@ -347,6 +347,19 @@ async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again()
 
     assert (found.exit_code, len(looks)) == (0, 4)
     assert found.stdout == f"{EVENT_ID}: done, relayed\n"
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--wait",), 1)])
+async def test_vote_that_decides_nothing_is_no_outcome(
+    store: Store, more: tuple[str, ...], code: int
+) -> None:
+    """``--wait`` promises with 0 that the event starts."""
+    two = AccessConfig(approvers=("local",), rules=(AccessRule(persons=2),))
+    async with Desk(store, config(access=two)).open() as desk:
+        await desk.scheduled()
+        found = await run("approve", EVENT_ID, "--hub", desk.url, *more)
+    assert found.exit_code == code
+    assert found.stdout == f"{EVENT_ID}: counted, 1 more person must approve\n"
 
 
 async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:
