@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bridge.hub.api import PERSON
+from bridge.hub.api import PERSON, BadQueryError
 from bridge.hub.pages.rendering import Templates
 from bridge.hub.pages.tokens import form_key
 from bridge.hub.store.store import Store
@@ -53,3 +53,16 @@ class Frame:
         return self.page(
             request, "fault.html", situation, status, title=title, words=""
         )
+
+
+async def read_form(request: web.Request) -> dict[str, str]:
+    """Read the fields of a form; of several with one name, the last one counts.
+
+    Raises:
+        BadQueryError: the body is no text in the charset that the request names.
+    """
+    try:
+        fields = await request.post()
+    except (LookupError, ValueError) as error:
+        raise BadQueryError("the form cannot be read") from error
+    return {key: str(value) for key, value in fields.items()}

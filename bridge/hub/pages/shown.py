@@ -126,7 +126,8 @@ def _message(row: MessageRow, now: datetime) -> Shown:
             str(data.get(name)) for name in ("outcome", "reason") if data.get(name)
         )
     elif row.kind == "updated":
-        detail = ", ".join(str(one) for one in data.get("changes") or ())
+        changes = data.get("changes")
+        detail = ", ".join(map(str, changes)) if isinstance(changes, list) else ""
     return {
         "time": time(row.time, now),
         "title": words.step(row.kind),
