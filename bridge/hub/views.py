@@ -13,7 +13,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, text
 
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
@@ -182,7 +182,7 @@ def _rows(
     named = _names(connection, keys)
     voters = _voters(connection, keys)
     decided = _decided(connection, keys)
-    known = _known_machines(connection, [m for one in named.values() for m in one])
+    known = _known_machines(connection, keys)
     return [
         _event(row, named.get(row.event_key, []), known, situation, voters, decided)
         for row in found
@@ -215,11 +215,26 @@ def _decided(connection: Connection, keys: Sequence[str]) -> dict[tuple[str, int
 
 
 def _known_machines(
-    connection: Connection, named: Sequence[Machine]
+    connection: Connection, keys: Sequence[str]
 ) -> set[tuple[str, str, str]]:
-    names = {machine.name for machine in named}
-    query = select(bridges.c.subscription, bridges.c.group, bridges.c.name)
-    found = connection.execute(query.where(bridges.c.name.in_(names)))
+    """Return the machines of events that have a bridge.
+
+    A list of their names could be longer than a statement may be.
+    """
+    of = machines.c
+    query = (
+        select(of.subscription, of.group, of.name)
+        .join(
+            bridges,
+            and_(
+                bridges.c.name == of.name,
+                bridges.c.subscription == of.subscription,
+                bridges.c.group == of.group,
+            ),
+        )
+        .where(of.event_key.in_(keys))
+    )
+    found = connection.execute(query)
     return {(row.subscription, row.group, row.name) for row in found}
 
 

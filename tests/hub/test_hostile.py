@@ -122,6 +122,19 @@ async def test_changes_of_any_form_are_shown(store: Store, changes: object) -> N
         assert "Approve now" in await browser.open(f"/events/{EVENT_ID}")
 
 
+async def test_event_of_more_machines_than_a_statement_may_name(store: Store) -> None:
+    """Nobody could see any event, and no alarm would be found, until it is over."""
+    body = orjson.loads(step("scheduled"))
+    body["data"]["event"]["Resources"] = [f"m{n}" for n in range(70_000)]
+    async with Desk(store, config()).open() as desk:
+        given = [beat(), told(orjson.dumps(body)), told(step("scheduled", event("E")))]
+        await store.keep(given)
+        listed = (await desk.get("/api/v1/events"))["events"]
+        assert len(listed) == 2
+        status, found = await desk.post()
+        assert (status, "does not fit" in found["error"]) == (409, True)
+
+
 @pytest.mark.parametrize("path", [f"/events/{EVENT_ID}", "/machines/a/b/web-0"])
 @pytest.mark.parametrize(
     ("body", "charset"),
