@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 import socket
+import sqlite3
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -244,6 +245,24 @@ async def test_event_is_shown_whose_end_alone_was_heard(browser: Browser) -> Non
     await browser.desk.store.keep([told(step("completed", seconds=9))])
     assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
     assert (await browser.desk.post())[0] == 409
+
+
+@pytest.mark.parametrize("hub_config", ["sqlite"], indirect=True)  # one writer
+async def test_event_is_shown_while_nobody_can_write(
+    store: Store, sqlite_config: HubConfig
+) -> None:
+    """Another program has locked the file; and this hub was started a moment ago."""
+    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+        await desk.scheduled()
+        assert "Approve now" in await Browser(desk, http).open(PAGE)
+    other = sqlite3.connect(sqlite_config.sqlite_file or "", isolation_level=None)
+    with closing(other):
+        other.execute("BEGIN EXCLUSIVE")
+        async with (
+            Desk(store, config()).open() as desk,
+            aiohttp.ClientSession() as http,
+        ):
+            assert "Approve now" in await Browser(desk, http).open(PAGE)
 
 
 async def test_event_nobody_takes_approvals_for_can_only_be_refused(
