@@ -49,7 +49,15 @@ sys.dont_write_bytecode = False
 
 
 _TESTS = Path(__file__).parent
-_LONG = ("system", "infra", "docs", "simulation", "hub/simulation", "hub/test_process")
+_LONG = (
+    "system",
+    "demo",
+    "infra",
+    "docs",
+    "simulation",
+    "hub/simulation",
+    "hub/test_process",
+)
 
 
 def _memory() -> str | None:

@@ -3,7 +3,8 @@
 import ast
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -222,17 +223,63 @@ def fields_of(node: ast.ClassDef) -> set[str]:
 def test_no_file_is_long() -> None:
     long = {
         str(path.relative_to(ROOT)): count
-        for path in (ROOT / "bridge").rglob("*.py")
-        if (count := len(path.read_text().splitlines())) > MOST_LINES
+        for folder in ("bridge", "infra")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in {".py", ".sh", ".bicep"}
+        and (count := len(path.read_text().splitlines())) > MOST_LINES
     }
 
     assert long == {}
 
 
-def wide(node: ast.ClassDef) -> str:
-    """Return the figures of a class that is wide and does not say why; else ""."""
-    methods = sum(isinstance(part, FUNCTIONS) for part in node.body)
-    fields = len(fields_of(node))
+@dataclass(frozen=True)
+class Module:
+    """What the figures need of a module: its classes, and whence it has its names."""
+
+    classes: dict[str, ast.ClassDef]
+    imported: dict[str, tuple[str, str]]  # name here: module, and name there
+    lengths: list[int]  # of the functions, in lines
+
+    @classmethod
+    def of(cls, path: Path) -> "Module":
+        nodes = list(statements(ast.parse(path.read_text())))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        return cls(
+            {node.name: node for node in nodes if isinstance(node, ast.ClassDef)},
+            {
+                name.asname or name.name: (node.module or "", name.name)
+                for node in imports
+                for name in node.names
+            },
+            [
+                (node.end_lineno or node.lineno) - node.lineno + 1
+                for node in nodes
+                if isinstance(node, FUNCTIONS)
+            ],
+        )
+
+
+def with_bases(
+    node: ast.ClassDef, place: str, modules: Mapping[str, Module]
+) -> Iterator[ast.ClassDef]:
+    """Yield a class of the module ``place``, and all of ours that it inherits from."""
+    yield node
+    for base in node.bases:
+        name = root_of(base)
+        module, its_name = modules[place].imported.get(name, (place, name))
+        if module in modules and (found := modules[module].classes.get(its_name)):
+            yield from with_bases(found, module, modules)
+
+
+def wide(node: ast.ClassDef, place: str, modules: Mapping[str, Module]) -> str:
+    """Return the figures of a class that is wide and does not say why; else "".
+
+    What it inherits from classes of ours counts as its own.
+    """
+    family = list(with_bases(node, place, modules))
+    parts = (part for each in family for part in each.body)
+    methods = len({part.name for part in parts if isinstance(part, FUNCTIONS)})
+    fields = len(set[str]().union(*map(fields_of, family)))
     is_wide = methods > MOST_METHODS or (fields > MOST_FIELDS and methods > 4)
     if is_wide and WHY not in " ".join((ast.get_docstring(node) or "").split()):
         return f"{node.name} ({methods} methods, {fields} fields)"
@@ -242,13 +289,18 @@ def wide(node: ast.ClassDef) -> str:
 @cache  # to parse everything takes seconds
 def figures() -> tuple[list[str], list[int]]:
     """Return the classes that are too wide, and the lines of each function."""
-    too_wide, lines = list[str](), list[int]()
-    for path in (ROOT / "bridge").rglob("*.py"):
-        for node in statements(ast.parse(path.read_text())):
-            if isinstance(node, FUNCTIONS):
-                lines.append((node.end_lineno or node.lineno) - node.lineno + 1)
-            elif isinstance(node, ast.ClassDef) and (found := wide(node)):
-                too_wide.append(f"{path.relative_to(ROOT / 'bridge')}: {found}")
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / "bridge").rglob("*.py")
+    }
+    modules = {name: Module.of(path) for name, path in paths.items()}
+    too_wide = [
+        f"{place}: {found}"
+        for place, module in modules.items()
+        for node in module.classes.values()
+        if (found := wide(node, place, modules))
+    ]
+    lines = [length for module in modules.values() for length in module.lengths]
     return too_wide, lines
 
 
@@ -256,6 +308,19 @@ def test_no_class_is_wide_unless_it_says_why() -> None:
     too_wide, _ = figures()
 
     assert too_wide == []
+
+
+def test_what_a_class_inherits_counts_as_its_own(tmp_path: Path) -> None:
+    methods = [f"def m{number}(self): ..." for number in range(MOST_METHODS)]
+    (tmp_path / "a.py").write_text("\n ".join(["class Base:", *methods]))
+    (tmp_path / "b.py").write_text(
+        "from a import Base as Other\nclass Heir(Other[int]):\n def own(self): ..."
+    )
+    modules = {name: Module.of(tmp_path / f"{name}.py") for name in "ab"}
+    heir = modules["b"].classes["Heir"]
+
+    assert wide(heir, "b", modules) == "Heir (16 methods, 0 fields)"
+    assert wide(modules["a"].classes["Base"], "a", modules) == ""
 
 
 def test_functions_are_short() -> None:
@@ -277,19 +342,22 @@ PLANTERS = (
 # Nobody but aiohttp and asyncio themselves can set these.
 NOT_OURS = {"connector._resolver", "connector._use_dns_cache"}
 NOT_OURS |= {"task._log_destroy_pending"}
+# What is ours by the first part of its name; the last two are infra/functions.
+OURS = ("bridge", "approver", "function_app")
 
 
 def ours(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names under which a test has imported something of ``bridge``."""
+    """Return the names under which a test has imported something of our own."""
     found = set[str]()
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            "bridge"
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] in OURS
         ):
             found |= {name.asname or name.name for name in node.names}
         elif isinstance(node, ast.Import):
             names = (name.asname or name.name.split(".")[0] for name in node.names)
-            found |= {name for name in names if name == "bridge"}
+            found |= {name for name in names if name in OURS}
     return found
 
 
@@ -312,14 +380,16 @@ def patches(tree: ast.AST) -> list[str]:
             target = node.args[0]
             text = target.value if isinstance(target, ast.Constant) else ""
             is_class = isinstance(target, ast.Call) and root_of(target) == "type"
-            if str(text).startswith("bridge.") or root_of(target) in known or is_class:
+            is_named = str(text).split(".")[0] in OURS
+            if is_named or root_of(target) in known or is_class:
                 found.append(ast.unparse(node))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             owner, place = root_of(node.value), ast.unparse(node)
-            is_private = node.attr[0] == "_" != node.attr[-1]
-            is_other = owner not in {"self", "cls"} or "." in ast.unparse(node.value)
+            own = 2 if owner in {"self", "cls"} else 1  # its own may be private
+            parts = place.split(".")[own:]
+            is_private = any(part[:1] == "_" != part[-1:] for part in parts)
             is_imported = isinstance(node.value, ast.Name) and owner in known
-            if (is_imported or (is_private and is_other)) and place not in NOT_OURS:
+            if (is_imported or is_private) and place not in NOT_OURS:
                 found.append(place)
     return found
 
@@ -327,6 +397,25 @@ def patches(tree: ast.AST) -> list[str]:
 def test_tests_are_no_packages() -> None:
     """Two packages of one name would be one module: the tests of one never run."""
     assert [path for path in TESTS if path.name == "__init__.py"] == []
+
+
+def test_each_package_has_its_folder_of_tests() -> None:
+    """Who changes a package finds its tests in the folder of the same name."""
+    packages = {path.parent.name for path in (ROOT / "bridge").glob("*/__init__.py")}
+    tests = [path for path in TESTS if path.name.startswith("test_")]
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in tests}
+    beside = {path.name for path in (ROOT / "tests").glob("*.py")}
+
+    assert packages - folders == set()
+    assert beside == {"conftest.py", "coverage_gate.py", "test_house.py"}
+
+
+def test_support_imports_no_tests() -> None:
+    """All tests stand on it: what two folders of them need belongs there."""
+    imports = re.compile(r"^\s*(?:from|import) (tests(?!\.support\b)\S*)", re.MULTILINE)
+    support = [path for path in TESTS if path.parent.name == "support"]
+
+    assert {m for path in support for m in imports.findall(path.read_text())} == set()
 
 
 def test_no_test_patches_our_own_code() -> None:
@@ -352,9 +441,13 @@ def test_no_test_patches_our_own_code() -> None:
         "from bridge.outbox.store import Outbox as O\npatch.setattr(O.commit, 'x', 1)",
         "patch.setattr('bridge.cli.doctor._PATIENCE', 0.1)",
         "patch.setattr(type(outbox), 'commit', None)",
+        "patch.setattr('approver.teams.bot._COUNT_SECONDS', 0.0)",
+        "import function_app\npatch.setattr(function_app, 'handlers', None)",
+        "from approver.box import sent\npatch.setattr(sent, 'x', 1)",
         "import bridge.cli.doctor\nsetattr(bridge.cli.doctor, '_PATIENCE', 1)",
         "rig.relay._state = 'ok'",
         "self.relay._state = 'ok'",
+        "rig.relay._trying.circuit.last_error = 'x'",
     ],
 )
 def test_patch_of_our_own_code_is_found(text: str) -> None:

@@ -1,6 +1,6 @@
 """The section ``[approvals]``: where approvals come from, and what is allowed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -40,6 +40,8 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
 
     With rules only, and no queue or topic, no message is received: the bridge approves
     by its rules.
+
+    It is wide because it has one field for each key, with those of Service Bus.
 
     Attributes:
         queue: the queue that approvals come from. Use either this key, or topic and
@@ -91,6 +93,15 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     def target(self) -> Entity:
         """The queue or topic that approvals are sent to, for comparisons."""
         return entity_in(self, self.queue, self.topic)
+
+    @property
+    def entities(self) -> Mapping[str, str]:
+        """The names of the entity by their keys; see ``SinkConfig.entities``."""
+        return {
+            "queue": self.queue,
+            "topic": self.topic,
+            "subscription": self.subscription,
+        }
 
     @property
     def entity_path(self) -> str:

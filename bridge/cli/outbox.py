@@ -6,7 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 import click
 
@@ -21,9 +21,9 @@ from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
-from bridge.outbox.admin import Ledger, Selection, State
+from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.admin import as_json as as_json_of
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.delivery import Delivery, State
 from bridge.outbox.records import value_of
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
@@ -43,7 +43,7 @@ def outbox() -> None:
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select deliveries."""
-    states = click.Choice(["pending", "dead", "delivered", "discarded", "skipped"])
+    states = click.Choice(get_args(State))
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(

@@ -35,9 +35,6 @@ from bridge.traffic.config import TrafficConfig
 _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with  # nosec B104
 
 
-_ENTITY_KEYS = ("queue", "topic", "subscription")
-
-
 _LOOP = "the bridge would receive its own events as approvals"
 
 
@@ -94,8 +91,8 @@ class Config(Settings, frozen=True, kw_only=True):
     def faults(self) -> Iterator[tuple[str, str]]:
         """Check entity names, and that no sink sends to the approval entity."""
         for place, section in self._parts():
-            for key in _ENTITY_KEYS:
-                for what in placeholder_faults(getattr(section, key, "")):
+            for key, name in section.entities.items():
+                for what in placeholder_faults(name):
                     yield f"{place}.{key}", what
         yield from self._loops()
         yield from self._shared_files()
@@ -114,7 +111,7 @@ class Config(Settings, frozen=True, kw_only=True):
         approvals = self.approvals and _named(self.approvals, "approvals", expand)
         return replace(self, sinks=sinks, approvals=approvals)
 
-    def _parts(self) -> Iterator[tuple[str, Section]]:
+    def _parts(self) -> Iterator[tuple[str, SinkConfig | ApprovalsConfig]]:
         for sink in self.sinks:
             yield f"sinks.{sink.name}", sink
         if self.approvals is not None:
@@ -180,16 +177,15 @@ class Config(Settings, frozen=True, kw_only=True):
         return [*assumptions(entity), *own_outcomes(self.sinks)]
 
 
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", SinkConfig, ApprovalsConfig)
 
 
 def _named(part: S, place: str, expand: Callable[[str], str]) -> S:
     """Return a section with the placeholders in its entity's name filled in."""
     names = {}
-    for key in _ENTITY_KEYS:
-        if text := getattr(part, key, ""):
-            try:
-                names[key] = expand(text)
-            except ValueError as error:
-                raise ConfigError([f"{place}.{key}: {error}"]) from error
+    for key, name in part.entities.items():
+        try:
+            names[key] = expand(name)
+        except ValueError as error:
+            raise ConfigError([f"{place}.{key}: {error}"]) from error
     return replace(part, **names)

@@ -7,6 +7,7 @@ from bridge.configuration.schema_parts import (
     IMDS_EVENT,
     IMDS_MEANINGS,
     LINK,
+    NOT_BEFORE,
     TEXT,
     TEXT_OR_NULL,
     TEXTS,
@@ -131,7 +132,7 @@ _SCHEDULED_EVENT = record(
             IMDS_EVENT,
         ),
         "changes": field(
-            TEXTS, "The fields that changed, sorted.", ["EventStatus", "NotBefore"], []
+            TEXTS, "The fields that changed, sorted.", [], ["EventStatus", "NotBefore"]
         ),
         "announced": field(
             YES_NO_OR_NULL,
@@ -142,7 +143,9 @@ _SCHEDULED_EVENT = record(
             WHOLE_OR_NULL, "The DocumentIncarnation that showed it.", 2, None
         ),
         "observedAt": _OBSERVED_AT,
-        "notBefore": field(TIME_OR_NULL, "The earliest time of the start.", AT, None),
+        "notBefore": field(
+            TIME_OR_NULL, "The earliest time of the start.", NOT_BEFORE, None
+        ),
         "noticeSeconds": field(
             WHOLE_OR_NULL,
             "Seconds from observedAt to notBefore; may be negative.",
@@ -206,7 +209,7 @@ _START_REQUEST = record(
             *(True, False, None),
         ),
         "reason": field(
-            TEXT_OR_NULL, "The reason, as text.", "the event has changed", None
+            TEXT_OR_NULL, "The reason, as text.", None, "the event has changed"
         ),
         "request": _REQUEST,
         "observedAt": _OBSERVED_AT,
@@ -240,8 +243,8 @@ _COMMAND = record(
         "signal": field(
             TEXT_OR_NULL,
             "The signal that ended the command; null: none.",
-            "SIGKILL",
             None,
+            "SIGKILL",
         ),
         "timedOut": field({"type": "boolean"}, "Whether it ran too long.", *(False,)),
         "seconds": field({"type": "number", "minimum": 0}, "How long it ran.", 4.2),
@@ -251,7 +254,7 @@ _COMMAND = record(
         "output": field(
             TEXT_OR_NULL, "Its output, shortened; null: not kept.", "drained", None
         ),
-        "reason": field(TEXT_OR_NULL, "The reason, as text.", "exit code 3", None),
+        "reason": field(TEXT_OR_NULL, "The reason, as text.", None, "exit code 3"),
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
         "truncated": _TRUNCATED,
@@ -268,7 +271,7 @@ _BRIDGE = record(
     {
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
-        "reason": field(TEXT_OR_NULL, "The reason, as text.", "timeout", None),
+        "reason": field(TEXT_OR_NULL, "The reason, as text.", None, "timeout"),
         "pending": field(WHOLE, "How many deliveries are pending.", 3),
         "dead": field(WHOLE, "How many deliveries are dead letters.", 0),
         "freeDiskBytes": field(

@@ -21,6 +21,9 @@ from bridge.configuration.schema_parts import (
     ref,
 )
 
+# Of the examples; all others are INFO.
+_SEVERITIES = {"scheduledevent": (17, "ERROR"), "hub": (13, "WARN")}
+
 
 def event() -> Json:
     """Return the schema of every CloudEvent of a bridge or a hub, structured.
@@ -47,13 +50,16 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
     of_schema = f"urn:sebridge:schema:{kind}:v1"
     names = "|".join(steps).replace(".", r"\.")
     pattern = f"^{PREFIX}\\.{kind}\\.({names})\\.v1$"
+    outcome = _example(data).get("outcome", steps[0])  # of the example of data
     types = [f"sebridge.{kind}.{step}.v1" for step in steps]
+    types.sort(key=lambda name: f".{outcome}." not in name)
+    number, severity = _SEVERITIES.get(kind, (9, "INFO"))
     attributes = {
         "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
         "id": field(
             {"type": "string", "pattern": "^[0-9a-f]{32}$"},
             "The same for the same change, from every VM and on every delivery.",
-            "0f4c0bd2b5b7d7ce43cf0e4ed2c7a3f1",
+            "c39a9ee2f07140d6a282ec6b9334cba6",
         ),
         "source": field(
             {"type": "string", "minLength": 1, "format": "uri-reference"},
@@ -78,19 +84,19 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
             {"const": of_schema}, "The name of data's schema.", of_schema
         ),
         "eventtype": field(TEXT, "The EventType, for filters.", "Reboot"),
-        "eventsource": field(TEXT, "The EventSource, for filters.", "Platform"),
+        "eventsource": field(TEXT, "The EventSource, for filters.", "User"),
         "eventstatus": field(TEXT, "The EventStatus, for filters.", "Scheduled"),
         "correlationid": field(TEXT, "The EventId.", EVENT_ID),
         "severitytext": field(
-            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", "ERROR"
+            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", severity
         ),
         "severitynumber": field(
-            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", 17
+            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", number
         ),
         "traceparent": field(
             {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
             "W3C Trace Context: one trace for each EventId, one span for each event.",
-            "00-602d9444d2cd49c786248643e7171297-0f4c0bd2b5b7d7ce-01",
+            "00-602d9444d2cd49c786248643e7171297-c39a9ee2f07140d6-01",
         ),
         "sebridgetest": field({"const": "true"}, "This is a test event.", "true"),
         "data": field(ref(data["title"]), "The details.", _example(data)),

@@ -21,6 +21,7 @@ EVENT_ID = "602d9444-d2cd-49c7-8624-8643e7171297"
 VM_ID = "13f56399-bd52-4150-9748-7190aae1ff21"
 GROUP = "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourcegroups/web"
 AT = "2026-03-02T12:00:00Z"
+NOT_BEFORE = "2026-03-02T12:15:00Z"  # that of IMDS_EVENT
 IMDS_EVENT = {
     "EventId": EVENT_ID,
     "EventType": "Reboot",

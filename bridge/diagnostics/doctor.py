@@ -10,7 +10,6 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.config import Config
 from bridge.diagnostics import tokens
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.tokens import TokenUse
 from bridge.events.document import parse
 from bridge.events.identity import Identity
 from bridge.foundation import daemon_threads
@@ -28,6 +27,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.waiting import waiting_for
 from bridge.imds.client import MetadataClient, open_client
+from bridge.net.entra import TokenUse
 from bridge.net.http_client import open_session
 from bridge.servicebus.errors import (
     as_delivery_error,
@@ -36,6 +36,7 @@ from bridge.servicebus.errors import (
     is_not_allowed,
     remedy,
 )
+from bridge.servicebus.namespace import SERVICE_BUS_SCOPE
 from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Sender
 from bridge.servicebus.source import ApprovalSource
@@ -233,7 +234,7 @@ class _Checks:
 
     async def token(self, use: TokenUse) -> str:
         """Get a token; return its principal, to which roles must be assigned."""
-        what = "" if use.scope == tokens.SERVICE_BUS else f" for {use.scope}"
+        what = "" if use.scope == SERVICE_BUS_SCOPE else f" for {use.scope}"
         target = f"credential {use.credential}{what}"
         try:
             with delivery_errors(target):

@@ -92,9 +92,16 @@ class CloudEvent:
             raise msgspec.ValidationError(f"no JSON: {error}") from error
         if not isinstance(members, dict):
             raise msgspec.ValidationError("no JSON object")
-        known = {k: v for k, v in members.items() if k in cls.__slots__}
-        extensions = {k: _kept(v) for k, v in members.items() if k not in _OWN}
-        event = msgspec.convert({**known, "extensions": extensions}, cls)
+        own, extensions = dict[str, object](), dict[str, object]()
+        for name, value in members.items():
+            if name in _OWN:
+                own[name] = value
+            elif isinstance(value, bool):  # as text: see Type System in the spec
+                extensions[name] = "true" if value else "false"
+            else:
+                extensions[name] = value
+        own["extensions"] = extensions
+        event = msgspec.convert(own, cls)
         object.__setattr__(event, "_read", body)
         return event
 
@@ -102,8 +109,3 @@ class CloudEvent:
         """Return an extension attribute as text; None if it is not set."""
         value = self.extensions.get(name)
         return None if value is None else str(value)
-
-
-def _kept(value: object) -> object:
-    """Return an extension with a boolean as text: see Type System in the spec."""
-    return ("true" if value else "false") if isinstance(value, bool) else value

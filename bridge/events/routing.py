@@ -43,7 +43,7 @@ class When(Section, frozen=True, kw_only=True):
             "first": events whose first resource is this VM. Left out: "all" for
             servicebus, "own" for every other type.
         lifecycle: whether the sink receives bridge.* and document.* events. Left out:
-            false for slack, true for every other type.
+            false for command, email and slack, true for every other type.
     """
 
     transitions: tuple[Transition, ...] | None = None

@@ -25,8 +25,9 @@ class Pace(Struct):
     @property
     def rate(self) -> float | None:
         """Beginnings per second; None = no limit."""
-        rates = [rate for rate in (self.most, self.granted) if rate is not None]
-        return min(rates, default=None)
+        if self.most is None or self.granted is None:
+            return self.granted if self.most is None else self.most
+        return min(self.most, self.granted)
 
     def grant(self, rate: float | None, now: float) -> None:
         """Record the rate that the other side allows. Something has just begun.

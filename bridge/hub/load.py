@@ -151,8 +151,8 @@ def _unsuitable_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]
         place = f"sinks.{sink.name}"
         if needy := sink.needs_approvals:
             yield f"{place}.{needy}", _VM_ALONE
-        for key in ("queue", "topic"):
-            if "{" in getattr(sink, key, ""):
+        for key, name in sink.entities.items():
+            if "{" in name:
                 words = "holds a placeholder, and the hub fills in none"
                 yield f"{place}.{key}", words
         if sink.is_for_steps:

@@ -1,4 +1,4 @@
-"""Makes credentials of Entra ID.
+"""Makes credentials of Entra ID, and says which tokens a configuration needs.
 
 azure-identity costs 7 MiB, so it is imported only when a credential is made.
 """
@@ -8,12 +8,34 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
+from bridge.foundation.values import Address
+
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
 
 CredentialKind = Literal["managed-identity", "default", "workload-identity"]
 
 _LOGIN = "https://login.microsoftonline.com"
+
+
+class TokenUse(Struct, frozen=True, kw_only=True):
+    """A credential of Entra ID, and the scope of its tokens.
+
+    Attributes:
+        proxy: the proxy to Entra; None = the environment's.
+    """
+
+    credential: CredentialKind
+    client_id: str
+    scope: str
+    proxy: Address | None
+
+    def open(self) -> "AsyncTokenCredential":
+        """Open the credential; see ``open_credential``."""
+        proxy = self.proxy.reveal() if self.proxy is not None else None
+        return open_credential(self.credential, client_id=self.client_id, proxy=proxy)
 
 
 def open_credential(

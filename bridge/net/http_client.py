@@ -11,8 +11,8 @@ the whole URL, and the URL of a webhook is a secret.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -35,6 +35,13 @@ from bridge.net.ssrf_guard import ForbiddenAddressError, forbidden_host, guarded
 
 MAX_ANSWER_BYTES = 64 * 1024
 
+_INVALID_URL = (aiohttp.InvalidURL, UnicodeError)  # UnicodeError: invalid host name
+_NETWORK_ERRORS = (  # TimeoutError is an OSError
+    aiohttp.ClientError,
+    OSError,
+    UnicodeError,
+    asyncio.IncompleteReadError,
+)
 _TRANSIENT = {
     408: Reason.TIMEOUT,
     425: Reason.THROTTLED,
@@ -116,7 +123,7 @@ async def exchange(
         TransientDeliveryError: the network failed.
         RefusedDeliveryError: the URL is invalid, or leads to a forbidden address.
     """
-    with network_errors(target):
+    try:
         if request.proxy is not None:  # the proxy resolves the name and connects
             _check_host(request.url)
         async with session.request(
@@ -135,6 +142,8 @@ async def exchange(
                 retry_after=_wish(response.headers),
                 headers=response.headers,
             )
+    except _NETWORK_ERRORS as error:
+        raise _as_delivery_error(error, target) from None
 
 
 def _check_host(url: str) -> None:
@@ -208,26 +217,22 @@ def failure(
     return PermanentDeliveryError(text, reason)
 
 
-@contextmanager
-def network_errors(target: str) -> Iterator[None]:
-    """Turn network errors into delivery errors."""
-    try:
-        yield
-    except aiohttp.ConnectionTimeoutError:
+def _as_delivery_error(error: Exception, target: str) -> DeliveryError:
+    """Convert a network error to the error of a delivery."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         text = f"{target} could not be connected to in time"
-        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
-    except TimeoutError:
+        return TransientDeliveryError(text, Reason.TIMEOUT)
+    if isinstance(error, TimeoutError):
         text = f"{target} did not answer in time"
-        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
-    except (aiohttp.InvalidURL, UnicodeError):  # UnicodeError: invalid host name
+        return TransientDeliveryError(text, Reason.TIMEOUT)
+    if isinstance(error, _INVALID_URL):
         text = f"{target} is not a URL that can be called"
-        raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
-    except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-        if (forbidden := _forbidden(error)) is not None:
-            text = f"{target} is a forbidden address: {forbidden}"
-            raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
-        text = f"{target} cannot be reached ({_why(error)})"
-        raise TransientDeliveryError(text, Reason.CONNECTION) from None
+        return RefusedDeliveryError(text, Reason.NOT_FOUND)
+    if (forbidden := _forbidden(error)) is not None:
+        text = f"{target} is a forbidden address: {forbidden}"
+        return RefusedDeliveryError(text, Reason.NOT_FOUND)
+    text = f"{target} cannot be reached ({_why(error)})"
+    return TransientDeliveryError(text, Reason.CONNECTION)
 
 
 def _why(error: Exception) -> str:
@@ -339,8 +344,6 @@ def redact(url: str) -> str:
         return "<invalid URL>"
     if not is_http(url):
         return "<invalid URL>"  # may be a secret that was put here by mistake
-    return (
-        f"{parts.scheme}://[{host}]{port}"
-        if ":" in host
-        else (f"{parts.scheme}://{host}{port}")
-    )
+    if ":" in host:  # IPv6
+        host = f"[{host}]"
+    return f"{parts.scheme}://{host}{port}"

@@ -53,6 +53,9 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
                 yield key, str(error)
 
 
+_NO_FILES = TlsFiles()
+
+
 class Tls(Struct):
     """The TLS of one sink."""
 
@@ -69,6 +72,8 @@ class Tls(Struct):
         Raises:
             RefusedDeliveryError: the files are unusable, and never were usable before.
         """
+        if self.files == _NO_FILES:
+            return None
         try:
             if (paths := self.files.paths) and (
                 (stamps := _stamps(paths)) != self._stamps or self._context is None

@@ -9,18 +9,15 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal
 
 from bridge.events.build import rfc3339
-from bridge.outbox.delivery import Delivery, select
+from bridge.outbox.delivery import Delivery, State, select
 from bridge.outbox.records import REPLIES
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ages, deliveries
 from bridge.outbox.tables.values import request_retry
 
 _OF_ITEM = "d.item = ? ORDER BY d.sink"
-
-State = Literal["pending", "dead", "delivered", "discarded", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,6 +11,9 @@ from bridge.outbox.storage.connection import Connection
 
 _TIMES = {int, float, type(None)}
 UNREADABLE = "unreadable"  # in place of a text that is damaged
+
+# All states that a delivery in the state file may have.
+State = Literal["pending", "dead", "delivered", "discarded", "skipped"]
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):

@@ -143,17 +143,18 @@ class Attempts(Struct):
     @property
     def is_full(self) -> bool:
         """Whether no more than an urgent delivery may begin; see ``may_begin``."""
-        return self.taken - len(self._may_be_urgent) >= self.slots
+        ordinary = len(self._all) - self._beside - len(self._may_be_urgent)
+        return ordinary >= self.slots
 
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
-        monotonic = self.clock.monotonic()
-        if self.taken > self.slots or monotonic < self.pace.opens_at:
+        monotonic, taken = self.clock.monotonic(), self.taken
+        if taken > self.slots or monotonic < self.pace.opens_at:
             return False
         if self._goes_first(delivery, now):
             return True
         urgent = sum(is_urgent(a.delivery, now) for a in self._may_be_urgent)
-        if self.taken - urgent >= self.slots:
+        if taken - urgent >= self.slots:
             return False
         return self.circuit.lets_through(monotonic, is_first=not self._all)
 

@@ -17,11 +17,10 @@ from bridge.foundation.errors import Reason, RefusedDeliveryError
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
 from bridge.net.addresses import host_fault, target_fault
-from bridge.net.entra import CredentialKind, open_credential
+from bridge.net.entra import CredentialKind, TokenUse
 from bridge.servicebus.sdk_sockets import Wires
 
 if TYPE_CHECKING:
-    from azure.core.credentials_async import AsyncTokenCredential
     from azure.servicebus.aio import (
         ServiceBusClient,
         ServiceBusReceiver,
@@ -33,6 +32,7 @@ TransportKind = Literal["amqp", "amqp-websocket"]
 
 # Compiled at its first use: most forwarders have no Service Bus.
 _HOST = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+"
+SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
 _TRY_SECONDS = 8.0  # to open a link, including the token
 
 
@@ -150,6 +150,11 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
             yield "http_proxy", what
 
     @property
+    def token_use(self) -> TokenUse | None:
+        """The Entra ID token that is needed; None with a connection string."""
+        return None if self.connection_string is not None else _token_use(self)
+
+    @property
     def host(self) -> str:
         """Host in lower case, with the port of an emulator, to compare namespaces.
 
@@ -259,7 +264,7 @@ async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBus
     if config.connection_string is not None:
         text = _without_entity(config.connection_string.reveal())
         return ServiceBusClient.from_connection_string(text, **options)
-    credential = credential_of(config)
+    credential = _token_use(config).open()
     await stack.enter_async_context(credential)
     return ServiceBusClient(config.namespace, credential, **options)
 
@@ -297,11 +302,10 @@ def _without_entity(text: str) -> str:
     return ";".join(p for p in parts if not p.strip().lower().startswith("entitypath="))
 
 
-def credential_of(config: NamespaceConfig) -> "AsyncTokenCredential":
-    """Make the credential of a section; see ``bridge.net.entra``."""
-    proxy = config.http_proxy
-    return open_credential(
-        config.credential,
+def _token_use(config: NamespaceConfig) -> TokenUse:
+    return TokenUse(
+        credential=config.credential,
         client_id=config.client_id,
-        proxy=proxy.reveal() if proxy is not None else None,
+        scope=SERVICE_BUS_SCOPE,
+        proxy=config.http_proxy,
     )

@@ -6,22 +6,19 @@ Problems of the SDK, and what this file does about them:
   sends all messages that wait at that moment, as one batch.
 * To pack a batch takes the SDK longer than to send it. So a batch is packed while the
   one before it is on its way.
-* Opening takes half a second. So a sender is opened once and kept open. Networks drop
-  idle connections silently. So an idle sender is opened again every few minutes.
-* A sender may be dead when it is used (link detached, token expired, connection
-  dropped). Then, and only then, a second attempt follows at once.
+* Opening takes half a second. So a link is opened once and kept open (``kept_link``).
+  Networks drop idle connections silently. So an idle link is opened again every few
+  minutes.
 * A connection that was begun during a network failure may hang even after the failure.
   So another one is begun every 3 s, and the first one that opens is used.
 * Without a timeout, a send to a silent peer never ends. After a timeout, it is unknown
   whether the message was stored: it is sent again with the same MessageId.
-* After any error that is not about the message itself, the sender is closed, and a new
-  one is opened.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -39,14 +36,14 @@ from bridge.servicebus.errors import (
     is_too_large,
     leaves_link_whole,
 )
-from bridge.servicebus.link import close, first_open, linked
+from bridge.servicebus.kept_link import KeptLink
+from bridge.servicebus.link import linked
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.packing import Waiting, pack_ahead, transfer
+from bridge.servicebus.packing import Waiting, pack_ahead
 from bridge.servicebus.timings import TIMINGS, Timings
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage
-    from azure.servicebus.aio import ServiceBusSender
 
 _MOST_AT_ONCE = 100
 _LONGEST_ID = 128
@@ -87,24 +84,22 @@ class Sender:
     Args:
         config: the connection to the namespace; secrets are read at each opening.
         entity: the queue or topic.
-        timings: the time limits of Service Bus; may be replaced later.
+        timings: the time limits of Service Bus.
+
+    Attributes:
+        link: the link, kept open between messages.
+        most: the most messages in one transfer.
     """
 
     def __init__(
         self, config: NamespaceConfig, entity: str, timings: Timings = TIMINGS
     ) -> None:
-        self._config = config
-        self._entity = entity
         self._target = f"Service Bus entity {entity}"
         self._guard = asyncio.Lock()
         self._waiting: deque[Waiting] = deque()
-        self._stack = AsyncExitStack()
-        self._sender: ServiceBusSender | None = None
-        self._is_suspect = False
-        self.timings = timings
+        self.link = KeptLink(partial(linked, config, entity), timings)
         self.most = _MOST_AT_ONCE
         self._mix = _Mix.ANY
-        self._used = float("-inf")
 
     @property
     def is_idle(self) -> bool:
@@ -131,8 +126,9 @@ class Sender:
         mine = [Waiting(_sdk_message(one), len(one.body)) for one in messages]
         self._waiting.extend(mine)
         try:
-            if len(mine) > 1 and self._guard.locked() and self._sender is not None:
-                await pack_ahead(self._sender, mine)
+            sender = self.link.sender
+            if len(mine) > 1 and self._guard.locked() and sender is not None:
+                await pack_ahead(sender, mine)
             async with self._guard:
                 # The previous holder of the guard may have sent these messages in its
                 # batch. If that holder was cancelled, no result was set: send again.
@@ -151,18 +147,16 @@ class Sender:
             DeliveryError: as ``send``.
         """
         with delivery_errors(self._target):
-            async with self._guard, asyncio.timeout(self.timings.attempt):
-                await self._drop()
-                await self._open()
+            async with self._guard:
+                await self.link.reopen()
 
     async def keep_warm(self) -> None:
         """Open the sender, and again each time it was idle, until cancelled.
 
         Errors are ignored here: the next message shows them.
         """
-        every = self.timings.idle
         while True:
-            idle = _now() - self._used
+            every, idle = self.link.timings.idle, self.link.idle
             if idle >= every and self.is_idle:
                 with suppress(*failures()):
                     await self.reach()
@@ -173,27 +167,48 @@ class Sender:
     async def close(self) -> None:
         """Close the sender, after the batch in flight."""
         async with self._guard:
-            await self._drop()
+            await self.link.drop()
 
     async def _flush(self) -> None:
         """Send one batch of the waiting messages, and set their results."""
         batch = _together(self._waiting, self._mix, self.most)
         try:
-            self._settle(batch[: await self._attempt(batch)])
+            self._settle(batch[: await self.link.send(batch)])
         except failures() as error:
             if len(batch) == 1 or not is_about_batch(error):
                 self._settle(batch, error)
-            else:
-                if not is_too_large(error):
-                    self._mix = _less(self._mix, batch)
-                    if self._mix is _Mix.ONE_SESSION:
-                        return  # the same messages are tried again, by session
+            elif is_too_large(error):
                 await self._one_by_one(batch)
+            else:
+                await self._apart(batch)
+
+    async def _apart(self, batch: list[Waiting]) -> None:
+        """Send the messages of a refused batch in smaller transfers.
+
+        If the entity then accepts all of them, it takes such batches neither now nor
+        later. If it refuses one of them alone, that message may have been the cause.
+        """
+        mix = _less(batch)
+        while left := [one for one in batch if not one.is_done]:
+            part = _together(left, mix, self.most)
+            try:
+                self._settle(part[: await self.link.send(part)])
+            except failures() as error:
+                if not leaves_link_whole(error):
+                    self._settle(left, error)
+                elif len(part) == 1 or not is_about_batch(error):
+                    self._settle(part, error)
+                elif is_too_large(error):
+                    await self._one_by_one(part)
+                else:
+                    mix = _Mix.NONE
+        if all(one.error is None for one in batch):
+            self._mix = mix
 
     async def _one_by_one(self, batch: list[Waiting]) -> None:
         for place, waiting in enumerate(batch):
             try:
-                self._settle([waiting][: await self._attempt([waiting])])
+                self._settle([waiting][: await self.link.send([waiting])])
             except failures() as error:
                 if not leaves_link_whole(error):
                     self._settle(batch[place:], error)
@@ -206,51 +221,6 @@ class Sender:
             if waiting in self._waiting:  # else its caller was cancelled
                 self._waiting.remove(waiting)
 
-    async def _attempt(self, batch: list[Waiting]) -> int:
-        """Send a batch; if the open sender turns out to be dead, send it again."""
-        if self._sender is None or self._is_suspect:
-            return await self._send_anew(batch)
-        try:
-            async with asyncio.timeout(self.timings.stale):
-                return await self._transmit(self._sender, batch)
-        except failures() as error:
-            if leaves_link_whole(error):
-                raise
-            return await self._send_anew(batch)
-
-    async def _send_anew(self, batch: list[Waiting]) -> int:
-        await self._drop()
-        async with asyncio.timeout(self.timings.attempt):
-            sender = await self._open()
-            return await self._transmit(sender, batch)
-
-    async def _transmit(self, sender: "ServiceBusSender", batch: list[Waiting]) -> int:
-        """Send as many of ``batch`` as fit into one transfer; return how many."""
-        self._is_suspect = True  # stays so after a cancellation, which may break it
-        try:
-            sent = await transfer(sender, batch, self.timings.attempt)
-        except failures() as error:
-            self._is_suspect = not leaves_link_whole(error)
-            raise
-        self._is_suspect = False
-        self._used = _now()
-        return sent
-
-    async def _open(self) -> "ServiceBusSender":
-        self._stack, self._sender = await first_open(
-            partial(linked, self._config, self._entity), self.timings
-        )
-        self._used = _now()
-        return self._sender
-
-    async def _drop(self) -> None:
-        """Close the sender, and ignore errors."""
-        if self._sender is None:
-            return
-        stack, self._stack = self._stack, AsyncExitStack()
-        self._sender, self._is_suspect = None, False
-        await close(stack, self.timings)
-
 
 def _meaning(one: Waiting, target: str) -> DeliveryError | None:
     if one.error is None:
@@ -260,7 +230,7 @@ def _meaning(one: Waiting, target: str) -> DeliveryError | None:
     return error
 
 
-def _together(waiting: deque[Waiting], mix: _Mix, most: int) -> list[Waiting]:
+def _together(waiting: Sequence[Waiting], mix: _Mix, most: int) -> list[Waiting]:
     """Return the messages for the next transfer that the entity takes together."""
     first = waiting[0]
     if mix is _Mix.NONE:
@@ -270,13 +240,13 @@ def _together(waiting: deque[Waiting], mix: _Mix, most: int) -> list[Waiting]:
     return list(islice(fitting, most))
 
 
-def _less(mix: _Mix, batch: list[Waiting]) -> _Mix:
-    """Return which messages to send together after a batch was refused.
+def _less(batch: list[Waiting]) -> _Mix:
+    """Return which messages of a refused batch to send together.
 
-    An entity with partitions refuses a batch with several sessions, now and later.
+    An entity with partitions refuses a batch with several sessions.
     """
     has_several = len({one.session for one in batch}) > 1
-    return _Mix.ONE_SESSION if mix is _Mix.ANY and has_several else _Mix.NONE
+    return _Mix.ONE_SESSION if has_several else _Mix.NONE
 
 
 def _is_cancelled() -> bool:
@@ -286,10 +256,6 @@ def _is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _sdk_message(message: Message) -> "ServiceBusMessage":

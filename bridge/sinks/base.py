@@ -22,6 +22,7 @@ from bridge.servicebus.timings import TIMINGS, Timings
 if TYPE_CHECKING:
     import aiohttp
 
+    from bridge.net.entra import TokenUse
     from bridge.servicebus.namespace import Entity
     from bridge.sinks.acting import Actor, Outlook
 
@@ -179,6 +180,9 @@ class RetryConfig(Section, frozen=True, kw_only=True):
 class SinkConfig(Section, frozen=True, kw_only=True):
     """The keys of every sink; each type adds its own keys and ``open``.
 
+    It is wide because it answers all that other packages ask about a sink, so that none
+    of them must know its type.
+
     Attributes:
         name: the name of the sink in metrics and status: letters, digits, - and _.
             Example: ``"ops"``.
@@ -244,6 +248,20 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     @property
     def target(self) -> "Entity | None":
         """The Service Bus entity that the sink sends to; None if there is none."""
+        return None
+
+    @property
+    def entities(self) -> Mapping[str, str]:
+        """The names of entities by their keys; "" is none.
+
+        Placeholders in them are checked with the configuration. Before ``open``, they
+        are replaced by what they mean on this VM.
+        """
+        return {}
+
+    @property
+    def token_use(self) -> "TokenUse | None":
+        """The Entra ID token that the sink needs; None if it needs none."""
         return None
 
     @property

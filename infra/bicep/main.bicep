@@ -181,8 +181,17 @@ module approver 'modules/approver.bicep' = if (withApprover) {
     buttonSecretUri: buttonSecretUri
     teamsConversation: teamsConversation
     teamsGroups: teamsGroups
-    botName: botName
     alwaysReady: approverAlwaysReady
+  }
+}
+
+module bot 'modules/bot.bicep' = if (withApprover && !empty(teamsConversation)) {
+  name: 'sebridge-bot'
+  params: {
+    botName: botName
+    hostName: approver.outputs.hostName
+    clientId: approver.outputs.clientId
+    identityId: approver.outputs.identityId
   }
 }
 

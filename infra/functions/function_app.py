@@ -14,6 +14,7 @@ Settings: README.md beside this file.
 import functools
 import json
 import os
+from collections.abc import Callable
 
 import azure.functions as func
 
@@ -27,7 +28,56 @@ _CONNECTION = "SERVICEBUS"
 if "FUNCTIONS_WORKER_RUNTIME" in os.environ:
     Settings.from_environment(os.environ)
 
-app = func.FunctionApp()
+
+def build(handlers: Callable[[], Handlers]) -> func.FunctionApp:
+    """Return the app.
+
+    Args:
+        handlers: returns those that do the work; called with each trigger.
+    """
+    app = func.FunctionApp()
+
+    @app.service_bus_topic_trigger(
+        arg_name="message",
+        topic_name="%EVENTS_TOPIC%",
+        subscription_name="%EVENTS_SUBSCRIPTION%",
+        connection=_CONNECTION,
+        is_sessions_enabled=os.environ.get("EVENTS_SESSIONS") == "true",
+    )
+    async def hear_event(message: func.ServiceBusMessage) -> None:
+        """Record a CloudEvent of the bridge."""
+        await handlers().record(
+            message.get_body(), message.reply_to, message.reply_to_session_id
+        )
+
+    @app.route(route="approvals", methods=["POST"], auth_level=func.AuthLevel.FUNCTION)
+    async def approve(req: func.HttpRequest) -> func.HttpResponse:
+        """Put an approval on the approval queue."""
+        status, body = await handlers().approve(req.get_body())
+        text = json.dumps(body)
+        return func.HttpResponse(text, status_code=status, mimetype="application/json")
+
+    @app.route(route="slack", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
+    async def slack_click(req: func.HttpRequest) -> func.HttpResponse:
+        """Answer Slack at once. It sends no key: its signature authenticates it."""
+        status = await handlers().accept_click(req.get_body(), req.headers)
+        return func.HttpResponse(status_code=status)
+
+    @app.service_bus_queue_trigger(
+        arg_name="message", queue_name="%CLICKS_QUEUE%", connection=_CONNECTION
+    )
+    async def count_click(message: func.ServiceBusMessage) -> None:
+        """Count a stored click."""
+        await handlers().count(message.get_body())
+
+    @app.route(route="messages", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
+    async def hear_teams(req: func.HttpRequest) -> func.HttpResponse:
+        """Answer Teams at once. It cannot send a key: its token authenticates it."""
+        status, body = await handlers().hear_teams(req.get_body(), req.headers)
+        text = None if body is None else json.dumps(body)
+        return func.HttpResponse(text, status_code=status, mimetype="application/json")
+
+    return app
 
 
 @functools.cache
@@ -36,46 +86,4 @@ def handlers() -> Handlers:
     return Handlers(Settings.from_environment(os.environ))
 
 
-@app.service_bus_topic_trigger(
-    arg_name="message",
-    topic_name="%EVENTS_TOPIC%",
-    subscription_name="%EVENTS_SUBSCRIPTION%",
-    connection=_CONNECTION,
-    is_sessions_enabled=os.environ.get("EVENTS_SESSIONS") == "true",
-)
-async def hear_event(message: func.ServiceBusMessage) -> None:
-    """Record a CloudEvent of the bridge."""
-    await handlers().record(
-        message.get_body(), message.reply_to, message.reply_to_session_id
-    )
-
-
-@app.route(route="approvals", methods=["POST"], auth_level=func.AuthLevel.FUNCTION)
-async def approve(req: func.HttpRequest) -> func.HttpResponse:
-    """Put an approval on the approval queue."""
-    status, body = await handlers().approve(req.get_body())
-    text = json.dumps(body)
-    return func.HttpResponse(text, status_code=status, mimetype="application/json")
-
-
-@app.route(route="slack", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
-async def slack_click(req: func.HttpRequest) -> func.HttpResponse:
-    """Answer Slack at once. Slack cannot send a key: its signature authenticates it."""
-    status = await handlers().accept_click(req.get_body(), req.headers)
-    return func.HttpResponse(status_code=status)
-
-
-@app.service_bus_queue_trigger(
-    arg_name="message", queue_name="%CLICKS_QUEUE%", connection=_CONNECTION
-)
-async def count_click(message: func.ServiceBusMessage) -> None:
-    """Count a stored click."""
-    await handlers().count(message.get_body())
-
-
-@app.route(route="messages", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
-async def hear_teams(req: func.HttpRequest) -> func.HttpResponse:
-    """Answer Teams at once. It cannot send a key: its token authenticates it."""
-    status, body = await handlers().hear_teams(req.get_body(), req.headers)
-    text = None if body is None else json.dumps(body)
-    return func.HttpResponse(text, status_code=status, mimetype="application/json")
+app = build(handlers)

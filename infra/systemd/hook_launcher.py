@@ -2,7 +2,8 @@
 
 Called by sebridge-hook@.service: ``run NAME`` starts the hook, ``finish NAME`` writes
 how the service ended, whatever ended it. The forwarder is not trusted here: what it
-wrote is data, and the hook is root's own file.
+wrote is data, and the hook is root's own file. It is one file, because root starts it
+with ``python -I``, which imports nothing that lies beside it.
 
     /run/sebridge/hooks/NAME/request   the forwarder's: what is to be run, and for what
     /run/sebridge/hooks/NAME/cancel    the forwarder's: the run that is to be stopped
@@ -120,12 +121,7 @@ def read_at(folder: int, name: str) -> bytes:
 
 
 def taken_request(folder: int) -> Request:
-    """Read the request, and take it away: it starts nothing again.
-
-    Raises:
-        OSError: it cannot be read.
-        RefusedError: it is not one.
-    """
+    """Read the request, as ``read_at``, and take it away: it starts nothing again."""
     try:
         text = read_at(folder, "request")
     finally:

@@ -21,7 +21,7 @@ from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
-from tests.sinks.sink_fixtures import drained
+from tests.support.sink_fixtures import drained
 
 
 async def reply(

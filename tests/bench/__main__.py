@@ -20,6 +20,7 @@ from tests.bench import (
     consumer,
     demo,
     drain,
+    everything,
     fleet,
     growth,
     hook,
@@ -27,6 +28,7 @@ from tests.bench import (
     hub_scale,
     idle,
     latency,
+    outage,
     soak,
     wires,
 )
@@ -37,6 +39,9 @@ Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
     "idle": lambda quick: idle.figures(15 if quick else 40, 3 if quick else 5),
+    "everything": lambda quick: everything.figures(
+        15 if quick else 40, 3 if quick else 5
+    ),
     "latency": lambda quick: latency.figures(50 if quick else 60, 3 if quick else 5),
     "consumer": lambda quick: consumer.figures(30 if quick else 60, 3 if quick else 5),
     "alone": lambda quick: latency.batched(20 if quick else 30, 3 if quick else 5),
@@ -62,6 +67,7 @@ BENCHES: dict[str, Bench] = {
     "soak": lambda quick: (
         soak.figures(120, 30, "250ms") if quick else soak.figures(480, 60)
     ),
+    "outage": lambda quick: outage.figures(10 if quick else 60, 3),
     "start": lambda quick: growth.first_poll(5 if quick else 15),
 }
 

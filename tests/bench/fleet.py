@@ -15,30 +15,10 @@ from pathlib import Path
 
 from tests.bench.figures import Figure
 from tests.bench.measuring import cpu, resident
+from tests.support.configurations import approvals, config_text, servicebus
 from tests.system.processes import Addresses, forwarder, settled, simulator
 
 SIZES = (1, 4, 12)
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-[identity]
-vm_id = "vm-{number}"
-vm_name = "web-{number}"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-when = {{ lifecycle = false }}
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals-sessions"
-sessions = ["{{vm_id}}", "group-7"]
-"""
 _ESTABLISHED = "01"
 
 
@@ -61,6 +41,20 @@ class Cost:
     memory: float
 
 
+def _configuration(number: int, at: Addresses, state: Path) -> str:
+    """Return that of one forwarder: a topic, its own session, and its group's."""
+    bus = at.connection_string
+    return config_text(
+        servicebus(bus, when={"lifecycle": False}),
+        imds={"endpoint": at.imds},
+        state=state,
+        identity={"vm_id": f"vm-{number}", "vm_name": f"web-{number}"},
+        approvals=approvals(
+            bus, "vm-approvals-sessions", sessions=["{vm_id}", "group-7"]
+        ),
+    )
+
+
 @contextlib.asynccontextmanager
 async def forwarders(
     count: int, at: Addresses, folder: Path
@@ -70,10 +64,7 @@ async def forwarders(
     try:
         for number in range(count):
             config = folder / f"{number}.toml"
-            state = config.with_suffix(".db").as_posix()
-            names = {"imds": at.imds, "bus": at.connection_string}
-            text = CONFIG.format(number=number, state=state, **names)
-            config.write_text(text)
+            config.write_text(_configuration(number, at, config.with_suffix(".db")))
             running.append(await forwarder(config))
             configs.append(config)
         for config in configs:

@@ -95,15 +95,29 @@ async def measure_pair(
             "inbox": at.inbox,
             "state": f"{folder}/state.db",
         }
-        path = Path(folder) / "bridge.toml"
-        path.write_text(config.format(**names))
-        script = Path(folder) / "bare.py"
-        script.write_text(bare.format(**names))
-        return await asyncio.gather(
-            measure(["-m", "bridge", "run", "-c", str(path)], seconds),
-            measure([str(script)], seconds),
-            measure([str(script)], seconds),
-        )
+        return await measured_side_by_side(bare, config, names, Path(folder), seconds)
+
+
+async def measured_side_by_side(
+    bare: str, config: str, names: dict[str, str], folder: Path, seconds: float
+) -> tuple[tuple[float, float], ...]:
+    """Run the forwarder and two bare scripts at the same time; see ``measure``.
+
+    Args:
+        bare: the script, a template.
+        config: the configuration of the forwarder, a template.
+        names: what is filled in to both.
+        folder: an empty directory for them.
+        seconds: how long the CPU is measured.
+    """
+    path, script = folder / "bridge.toml", folder / "bare.py"
+    path.write_text(config.format(**names))
+    script.write_text(bare.format(**names))
+    return await asyncio.gather(
+        measure(["-m", "bridge", "run", "-c", str(path)], seconds),
+        measure([str(script)], seconds),
+        measure([str(script)], seconds),
+    )
 
 
 async def figures(seconds: float, turns: int) -> list[Figure]:

@@ -12,28 +12,10 @@ from aiohttp import web
 
 from tests.bench.figures import Figure
 from tests.bench.measuring import imds, resident, served
+from tests.support.configurations import config_text, webhook
 
 _LIMIT = 70.0  # MiB
 _EVENTS = 20  # in the document at any time
-CONFIG = """
-[imds]
-endpoint = "{url}"
-poll_interval = "{interval}"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[log]
-level = "error"
-"""
-SINK = """
-[[sinks]]
-name = "{name}"
-type = "webhook"
-url = "{url}/{name}"
-[sinks.when]
-scope = "all"
-"""
 
 
 class World:
@@ -98,8 +80,14 @@ async def figures(seconds: float, rest: float, interval: str = "1s") -> list[Fig
     with tempfile.TemporaryDirectory() as name:
         async with served([*imds(world.document), *routes]) as url:
             path, state = Path(name) / "bridge.toml", f"{name}/state.db"
-            text = CONFIG.format(url=url, state=state, interval=interval)
-            path.write_text(text + "".join(SINK.format(name=n, url=url) for n in sinks))
+            whole = {"when": {"scope": "all"}}
+            text = config_text(
+                *(webhook(f"{url}/{name}", name, **whole) for name in sinks),
+                imds={"endpoint": url, "poll_interval": interval},
+                state=Path(state),
+                log={"level": "error"},
+            )
+            path.write_text(text)
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "bridge", "run", "-c", str(path))
             )

@@ -32,6 +32,7 @@ from tests.chaos.history import REPLIES, Event, History, Request
 from tests.chaos.imds import RecordedImds
 from tests.chaos.process import Lives, undone
 from tests.chaos.sinks import MOODS, Hook, read_bus, read_file, read_replies
+from tests.support.configurations import approvals, config_text, servicebus, webhook
 
 SUBSCRIPTION = "scheduled-events/Subscriptions/consumer"
 EVENTS = "/metadata/scheduledevents"
@@ -58,42 +59,6 @@ _ENTITIES = Entities(
         ),
     ),
 )
-_CONFIG = """
-shutdown_grace = "2s"
-[imds]
-endpoint = "http://127.0.0.1:9"
-poll_interval = "250ms"
-[identity]
-vm_name = "WestNO_0"
-vm_id = "11111111-1111-1111-1111-111111111111"
-resource_id = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/vms/v"
-[state]
-path = "{folder}/state.db"
-[http]
-listen = ""
-[[sinks]]
-name = "hook"
-type = "webhook"
-url = "{hook}"
-timeout = "2s"
-when = {{ scope = "all" }}
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-[[sinks]]
-name = "file"
-type = "file"
-path = "{folder}/events.jsonl"
-max_size = 1000000000
-when = {{ scope = "all" }}
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-unknown_grace = "1s"
-reply_to = ["replies"]
-"""
 
 
 @dataclass(slots=True)
@@ -261,14 +226,31 @@ def seen_for_sure(requests: Sequence[Request]) -> bool:
     return False
 
 
+def _configuration(folder: Path, world: World) -> str:
+    bus, when = world.broker.connection_string, {"scope": "all"}
+    lines = {"path": folder / "events.jsonl", "max_size": 1_000_000_000}
+    return config_text(
+        webhook(world.hook.url, "hook", timeout="2s", when=when),
+        servicebus(bus),
+        {"name": "file", "type": "file", **lines, "when": when},
+        state=folder / "state.db",
+        shutdown_grace="2s",
+        identity={
+            "vm_name": "WestNO_0",
+            "vm_id": "11111111-1111-1111-1111-111111111111",
+            "resource_id": (
+                "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/vms/v"
+            ),
+        },
+        approvals=approvals(bus, unknown_grace="1s", reply_to=["replies"]),
+    )
+
+
 async def play(folder: Path, seed: int, kills: int) -> History:
     """Play one round: so many kills, then peace until all is done."""
     chance, history = random.Random(seed), History()  # noqa: S311 - no secret
     async with _world(history, chance) as world:
-        config = _CONFIG.format(
-            folder=folder, hook=world.hook.url, bus=world.broker.connection_string
-        )
-        (folder / "bridge.toml").write_text(config)
+        (folder / "bridge.toml").write_text(_configuration(folder, world))
         lives = Lives(folder, world.imds, world.hook, history, chance)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(world.live())

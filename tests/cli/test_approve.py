@@ -29,8 +29,8 @@ from bridge.outbox.store import Outbox
 from bridge.servicebus.decode import read
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
-from tests.sinks.sink_fixtures import EVENT_ID, cloud_event, drained
 from tests.support.builders import router, told
+from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
 
 NOWHERE = (
     "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;SharedAccessKey=a2V5;"

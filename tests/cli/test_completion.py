@@ -14,27 +14,18 @@ from click.shell_completion import ShellComplete
 from bridge.cli.main import main
 from bridge.outbox.store import Outbox
 from tests.support.builders import router, told
+from tests.support.configurations import config_text, slack, webhook
 
 ROOT = Path(__file__).parents[2]
-CONFIG = """
-[state]
-path = "{state}"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "env:NOT_SET_HERE"
-[[sinks]]
-name = "ops"
-type = "slack"
-webhook_url = "env:NOT_SET_HERE"
-"""
+SECRET = "env:NOT_SET_HERE"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """Return a configuration without its secrets, whose state file has two events."""
     path = tmp_path / "bridge.toml"
-    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+    sinks = webhook(SECRET), slack(SECRET)
+    path.write_text(config_text(*sinks, state=tmp_path / "state.db"))
 
     async def fill() -> None:
         async with Outbox.open(tmp_path / "state.db", router()) as outbox:

@@ -22,16 +22,22 @@ from bridge.outbox.storage.database import Database
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
-from tests.sinks.sink_fixtures import (
+from tests.support.builders import body_of, imds_event, started
+from tests.support.configurations import (
+    NOWHERE,
+    Table,
+    servicebus,
+    toml,
+    webhook,
+)
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     cloud_event,
     drained,
     opened_sink,
 )
-from tests.support.builders import body_of, imds_event, started
 
-NOWHERE = "http://127.0.0.1:9"
 BUS = (
     "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;"
     f"SharedAccessKey={SECRET};UseDevelopmentEmulator=true"
@@ -47,37 +53,11 @@ def ordinary_log() -> Iterator[None]:
     root.handlers[:], root.level, azure.level = kept
 
 
-def webhook(url: str, name: str = "siem", **when: Any) -> dict[str, Any]:
-    return {"name": name, "type": "webhook", "url": url, "when": when}
-
-
-def servicebus(connection: str = BUS, **keys: Any) -> dict[str, Any]:
-    return {
-        "name": "bus",
-        "type": "servicebus",
-        "connection_string": connection,
-        **({} if "queue" in keys else {"topic": "scheduled-events"}),
-        **keys,
-    }
-
-
-def written(
-    folder: Path, *sinks: dict[str, Any], imds: str = NOWHERE, **tables: dict[str, Any]
-) -> Path:
-    """Write a configuration, with each table on one line."""
-    state = {"path": str(folder / "state.db")}
-    every = {"imds": {"endpoint": imds}, "state": state, **tables}
-    lines = [f"{name} = {inline(table)}" for name, table in every.items()]
-    lines += [f"sinks = [{', '.join(map(inline, sinks))}]"]
-    path = folder / "bridge.toml"
-    path.write_text("\n".join(lines))
+def written(folder: Path, *sinks: Table, imds: str = NOWHERE, **tables: Table) -> Path:
+    path, state = folder / "bridge.toml", {"path": folder / "state.db"}
+    every = {"imds": {"endpoint": imds}, "state": state, **tables, "sinks": sinks}
+    path.write_text(toml(every))
     return path
-
-
-def inline(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + "}"
-    return json.dumps(value)
 
 
 def sebridge(*arguments: str | Path, stdin: bytes | None = None) -> Result:
@@ -197,7 +177,7 @@ async def test_each_sink_gets_one_attempt_and_its_answer_is_printed(
     async with Inbox(status=401).serving() as wrong, Inbox(status=503).serving() as ill:
         config = written(
             tmp_path,
-            webhook(inbox.url, event_types=["Freeze"]),
+            webhook(inbox.url, when={"event_types": ["Freeze"]}),
             webhook(f"{wrong.url}/?sig={SECRET}", "refuses"),
             webhook(ill.url, "ails"),
         )
@@ -308,7 +288,7 @@ async def test_type_that_is_misspelt_is_sent_with_a_warning(
         ([webhook(NOWHERE)], ["--sink", "sien"], "'sien'; did you mean 'siem'?"),
         ([webhook(NOWHERE)], ["--sink", "x"], "'x'; there are: siem"),
         (
-            [servicebus(queue="q-{group}")],
+            [servicebus(BUS, queue="q-{group}")],
             [],
             "sinks.bus.queue: {group} in 'q-{group}' is not known here",
         ),
@@ -376,7 +356,7 @@ async def test_rendered_message_equals_the_sent_message(
 
 def test_render_sends_nothing_and_shows_no_secret(tmp_path: Path) -> None:
     approvals = {"connection_string": BUS, "queue": "q", "sessions": ["{vm_id}"]}
-    sink = servicebus(queue="to-{group}", session="vm")
+    sink = servicebus(BUS, queue="to-{group}", session="vm")
     config = written(tmp_path, sink, approvals=approvals)
 
     result = sebridge("render", "-c", config, "--sink", "bus")
@@ -550,7 +530,7 @@ def test_variables_of_other_sinks_are_ignored(
 
 
 def test_event_of_imds_is_rendered_as_it_would_be_published(tmp_path: Path) -> None:
-    config = written(tmp_path, servicebus(), identity={"vm_name": "WestNO_0"})
+    config = written(tmp_path, servicebus(BUS), identity={"vm_name": "WestNO_0"})
     source = tmp_path / "document.json"
     source.write_bytes(body_of(started()))
 
@@ -563,7 +543,7 @@ def test_event_of_imds_is_rendered_as_it_would_be_published(tmp_path: Path) -> N
 
 
 def test_pretty_indents_the_body(tmp_path: Path) -> None:
-    config = written(tmp_path, servicebus())
+    config = written(tmp_path, servicebus(BUS))
     body = cloud_event(note="ü\x1b").to_json()
     arguments = ("render", "-c", config, "--sink", "bus", "--event", "-")
 
@@ -588,7 +568,7 @@ def test_pretty_indents_the_body(tmp_path: Path) -> None:
 def test_event_that_cannot_be_rendered_ends_with_2(
     arguments: list[str], stdin: bytes, words: str, tmp_path: Path
 ) -> None:
-    config = written(tmp_path, servicebus())
+    config = written(tmp_path, servicebus(BUS))
 
     result = sebridge("render", "-c", config, *arguments, stdin=stdin)
 
@@ -601,8 +581,9 @@ def test_event_that_cannot_be_rendered_ends_with_2(
 
 
 def test_route_names_each_sink_and_its_obstacles(tmp_path: Path) -> None:
-    limited = webhook(NOWHERE, event_types=["Reboot"], transitions=["started"])
-    config = written(tmp_path, servicebus(), limited, webhook(NOWHERE, "own"))
+    when = {"event_types": ["Reboot"], "transitions": ["started"]}
+    limited = webhook(NOWHERE, when=when)
+    config = written(tmp_path, servicebus(BUS), limited, webhook(NOWHERE, "own"))
     event = json.dumps(imds_event(Resources=["web-1"])).encode()
     arguments = ("route", "-c", config, "--event", "-", "--vm", "web-2")
 
@@ -623,7 +604,9 @@ def test_route_names_each_sink_and_its_obstacles(tmp_path: Path) -> None:
 
 
 def test_route_prints_json(tmp_path: Path) -> None:
-    config = written(tmp_path, servicebus(), webhook(NOWHERE, event_types=["Reboot"]))
+    config = written(
+        tmp_path, servicebus(BUS), webhook(NOWHERE, when={"event_types": ["Reboot"]})
+    )
     was = imds_event(EventType="Redeploy")
     event = cloud_event("scheduledevent.updated", event=imds_event(), previous=was)
     arguments = ("route", "-c", config, "--event", "-", "--json")

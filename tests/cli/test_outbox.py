@@ -17,26 +17,17 @@ from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, router, told
+from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.disks import hide
 
 NOW = 1_800_000_000.0
-CONFIG = """
-[imds]
-endpoint = "http://127.0.0.1:9"
-[state]
-path = "{state}"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:9/"
-"""
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """Return a configuration whose outbox has two pending and one dead delivery."""
     path = tmp_path / "bridge.toml"
-    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+    path.write_text(config_text(webhook(NOWHERE), state=tmp_path / "state.db"))
 
     async def fill() -> None:
         async with Outbox.open(tmp_path / "state.db", router()) as outbox:
@@ -103,7 +94,7 @@ def test_retry_does_not_change_unselected_deliveries(config: Path) -> None:
 @pytest.mark.parametrize("command", ["outbox list", "events", "status"])
 def test_reading_commands_need_no_secret(command: str, config: Path) -> None:
     secret = 'headers = { authorization = "env:ONLY_THE_SERVICE_HAS_IT" }'
-    config.write_text(config.read_text() + f"{secret}\n[http]\nlisten = ''\n")
+    config.write_text(config.read_text() + f"{secret}\n")
 
     result = CliRunner().invoke(main, [*command.split(), "-c", str(config), "--json"])
 
@@ -158,7 +149,7 @@ def test_events_table_shows_failed_deliveries_with_the_reason(config: Path) -> N
 
 def test_event_without_a_delivery_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
-    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+    path.write_text(config_text(webhook(NOWHERE), state=tmp_path / "state.db"))
 
     async def fill() -> None:
         async with Outbox.open(tmp_path / "state.db", router({})) as outbox:

@@ -18,19 +18,10 @@ from bridge.outbox.admin import Ledger, Selection, as_json
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, router, told
+from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.fakes import START, FakeClock, settled
 
 NOW = START.timestamp()
-CONFIG = """
-[imds]
-endpoint = "http://127.0.0.1:9"
-[state]
-path = "{state}"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:9/"
-"""
 
 
 @pytest.fixture
@@ -161,7 +152,7 @@ async def test_terminal_is_redrawn(
     command: str, environ: dict[str, str], outbox: Outbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "bridge.toml"
-    config.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+    config.write_text(config_text(webhook(NOWHERE), state=tmp_path / "state.db"))
     ours, process = on_terminal(command, config, environ)
 
     def screen(word: bytes) -> bytes:

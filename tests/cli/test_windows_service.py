@@ -19,6 +19,7 @@ from bridge.cli.windows_service import EventLog, Service, State, forwarder, home
 from bridge.foundation.errors import BridgeError, ConfigError
 from bridge.foundation.origin import install_command
 from bridge.outbox.statefile import default_path
+from tests.support.configurations import NOWHERE, Table, config_text, webhook
 from tests.support.fakes import FakeClock
 
 
@@ -165,7 +166,8 @@ def test_missing_configuration_is_reported(
 
 
 def test_unwritable_log_is_reported(manager: FakeManager, tmp_path: Path) -> None:
-    (tmp_path / "bridge.toml").write_text(CONFIG.format(state="state.db"))
+    text = config_text(SINK, state=Path("state.db"), identity=ME)
+    (tmp_path / "bridge.toml").write_text(text)
     (tmp_path / "log").write_text("a file where a folder should be")
 
     with pytest.raises(
@@ -259,24 +261,13 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> FalseWindows:
     return made
 
 
-CONFIG = """
-[imds]
-endpoint = "http://127.0.0.1:9"
-[identity]
-vm_id = "vm-1"
-vm_name = "web-0"
-resource_id = "/subscriptions/s/resourceGroups/rg/providers/x"
-location = "westeurope"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:9/"
-headers = {{ authorization = "hunter2" }}
-"""
+SINK: Table = webhook(NOWHERE, headers={"authorization": "hunter2"})
+ME = {
+    "vm_id": "vm-1",
+    "vm_name": "web-0",
+    "resource_id": "/subscriptions/s/resourceGroups/rg/providers/x",
+    "location": "westeurope",
+}
 
 
 def test_real_forwarder_is_hosted_and_stopped_by_windows(
@@ -289,8 +280,8 @@ def test_real_forwarder_is_hosted_and_stopped_by_windows(
     monkeypatch.setenv("PROGRAMDATA", str(tmp_path))
     folder = home({"PROGRAMDATA": str(tmp_path)})
     folder.mkdir()
-    state = (folder / "state.db").as_posix()
-    (folder / "bridge.toml").write_text(CONFIG.format(state=state))
+    text = config_text(SINK, state=folder / "state.db", identity=ME)
+    (folder / "bridge.toml").write_text(text)
 
     def control(service: Any) -> None:
         service.SvcInterrogate()

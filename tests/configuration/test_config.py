@@ -25,6 +25,7 @@ from bridge.outbox.statefile import StateConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.sinks.webhook.sink import WebhookSinkConfig
 from bridge.telemetry import metrics as telemetry
+from tests.sinks.derived import COMMAND
 from tests.support.strategies import JSON_VALUES
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "bridge.example.toml"
@@ -46,11 +47,11 @@ CONNECTION_STRING = (
     "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;"
     f"SharedAccessKey={SECRET}"
 )
-ENVIRON = {
-    "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/x",
-    "SIEM_TENANT": "contoso",
-    "SMTP_PASSWORD": "open sesame",
-}
+# The secrets of the example. A URL is a password and a header as well.
+ENVIRON = dict.fromkeys(
+    re.findall(r'(?m)^[^#\n]*"env:(\w+)"', EXAMPLE.read_text(encoding="utf-8")),
+    "https://x.example/",
+)
 
 
 def read(tables: Mapping[str, object], **environ: str) -> Config:
@@ -1022,7 +1023,7 @@ def fields(
 def test_example_is_accepted() -> None:
     config = load(EXAMPLE, ENVIRON)
 
-    assert {sink.type for sink in config.sinks} == set(SINK_TYPES)
+    assert {sink.type for sink in config.sinks} == set(SINK_TYPES), f"run {COMMAND}"
     assert config.approvals is not None
     assert config.warnings() == []
 
@@ -1039,6 +1040,7 @@ def test_example_has_every_key_of_the_settings_and_no_other() -> None:
 @pytest.mark.parametrize("kind", SINK_TYPES)
 def test_example_has_every_key_of_each_sink_and_no_other(kind: str) -> None:
     """The keys that all sinks have are shown at one sink only."""
+    assert kind in example_sinks(), f"run {COMMAND}"
     given = set(keys(example_sinks()[kind]))
     common = {k for k in given if k.startswith(("when.", "retry."))}
     alternatives = {"queue"} if kind == "servicebus" else set()
@@ -1110,7 +1112,7 @@ def test_values_in_the_example_are_the_defaults_of_the_code(
         if value is None or field.required or place in SHOWN or "when." in place:
             continue
         assert msgspec.convert(value, field.type, dec_hook=decoded) == field.default, (
-            place
+            f"{place}: show its default, or name it in SHOWN"
         )
         compared += 1
 

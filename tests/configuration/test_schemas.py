@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from bridge.approvals.message import parse
 from bridge.configuration import json_schema
 from bridge.events.build import (
+    EventContext,
     Outcome,
     OutgoingEvent,
     from_bridge,
@@ -241,6 +242,71 @@ def step(
         )
         for one in steps
     ]
+
+
+def first_examples(title: str) -> dict[str, Any]:
+    """Return an event of the first example of each attribute of a kind."""
+    event = json_schema.event()["$defs"][title]["properties"]
+    return {name: one["examples"][0] for name, one in event.items()}
+
+
+def reporter_of(example: Mapping[str, Any]) -> EventContext:
+    """Return what a bridge needs to report as in an example."""
+    found = example["data"]["reporter"]
+    named = ("vm_name", "vm_id", "resource_id", "location", "vm_scale_set_name")
+    values = (value for name, value in found.items() if name != "version")
+    return EventContext(
+        prefix="sebridge",
+        source=example["source"],
+        identity=Identity(**dict(zip(named, values, strict=True))),
+        version=found["version"],
+    )
+
+
+def test_example_of_a_scheduled_event_is_what_a_bridge_makes_of_it() -> None:
+    example = first_examples("ScheduledEvent")
+    del example["sebridgetest"]
+    at = datetime.fromisoformat(example["time"])
+    data = example["data"]
+    found = document(data["event"], incarnation=data["documentIncarnation"])
+    before = Moment(at=at - timedelta(seconds=1), monotonic=0.0)
+    _, (one,) = diff(
+        Watch(incarnation=1, seen=before),
+        found,
+        Moment(at=at, monotonic=1.0),
+        poll_interval=1,
+    )
+
+    told = from_transition(
+        reporter_of(example),
+        one,
+        incarnation=found.incarnation,
+        observed_at=at,
+        repeats=0,
+    )
+
+    assert sent(told) == example
+
+
+def test_example_of_an_outcome_is_what_a_bridge_makes_of_it() -> None:
+    example = first_examples("StartRequestOutcome")
+    data = example["data"]
+    event = next(iter(document(data["event"]).events.values()))
+    relayed = outcome(
+        data["outcome"],
+        event_id=data["eventId"],
+        event=event,
+        imds_status=data["imdsStatus"],
+        reason=data["reason"],
+        request=data["request"],
+    )
+    at = datetime.fromisoformat(example["time"])
+
+    told = from_outcome(reporter_of(example), relayed, at)
+
+    hashed = ("id", "traceparent", "sebridgetest")  # of the message, which is not in it
+    shown = {name: value for name, value in example.items() if name not in hashed}
+    assert {name: sent(told).get(name) for name in shown} == shown
 
 
 @given(histories() | st.lists(odd_documents(), max_size=4))

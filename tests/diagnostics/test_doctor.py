@@ -28,8 +28,9 @@ from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
-from tests.sinks.sink_fixtures import Inbox
+from tests.support.configurations import webhook
 from tests.support.fakes import START
+from tests.support.sink_fixtures import Inbox
 
 VM = "vm-7"
 NOWHERE = (
@@ -225,10 +226,10 @@ async def test_failed_token_request_is_a_fault_with_advice(
     assert "az vm identity assign" in token
 
 
-def webhook(**auth: object) -> dict[str, object]:
+def with_entra(name: str, **auth: object) -> dict[str, object]:
     scope = "https://monitor.azure.com/.default"
     entra = {"type": "entra", "scope": scope, **auth}
-    return {"type": "webhook", "url": "http://127.0.0.1:1", "auth": entra}
+    return webhook("http://127.0.0.1:1", name, auth=entra)
 
 
 async def test_token_of_a_webhook_is_tried_for_its_own_scope(
@@ -236,9 +237,9 @@ async def test_token_of_a_webhook_is_tried_for_its_own_scope(
 ) -> None:
     inbox.answer = token_of(b'{"appid": "app-1", "oid": "oid-1"}')
     sinks = [
-        {"name": "a", **webhook()},
-        {"name": "b", **webhook()},
-        {"name": "c", **webhook(client_id="other")},
+        with_entra("a"),
+        with_entra("b"),
+        with_entra("c", client_id="other"),
         {"name": "d", "type": "servicebus", "namespace": "127.0.0.1", "queue": "q"},
     ]
 
@@ -255,7 +256,7 @@ async def test_failed_token_request_of_a_webhook_has_advice(
 ) -> None:
     inbox.status, inbox.answer = 400, b'{"error": "invalid_request"}'
 
-    found = await examined(config_of(imds.url, sinks=[{"name": "a", **webhook()}]))
+    found = await examined(config_of(imds.url, sinks=[with_entra("a")]))
 
     (token,) = [one for one in found if one.text.startswith("token: ")]
     assert not token.is_good

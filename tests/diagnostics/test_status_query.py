@@ -25,7 +25,6 @@ from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from tests.sinks.sink_fixtures import cloud_event
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -39,6 +38,7 @@ from tests.support.builders import (
 from tests.support.disks import hide
 from tests.support.fakes import START, FakeClock, FakeMetadata
 from tests.support.ports import free_port
+from tests.support.sink_fixtures import cloud_event
 
 TOKEN = "S3CR3T"
 

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.pages import blocks
+from tests.support.configurations import (
+    approvals,
+    config_text,
+    servicebus,
+    slack,
+    webhook,
+)
+from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
     Addresses,
@@ -38,49 +45,6 @@ FREEZE = {
     "EventSource": "Platform",
     "DurationInSeconds": 5,
 }
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[identity]
-vm_name = "WestNO_0"
-vm_id = "2a816217-dad7-5a92-a38a-1e6c71306bdd"
-
-[state]
-path = "{state}"
-
-[http]
-listen = "127.0.0.1:{http}"
-
-[traffic]
-listen = "127.0.0.1:{probe}"
-
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "env:SERVICEBUS"
-topic = "scheduled-events"
-
-[[sinks]]
-name = "ops"
-type = "slack"
-webhook_url = "{inbox}/slack/ops"
-max_rate = 20
-[sinks.when]
-event_types = ["Reboot", "Redeploy", "Preempt", "Terminate"]
-
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:9/ingest"
-
-[approvals]
-connection_string = "env:SERVICEBUS"
-queue = "vm-approvals-sessions"
-sessions = ["{{vm_id}}"]
-reply_to = ["replies"]
-"""
 FAULTY = """[imds]
 poll_intervall = "2s"
 
@@ -163,14 +127,6 @@ async def world(folder: Path) -> AsyncIterator[World]:
             await ended(bridge)
 
 
-def free_port() -> int:
-    """Return a free port of loopback."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def put_commands(folder: Path) -> None:
     """Create the commands that the pages call; they use the Python of the tests."""
     entry = "import sys; sys.argv[0] = 'sebridge'; from bridge.__main__ import main"
@@ -183,14 +139,7 @@ def put_commands(folder: Path) -> None:
 def _write(here: World) -> None:
     (here.folder / "bin").mkdir()
     put_commands(here.folder / "bin")
-    text = CONFIG.format(
-        imds=here.at.imds,
-        inbox=here.at.inbox,
-        state=(here.folder / "state.db").as_posix(),
-        http=here.ports["9465"],
-        probe=here.ports["9466"],
-    )
-    (here.folder / "bridge.toml").write_text(text)
+    (here.folder / "bridge.toml").write_text(_configuration(here))
     (here.folder / "faulty.toml").write_text(FAULTY)
     (here.folder / "event.json").write_text(json.dumps(FREEZE))
     (approver,) = (
@@ -199,6 +148,27 @@ def _write(here: World) -> None:
         if block.mark == "file: approver.toml"
     )
     (here.folder / "approver.toml").write_text(_to_the_simulator(approver))
+
+
+def _configuration(here: World) -> str:
+    bus, http, probe = "env:SERVICEBUS", here.ports["9465"], here.ports["9466"]
+    disruptive = {"event_types": ["Reboot", "Redeploy", "Preempt", "Terminate"]}
+    return config_text(
+        servicebus(bus),
+        slack(f"{here.at.inbox}/slack/ops", max_rate=20, when=disruptive),
+        webhook("http://127.0.0.1:9/ingest"),
+        imds=here.at.imds,
+        state=here.folder / "state.db",
+        listen=f"127.0.0.1:{http}",
+        identity={
+            "vm_name": "WestNO_0",
+            "vm_id": "2a816217-dad7-5a92-a38a-1e6c71306bdd",
+        },
+        traffic={"listen": f"127.0.0.1:{probe}"},
+        approvals=approvals(
+            bus, "vm-approvals-sessions", sessions=["{vm_id}"], reply_to=["replies"]
+        ),
+    )
 
 
 def _to_the_simulator(config: str) -> str:

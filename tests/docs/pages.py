@@ -20,7 +20,8 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("*.md", "bridge/**/*.md", "config/**/*.md", "infra/**/*.md", "tests/**/*.md")
+FOLDERS = (".github", "bridge", "config", "infra", "tests")
+PLACES = ("*.md", *(f"{folder}/**/*.md" for folder in FOLDERS))
 _FENCE = re.compile(r"^ *```(.*)$")
 _MARK = re.compile(r"^ *<!-- (.+) -->$")
 

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ from bridge.events.build import numbered
 from bridge.foundation.hashing import hash32
 from bridge.hub.load import load as load_hub
 from tests.docs.pages import (
+    FOLDERS,
     ROOT,
     Block,
     all_text,
@@ -134,6 +135,21 @@ def test_commands_are_run_or_say_what_they_need(block: Block) -> None:
     assert MARKS.fullmatch(block.mark), f"{block}: {block.mark or 'no mark'}"
 
 
+def test_command_with_a_prompt_says_that_it_is_one() -> None:
+    """No test looks for commands in a block of another language."""
+    others = [block for block in every_block("", "text") if block.text[:2] == "$ "]
+
+    assert [str(block) for block in others] == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_that_are_named_are_there(page: str) -> None:
+    """What begins with a folder of the project; up to a name that stands for others."""
+    for name in re.findall(r"`([^`\s]+/[^`\s]*)`", prose(page)):
+        if name.split("/")[0] in {*FOLDERS, ".ci"}:
+            assert (ROOT / re.split(r"[:*<{]", name)[0]).exists(), name
+
+
 @pytest.mark.parametrize("block", every_block("toml"), ids=str)
 def test_configurations_on_pages_are_accepted(
     block: Block, environ: dict[str, str], tmp_path: Path
@@ -153,6 +169,14 @@ def test_check_accepts_the_example(path: Path, environ: dict[str, str]) -> None:
 
     assert result.exit_code == 0, result.output
     assert "warning" not in result.output or path.stem == "simulator"
+
+
+def test_state_of_the_simulators_example_stays_out_of_git() -> None:
+    """In a clone it is written at the root, and a lock and two others beside it."""
+    example = tomllib.loads((ROOT / "config/examples/simulator.toml").read_text())
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+
+    assert f"{PurePath(example['state']['path'])}*" in ignored
 
 
 @pytest.mark.parametrize("block", every_block("json"), ids=str)
@@ -182,6 +206,8 @@ def test_every_scenario_is_named() -> None:
 
 
 def test_every_sink_has_a_page_with_the_same_head() -> None:
+    missing = [f"config/sinks/{kind}.md" for kind in set(sink_keys()) - set(SINKS)]
+    assert missing == [], "write it, with the head that the other pages have"
     assert set(SINKS) == set(sink_keys())
     for kind in SINKS:
         page = f"config/sinks/{kind}.md"

@@ -4,15 +4,17 @@ import asyncio
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.docs.page_world import World, put_commands, world
-from tests.docs.pages import Block, every_block
+from tests.docs.pages import ROOT, Block, every_block
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="they are for a shell")
 
+EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.toml"))
 RUN = {"run", "run: until ready", "printed"}
 # Parts of an output that differ in each run.
 CHANGES = (
@@ -70,6 +72,54 @@ def test_no_mark_is_misspelt_out_of_being_run() -> None:
     marks = [block.mark for block in every_block("sh", "console")]
 
     assert {mark for mark in marks if mark.startswith(("run", "printed"))} == RUN
+
+
+async def test_first_file_is_written_as_the_page_says(tmp_path: Path) -> None:
+    (block,) = (b for b in every_block("sh") if b.mark == "command: init")
+    put_commands(tmp_path)
+    config = tmp_path / "bridge.toml"
+    said = await said_by(
+        f"{block.text}\nsebridge check",
+        tmp_path,
+        {"SEBRIDGE_CONFIG": str(config)},
+        b"https://hooks.slack.com/services/T000/B000/XXXX\n",
+    )
+
+    assert config.read_text().count("[[sinks]]") == 3
+    assert f"{config}: " in said
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+async def test_head_of_an_example_says_how_to_check_it(
+    path: Path, tmp_path: Path
+) -> None:
+    """From a bare clone, where no variable is set."""
+    name = path.relative_to(ROOT).as_posix()
+    commands = re.findall(r"(?m)^#   (.+)$", path.read_text())
+    put_commands(tmp_path)
+
+    said = await said_by("\n".join(commands), tmp_path, {"TMPDIR": str(tmp_path)})
+
+    assert commands[-1] == f"sebridge check -c {name}"
+    assert f"{name}: " in said
+    assert "warning" not in said or path.stem == "simulator"
+
+
+async def said_by(
+    commands: str, folder: Path, environ: Mapping[str, str], given: bytes = b""
+) -> str:
+    """Run commands at the root of the project, and return what they print."""
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-euo", "pipefail", "-c", commands),
+        cwd=ROOT,
+        env={"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONUTF8": "1", **environ},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate(given)
+    assert process.returncode == 0, said.decode()
+    return said.decode()
 
 
 async def test_completion_is_made_for_each_shell(tmp_path: Path) -> None:

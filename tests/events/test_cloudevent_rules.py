@@ -20,7 +20,7 @@ from bridge.events.cloudevent_rules import (
     is_uri,
     is_uri_reference,
 )
-from tests.sinks.sink_fixtures import cloud_event
+from tests.support.sink_fixtures import cloud_event
 from tests.support.strategies import cloud_events
 
 SCHEMA = Path(__file__).parents[1] / "data" / "cloudevents.schema.json"

@@ -11,10 +11,10 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.samples import Sample, marked_event, sample
-from tests.sinks.sink_fixtures import cloud_event
 from tests.support.builders import ME, body_of, event_context_of, imds_event, started
 from tests.support.fakes import START
 from tests.support.schemas import validator
+from tests.support.sink_fixtures import cloud_event
 
 TELLER = event_context_of()
 

@@ -22,10 +22,12 @@ from aiohttp.web import Application, Request
 from bridge.events.build import EventContext
 from bridge.foundation.errors import (
     BridgeError,
+    DeliveryError,
     MetadataUnavailableError,
     OutboxError,
     Reason,
     RefusedDeliveryError,
+    TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Secret
@@ -92,7 +94,17 @@ class Bridge:
     metadata: FakeMetadata
     clock: FakeClock
     outbox: Outbox
+    sink: RecordingSink
     client: Client
+
+    async def fail(self, error: DeliveryError, attempts: int) -> None:
+        """Let so many attempts fail, each when it is due."""
+        (relay,) = self.status_source.relays
+        self.sink.faults.extend([error] * attempts)
+        while self.sink.faults:
+            async with asyncio.TaskGroup() as tasks:
+                wait = await relay.step(tasks)
+            self.clock.pass_by(wait if self.sink.faults else 0)
 
     async def get(self, path: str, token: str = "") -> tuple[int, str]:
         headers = {"Authorization": token} if token else {}
@@ -128,7 +140,8 @@ async def bridge(  # noqa: PLR0913 - one fixture a room
     """Return a bridge that has seen its first document."""
     poller, _ = observed(metadata, outbox, event_context, clock, metrics)
     policy = RelayPolicy(backoff=RetryPolicy(max_backoff=60), max_age=86400, slots=8)
-    relay = Relay(SINK, RecordingSink(), outbox, clock, metrics, policy, lambda: 0.5)
+    sink = RecordingSink()
+    relay = Relay(SINK, sink, outbox, clock, metrics, policy, lambda: 0.5)
     status_source.outbox, status_source.poller, status_source.event_context = (
         outbox,
         poller,
@@ -139,7 +152,7 @@ async def bridge(  # noqa: PLR0913 - one fixture a room
     metadata.says(body_of(imds_event()))
     await poller.step()
     client = await aiohttp_client(health.application(HttpConfig(), status_source))
-    return Bridge(status_source, poller, metadata, clock, outbox, client)
+    return Bridge(status_source, poller, metadata, clock, outbox, sink, client)
 
 
 @pytest.fixture
@@ -290,10 +303,7 @@ async def test_parked_sink_is_a_note_of_a_ready_bridge(
     bridge: Bridge,
 ) -> None:
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
-    for refusals in range(3):
-        bridge.status_source.relays[0]._trying.circuit.failed(
-            error, refusals, now=0, unit=0
-        )
+    await bridge.fail(error, attempts=3)
 
     status, text = await bridge.get("/readyz")
 
@@ -383,7 +393,8 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
-    bridge.status_source.relays[0]._trying.circuit.last_error = "siem answered 503"
+    error = TransientDeliveryError("siem answered 503", Reason.SERVER)
+    await bridge.fail(error, attempts=1)
 
     (sink,) = (await bridge.json("/status"))["sinks"]
 
@@ -578,13 +589,10 @@ async def test_probes_need_no_token(path: str, guarded: Bridge) -> None:
     assert (await guarded.get(path))[0] == 200
 
 
-def break_everything(bridge: Bridge) -> None:
+async def break_everything(bridge: Bridge) -> None:
     """Cause every kind of unreadiness, with names that must stay secret."""
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
-    for refusals in range(3):
-        bridge.status_source.relays[0]._trying.circuit.failed(
-            error, refusals, now=0, unit=0
-        )
+    await bridge.fail(error, attempts=3)
     lost = FakeReceiver(attached=False, last_error="contoso refuses")
     bridge.status_source.receivers = {"vm-approvals session web-7": lost}
     bridge.status_source.listeners = [FakeListener("vm-approvals", is_full=True)]
@@ -598,14 +606,14 @@ KINDS = ["imds", "approvals", "sinks"]
 async def test_readiness_gives_only_kinds_to_a_foreign_host(
     host: str, bridge: Bridge
 ) -> None:
-    break_everything(bridge)
+    await break_everything(bridge)
 
     async with bridge.client.get("/readyz", headers={"Host": host}) as response:
         assert (response.status, await response.json()) == (503, KINDS)
 
 
 async def test_readiness_gives_details_on_this_machine(bridge: Bridge) -> None:
-    break_everything(bridge)
+    await break_everything(bridge)
 
     told = await bridge.json("/readyz")
 
@@ -622,7 +630,7 @@ async def test_readiness_gives_details_on_this_machine(bridge: Bridge) -> None:
 async def test_readiness_names_nothing_without_the_token(
     header: str, guarded: Bridge
 ) -> None:
-    break_everything(guarded)
+    await break_everything(guarded)
 
     status, text = await guarded.get("/readyz", header)
 
@@ -630,7 +638,7 @@ async def test_readiness_names_nothing_without_the_token(
 
 
 async def test_readiness_gives_details_with_the_token(guarded: Bridge) -> None:
-    break_everything(guarded)
+    await break_everything(guarded)
     headers = {"Host": "vm.example", "Authorization": f"Bearer {TOKEN}"}
 
     async with guarded.client.get("/readyz", headers=headers) as response:

@@ -39,10 +39,10 @@ from tests.bench.measuring import served
 from tests.configuration.test_schemas import faults, sent
 from tests.hub.test_hub import file_of
 from tests.hub.test_sources import until
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, life, step, vm
 from tests.support.hub import beat, config, grid, told
+from tests.support.sink_fixtures import sink_config
 
 HUB = "https://hub.example"
 

@@ -23,6 +23,13 @@ from pathlib import Path
 import aiohttp
 
 from tests.support.browser import find
+from tests.support.configurations import (
+    approvals,
+    command,
+    config_text,
+    servicebus,
+    webhook,
+)
 from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
@@ -36,37 +43,6 @@ from tests.system.processes import (
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "infra" / "prometheus" / "dashboard.json").read_text()
 )
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-[state]
-path = "{state}"
-[http]
-listen = "127.0.0.1:{port}"
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-[[sinks]]
-name = "old-siem"
-type = "webhook"
-url = "http://127.0.0.1:{port}/gone"
-[[sinks]]
-name = "drain"
-type = "command"
-command = ["/bin/true"]
-[traffic]
-listen = "127.0.0.1:0"
-lead = "1s"
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-"""
 SCRAPE = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
@@ -76,6 +52,7 @@ scrape_configs:
 _COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff")
 _ROW = 38  # pixels of one unit of gridPos
 _WIDE = 1500
+_MARGIN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +124,16 @@ async def observed(
         at = await stage.enter_async_context(simulator_here())
         config = folder / "bridge.toml"
         config.write_text(
-            CONFIG.format(
-                imds=at.imds,
-                bus=at.connection_string,
-                inbox=at.inbox,
-                state=(folder / "state.db").as_posix(),
-                port=port,
+            config_text(
+                servicebus(at.connection_string),
+                webhook(f"{at.inbox}/siem"),
+                webhook(f"http://127.0.0.1:{port}/gone", "old-siem"),
+                command("/bin/true"),
+                imds={"endpoint": at.imds},
+                state=folder / "state.db",
+                listen=f"127.0.0.1:{port}",
+                traffic={"listen": "127.0.0.1:0", "lead": "1s"},
+                approvals=approvals(at.connection_string),
             )
         )
         stage.push_async_callback(ended, await forwarder(config))
@@ -221,7 +202,8 @@ def page(panels: Iterable[Panel]) -> str:
     boxes = "".join(map(_box, panels))
     return (
         '<!doctype html><meta charset="utf-8"><style>'
-        "body{margin:12px;background:#111217;color:#ccccdc;font:13px sans-serif}"
+        f"body{{margin:{_MARGIN}px;background:#111217;"
+        "color:#ccccdc;font:13px sans-serif}"
         f"main{{display:grid;grid-template-columns:repeat(24,1fr);gap:8px;"
         f"grid-auto-rows:{_ROW - 8}px}}"
         "section{background:#181b1f;border:1px solid #2b2e34;padding:6px;"
@@ -229,8 +211,16 @@ def page(panels: Iterable[Panel]) -> str:
         "h2{font-size:13px;margin:0 0 4px}h1{font-size:14px;margin:6px 0 0}"
         "b{font-size:34px;margin:auto}svg{flex:1;min-height:0;width:100%}"
         "i{font-style:normal;margin-right:10px;white-space:nowrap}"
+        "nav{display:flex;flex-wrap:wrap}"
         f"</style><main>{boxes}</main>"
     )
+
+
+def height() -> int:
+    """Return how many pixels all rows need."""
+    places = (panel["gridPos"] for panel in DASHBOARD["panels"])
+    rows: int = max(place["y"] + place["h"] for place in places)
+    return _ROW * rows + 2 * _MARGIN
 
 
 def _box(panel: Panel) -> str:
@@ -278,7 +268,7 @@ def _lines(series: Sequence[Series]) -> str:
         names += f'<i style="color:{colour}">{html.escape(each.name)}</i>'
     return (
         f'<div style="color:#888">{top:.3g}</div><svg viewBox="0 0 100 60" '
-        f'preserveAspectRatio="none">{drawn}</svg><div>{names}</div>'
+        f'preserveAspectRatio="none">{drawn}</svg><nav>{names}</nav>'
     )
 
 
@@ -290,7 +280,7 @@ async def picture(path: Path) -> None:
         panels = await observed(Path(folder), pause=7.0)
         drawn = Path(folder) / "dashboard.html"
         drawn.write_text(page(panels))
-        path.write_bytes(await browser.picture(drawn.as_uri(), _WIDE, 1500))
+        path.write_bytes(await browser.picture(drawn.as_uri(), _WIDE, height()))
 
 
 if __name__ == "__main__":

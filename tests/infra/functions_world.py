@@ -8,7 +8,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Self, cast
 from urllib.parse import urlencode
@@ -23,6 +24,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from slack_sdk.signature import SignatureVerifier
 
 from approver.buttons import Action, Button, write
+from approver.handlers import Handlers
 from approver.vote_rules import digest
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
@@ -38,7 +40,7 @@ from bridge.simulator.servicebus.settings import (
 )
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.servicebus.sink import render
-from function_app import app
+from function_app import build
 from tests.support.builders import event_context_of
 from tests.support.fakes import START
 
@@ -61,7 +63,30 @@ ENTITIES = Entities(
         ),
     ),
 )
-FUNCTIONS = {each.get_function_name(): each for each in app.get_functions()}
+
+
+class Served:
+    """Says which handlers serve the app now."""
+
+    def __init__(self) -> None:
+        self._handlers: list[Handlers] = []
+
+    def __call__(self) -> Handlers:
+        return self._handlers[-1]
+
+    @asynccontextmanager
+    async def by(self, handlers: Handlers) -> AsyncIterator[None]:
+        """Let these serve it meanwhile, and close them."""
+        async with handlers:
+            self._handlers.append(handlers)
+            try:
+                yield
+            finally:
+                self._handlers.remove(handlers)
+
+
+SERVED = Served()
+FUNCTIONS = {each.get_function_name(): each for each in build(SERVED).get_functions()}
 
 
 def cloud_event(

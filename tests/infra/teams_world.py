@@ -2,20 +2,19 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
-import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-import function_app
 from approver.handlers import Handlers
 from approver.settings import Settings
+from approver.timings import Timings
 from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
@@ -28,6 +27,7 @@ from tests.infra.functions_world import (
     ADDRESS,
     BUTTON_SECRET,
     ENTITIES,
+    SERVED,
     SIGNING_SECRET,
     Host,
     called,
@@ -88,9 +88,12 @@ class TeamsStage:
         return Settings.from_environment({**os.environ, **more})
 
     @asynccontextmanager
-    async def other(self, **settings: str) -> AsyncIterator[None]:
-        """Let the app have other settings meanwhile."""
-        async with _app(self.settings(**settings), lambda: self.now):
+    async def other(
+        self, timings: Timings | None = None, **settings: str
+    ) -> AsyncIterator[None]:
+        """Let the app have other settings meanwhile, or less time."""
+        settings_now = self.settings(**settings)
+        async with SERVED.by(Handlers(settings_now, lambda: self.now, timings)):
             yield
 
     async def tell(
@@ -204,14 +207,6 @@ async def teams_stage(**settings: str) -> AsyncIterator[TeamsStage]:
         found = TeamsStage(host, inbox, events, clock)
         async with found.other():
             yield found
-
-
-@asynccontextmanager
-async def _app(settings: Settings, now: Callable[[], datetime]) -> AsyncIterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        async with Handlers(settings, now) as handlers:
-            patch.setattr(function_app, "handlers", lambda: handlers)
-            yield
 
 
 @asynccontextmanager

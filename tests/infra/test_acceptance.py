@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from acceptance.app import KEY
 from acceptance.simulated import World, bridge_toml, reboot
-from tests.docs.page_world import free_port
 from tests.infra.azure_stand_in import (
     ROOT,
     SCRIPT,
@@ -27,6 +26,7 @@ from tests.infra.azure_stand_in import (
     rows,
     served,
 )
+from tests.support.ports import free_port
 from tests.system.processes import PATIENCE, simulator_here, started
 
 pytestmark = [pytest.mark.integration, pytest.mark.deploy]

@@ -87,7 +87,7 @@ def test_slack_app_may_do_no_more_than_it_does() -> None:
 def test_teams_app_is_a_bot_of_teams_and_group_chats() -> None:
     manifest = json.loads((APP / "teams-app.json").read_text())
     (bot,) = manifest["bots"]
-    bicep = (APP.parent / "bicep" / "modules" / "approver.bicep").read_text()
+    bicep = (APP.parent / "bicep" / "modules" / "bot.bicep").read_text()
     (route,) = re.findall(r'route="(messages)"', (APP / "function_app.py").read_text())
 
     assert bot["botId"] == manifest["id"] == "00000000-0000-0000-0000-000000000000"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 
@@ -15,8 +15,11 @@ from azure.servicebus import ServiceBusReceivedMessage
 from msgspec.structs import replace
 
 import function_app
+from approver.bus import Bus, Outgoing
 from approver.handlers import Handlers
+from approver.settings import Bus as BusSettings
 from approver.settings import Settings
+from approver.timings import Timings
 from bridge.approvals.message import Approval, parse
 from bridge.foundation.values import Secret
 from bridge.net.http_client import open_session
@@ -31,7 +34,7 @@ from tests.infra.functions_world import (
     APPROVALS,
     BUTTON_SECRET,
     ENTITIES,
-    FUNCTIONS,
+    SERVED,
     SESSION,
     SIGNING_SECRET,
     Host,
@@ -45,10 +48,10 @@ from tests.infra.functions_world import (
     request,
     signature,
 )
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.brisk import without_naps
 from tests.support.builders import imds_event as any_event
 from tests.support.builders import not_before, started
+from tests.support.sink_fixtures import sink_config
 
 ALICE, BOB, EVE = "U0ALICE", "U0BOB", "U0EVE"
 SOON = not_before(900, datetime.now(UTC))
@@ -121,19 +124,22 @@ async def stage() -> AsyncIterator[Stage]:
         events = Sender(NamespaceConfig(connection_string=secret), "scheduled-events")
         stack.push_async_callback(events.close)
         host = await stack.enter_async_context(Host(broker))
-        async with function_app.handlers():
+        async with SERVED.by(function_app.handlers()):
             yield Stage(host, slack, events)
         function_app.handlers.cache_clear()
 
 
 @asynccontextmanager
-async def other_handlers(**environ: str) -> AsyncIterator[None]:
-    """Let the app have other settings meanwhile."""
+async def other_handlers(
+    timings: Timings | None = None,
+    bus: Callable[[BusSettings], Bus] = Bus,
+    **environ: str,
+) -> AsyncIterator[None]:
+    """Let the app have other settings meanwhile, less time, or another namespace."""
     settings = Settings.from_environment({**os.environ, **environ})
-    with pytest.MonkeyPatch.context() as patch:
-        async with Handlers(settings) as handlers:
-            patch.setattr(function_app, "handlers", lambda: handlers)
-            yield
+    handlers = Handlers(settings, timings=timings, bus=bus(settings.bus))
+    async with SERVED.by(handlers):
+        yield
 
 
 def read(message: ServiceBusReceivedMessage) -> Approval:
@@ -298,8 +304,7 @@ async def test_redelivered_click_sends_the_same_message(
     """The app dies after the StartRequest was sent, before that was written down."""
     event = imds_event("E-5")
     await stage.tell("scheduled", event)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("approver.box.sent", dies)
+    async with other_handlers(bus=DiesAfterItSent):
         with pytest.raises(ConnectionResetError):
             await stage.click(ALICE, button_value(event))
     await stage.host.count()
@@ -311,8 +316,11 @@ async def test_redelivered_click_sends_the_same_message(
     assert stage.slack.posts[-1]["replace_original"] is True
 
 
-def dies(_: object) -> None:
-    raise ConnectionResetError
+class DiesAfterItSent(Bus):
+    async def send(self, entity: str, message: Outgoing, seconds: float) -> None:
+        await super().send(entity, message, seconds)
+        if entity == APPROVALS:
+            raise ConnectionResetError
 
 
 async def approved(event_id: object, **fields: object) -> tuple[int, dict[str, object]]:
@@ -486,20 +494,18 @@ async def test_click_is_refused_when_it_cannot_be_kept(stage: Stage) -> None:
     body = form(stage.slack.payload(ALICE, button_value(event)))
     nobody = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b"
 
-    async with other_handlers(SERVICEBUS=f"{nobody};UseDevelopmentEmulator=true"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("approver.handlers._CLICK_SECONDS", 0.2)
-            response = await called(
-                "slack_click", request("slack", body, signature(body))
-            )
+    bus = f"{nobody};UseDevelopmentEmulator=true"
+    async with other_handlers(Timings(store=0.2), SERVICEBUS=bus):
+        response = await called("slack_click", request("slack", body, signature(body)))
 
     assert response.status_code == 503
 
 
 async def test_the_host_is_told_of_five_functions() -> None:
+    functions = {f.get_function_name(): f for f in function_app.app.get_functions()}
     triggers = {
         name: function.get_bindings()[0].get_dict_repr()
-        for name, function in FUNCTIONS.items()
+        for name, function in functions.items()
     }
 
     assert {name: trigger["type"] for name, trigger in triggers.items()} == {

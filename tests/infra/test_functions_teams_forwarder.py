@@ -17,32 +17,11 @@ from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.teams.team import Post
 from tests.infra.functions_world import APPROVALS
 from tests.infra.teams_world import ALICE, TeamsStage, buttons, runs, teams_stage
+from tests.support.configurations import approvals, config_text, servicebus
 from tests.system.processes import PATIENCE, ended, forwarder
 
 pytestmark = pytest.mark.integration
 
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[state]
-path = "{state}"
-
-[http]
-listen = ""
-
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-
-[approvals]
-connection_string = "{bus}"
-queue = "{queue}"
-sessions = ["{{vm_id}}"]
-"""
 REBOOT = EventLife(
     event_type="Reboot",
     resources=("WestNO_0",),
@@ -58,13 +37,13 @@ async def machine(stage: TeamsStage, folder: Path) -> AsyncIterator[ImdsSimulato
     """Lend the IMDS of a VM on which a forwarder runs."""
     settings = ImdsSettings(vm_name="WestNO_0")
     async with ImdsSimulator(settings) as imds:
-        config = folder / "bridge.toml"
+        config, bus = folder / "bridge.toml", stage.host.broker.connection_string
         config.write_text(
-            CONFIG.format(
+            config_text(
+                servicebus(bus),
                 imds=imds.url,
-                state=(folder / "state.db").as_posix(),
-                bus=stage.host.broker.connection_string,
-                queue=APPROVALS,
+                state=folder / "state.db",
+                approvals=approvals(bus, APPROVALS, sessions=["{vm_id}"]),
             )
         )
         process = await forwarder(config)

@@ -14,6 +14,7 @@ from approver.teams.callers import Callers
 from approver.teams.config import TeamsConfig
 from approver.teams.errors import StrangerError, TeamsError
 from approver.teams.web import Web
+from approver.timings import Timings
 from bridge.simulator.faults import Answer, Fault
 from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.teams.keys import ISSUER, Keys
@@ -367,8 +368,7 @@ async def test_click_that_cannot_be_counted_at_once_is_counted_later(
     event = event_of("H-5")
     await stage.tell("scheduled", event)
     post = stage.card(event)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("approver.teams.bot._COUNT_SECONDS", 0.0)
+    async with stage.other(Timings(count=0.0)):
         answer = await stage.click(ALICE, "approve", post)
         looked = await stage.click(ALICE, "look", post)
     assert answer["words"].startswith("Your click is stored")
@@ -387,11 +387,9 @@ async def test_click_that_cannot_even_be_stored_is_told_as_lost(
     nobody = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b"
     event = event_of("H-6")
     await stage.tell("scheduled", event)
-    async with stage.other(SERVICEBUS=f"{nobody};UseDevelopmentEmulator=true"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("approver.teams.bot._COUNT_SECONDS", 0.2)
-            patch.setattr("approver.teams.bot._STORE_SECONDS", 0.2)
-            answer = await stage.click(ALICE, "approve", stage.card(event))
+    bus = f"{nobody};UseDevelopmentEmulator=true"
+    async with stage.other(Timings(count=0.2, store=0.2), SERVICEBUS=bus):
+        answer = await stage.click(ALICE, "approve", stage.card(event))
 
     assert answer["answer"]["statusCode"] == 500
     assert "Please click again" in answer["words"]
@@ -401,7 +399,7 @@ async def test_app_without_a_bot_refuses_everybody(stage: TeamsStage) -> None:
     activity = await activity_of(stage, "approve")
     token = stage.inbox.teams.keys.signed(claims_of(stage))
     named = dict.fromkeys(settings_of(stage.inbox), "")
-    async with stage.other(**named):
+    async with stage.other(None, **named):
         assert await sent(activity, token) == (401, None)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.ports import free_port
 from tests.system.namespaces import Machine, machine_in, missing
 
@@ -204,16 +205,6 @@ def test_kit_with_a_file_that_was_changed_is_refused(tree: Tree) -> None:
 
 # --- The service, under a systemd.
 
-CONFIG = """
-[imds]
-endpoint = "http://127.0.0.1:9"
-[http]
-listen = "127.0.0.1:{port}"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:9/siem"
-"""
 needs_systemd = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
@@ -245,7 +236,8 @@ def served(machine: Machine) -> Machine:
     (machine.folder / "one.whl").write_text("one")
     settings = machine.root / "etc/sebridge"
     settings.mkdir()
-    (settings / "bridge.toml").write_text(CONFIG.format(port=free_port()))
+    text = config_text(webhook(NOWHERE), listen=f"127.0.0.1:{free_port()}")
+    (settings / "bridge.toml").write_text(text)
     found = installed(machine, machine.folder / "one.whl")
     assert found.returncode == 0, found.stdout + found.stderr
     return machine

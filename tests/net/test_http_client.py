@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 from email.utils import format_datetime
+from typing import NoReturn, cast
 
 import aiohttp
 import pytest
@@ -20,11 +21,21 @@ from bridge.net.http_client import (
     exchange,
     failure,
     is_http,
-    network_errors,
     open_session,
     redact,
     retry_after,
 )
+
+
+class BrokenSession:
+    """A session whose requests fail."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def request(self, *_: object, **__: object) -> NoReturn:
+        raise self.error
+
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 
@@ -142,11 +153,13 @@ def test_redact_never_raises(url: str) -> None:
         (aiohttp.InvalidURL("http://5ec12e7"), RefusedDeliveryError, Reason.NOT_FOUND),
     ],
 )
-def test_network_errors_are_told_without_their_text(
+async def test_network_error_is_reported_without_its_text(
     raised: Exception, error: type[DeliveryError], reason: Reason
 ) -> None:
-    with pytest.raises(error) as caught, network_errors("https://x"):
-        raise raised
+    session = cast("aiohttp.ClientSession", BrokenSession(raised))
+    request = Request(url="https://x/", headers={}, body=b"", timeout=5)
+    with pytest.raises(error) as caught:
+        await exchange(session, request, "https://x")
 
     assert caught.value.reason is reason
     assert "5ec12e7" not in str(caught.value)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from bridge.foundation.errors import TransientDeliveryError
 from bridge.sinks.base import Resources
-from tests.sinks.sink_fixtures import cloud_event, opened_sink
+from tests.support.sink_fixtures import cloud_event, opened_sink
 
 
 @pytest.fixture

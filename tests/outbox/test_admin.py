@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Ledger, Selection, State, as_json
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.admin import Ledger, Selection, as_json
+from bridge.outbox.delivery import Delivery, State
 from bridge.outbox.records import Reply
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, told

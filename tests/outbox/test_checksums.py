@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -14,10 +15,12 @@ from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
 from bridge.outbox.admin import Ledger, Observation, Selection
 from bridge.outbox.checksum import Content, checksum_of
+from bridge.outbox.delivery import State
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import CHECKPOINT, REPLIES, Decision, Reply, value_of
 from bridge.outbox.recovery.salvage import rescue
 from bridge.outbox.recovery.soundness import check
+from bridge.outbox.runs import Runs
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.store import Outbox
@@ -407,6 +410,48 @@ async def test_rescue_that_takes_too_long_has_copied_what_waits(
     async with Outbox.open(fresh, router()) as outbox:
         ((delivery,), _) = await outbox.deliveries.due(SINK, now=NOW + 10**9, limit=9)
         assert delivery.cloud_event_id == "waits"
+
+
+@pytest.mark.parametrize("state", get_args(State))
+async def test_intact_delivery_in_any_state_is_no_damage(
+    state: State, state_path: Path, tmp_path: Path
+) -> None:
+    """A delivery is copied as long as it waits, or as a dead letter."""
+    await left(state_path)
+    async with Outbox.open(state_path, router()) as outbox:
+        runs = Runs(outbox, SINK)
+        (delivery,) = await runs.pending(NOW)
+        if state == "discarded":
+            await Ledger(outbox.database).discard(Selection(), now=NOW)
+        elif state != "pending":
+            await runs.settle(delivery, state, [], now=NOW)
+    fresh = tmp_path / "fresh.db"
+
+    found = rescue(state_path, fresh, seconds=60.0, clock=FakeClock())
+
+    assert found.unreadable == 0
+    async with Outbox.open(fresh, router()) as outbox:
+        states = [d.state for d in await Ledger(outbox.database).find(Selection())]
+        assert states == ([state] if state in {"pending", "dead"} else [])
+        await outbox.observations.load_again()
+        assert outbox.observations.again == frozenset()
+
+
+async def test_delivery_in_no_state_of_ours_is_damaged(
+    state_path: Path, tmp_path: Path
+) -> None:
+    await left(state_path)
+    harm(state_path, "UPDATE deliveries SET state = 'delavered'")
+    fresh = tmp_path / "fresh.db"
+
+    found = rescue(state_path, fresh, seconds=60.0, clock=FakeClock())
+
+    assert found.unreadable == 1
+    async with Outbox.open(fresh, router()) as outbox:
+        (dead,) = await Ledger(outbox.database).find(Selection(states=("dead",)))
+        assert dead.cloud_event_id == "waits"
+        await outbox.observations.load_again()
+        assert outbox.observations.again == {"K"}
 
 
 async def test_delivery_whose_row_is_gone_is_known_by_its_index(

@@ -6,6 +6,7 @@ The thread is a real one and hangs in a real statement, until the test lets it g
 import asyncio
 import json
 import logging
+import math
 import shutil
 import sqlite3
 import threading
@@ -292,6 +293,82 @@ async def test_way_back_may_hang_too(state_path: Path) -> None:
         assert await deliver(outbox) == []
     assert await times_on_disk(state_path) == {"1": 1, "2": 1}
     assert [state for _, state, _ in await on_disk(state_path)] == ["delivered"] * 2
+
+
+@asynccontextmanager
+async def writing_back(
+    path: Path, disk: Hanging
+) -> AsyncIterator[tuple[Database, "asyncio.Task[None]"]]:
+    """Yield a state file, and a heal whose write-back hangs on the disk."""
+    async with asyncio.timeout(WITHIN), opened(path, disk) as outbox:
+        disk.freeze()
+        await put(outbox, "1")
+        disk.thaw(fails=True)
+        while is_in_doubt(outbox):
+            await asyncio.sleep(0)
+        disk.freeze()
+        outbox.database.watch.timings = Timings(patience=WITHIN)
+        healing = asyncio.create_task(outbox.database.heal())
+        assert await asyncio.to_thread(disk.hung.wait, WITHIN)
+        yield outbox.database, healing
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_every_heal_waits_for_the_write_back_that_runs(
+    state_path: Path, *, fails: bool
+) -> None:
+    disk = Hanging()
+    async with writing_back(state_path, disk) as (database, first):
+        second = asyncio.create_task(database.heal())
+        for _ in range(10):  # the thread has taken the second heal, and said so
+            await database.read(lambda _: None)
+
+        assert not first.done()
+        assert not second.done()
+        disk.thaw(fails=fails)
+        await first
+        await second
+        assert database.is_degraded == fails
+
+
+async def test_heal_that_is_cancelled_is_no_job_without_an_answer(
+    state_path: Path,
+) -> None:
+    disk = Hanging()
+    async with writing_back(state_path, disk) as (database, healing):
+        healing.cancel()
+        await asyncio.wait({healing})
+        database.watch.timings = Timings(patience=WITHIN, silence=0.0)
+
+        assert database.is_answering
+        disk.thaw()
+        while database.is_degraded:
+            await database.heal()
+
+
+async def test_heal_fails_at_once_while_the_disk_owes_an_answer(
+    state_path: Path,
+) -> None:
+    """Nothing can be written before it is known what the disk has committed."""
+    disk = Hanging()
+    async with asyncio.timeout(WITHIN), opened(state_path, disk) as outbox:
+        disk.freeze()
+        await put(outbox, "1")
+        outbox.database.watch.timings = Timings(patience=math.inf)
+
+        await outbox.database.heal()
+
+        assert is_in_doubt(outbox)
+        disk.thaw()
+
+
+async def test_closed_state_file_cannot_be_healed(state_path: Path) -> None:
+    async with Database.open(state_path) as database:
+        pass
+
+    async with asyncio.timeout(WITHIN):
+        with pytest.raises(OutboxError, match="closed"):
+            await database.heal()
 
 
 def is_in_doubt(outbox: Outbox) -> bool:

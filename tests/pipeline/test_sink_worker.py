@@ -19,8 +19,8 @@ from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import Resources
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.builders import SINK, told
+from tests.support.sink_fixtures import sink_config
 
 Answer = Callable[[list[str]], web.Response]
 

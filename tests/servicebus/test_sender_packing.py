@@ -9,8 +9,8 @@ from bridge.foundation.errors import PermanentDeliveryError
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
 from bridge.simulator.servicebus.broker import Broker
-from tests.sinks.sink_fixtures import drained
 from tests.sinks.test_sink_servicebus import message, stored
+from tests.support.sink_fixtures import drained
 
 QUEUE = "vm-approvals"
 

@@ -1,8 +1,4 @@
-"""How the presets are reached in tests, and what they would send.
-
-``python -m tests.sinks.preset_ways`` writes what is derived from the presets: the
-golden bodies, the table in ``config/sinks/webhook.md`` and the configuration's schema.
-"""
+"""How the presets are reached in tests, and what they would send."""
 
 import json
 import re
@@ -14,7 +10,6 @@ from typing import Any, get_args
 
 from multidict import CIMultiDict
 
-from bridge.configuration import json_schema
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer
@@ -26,8 +21,8 @@ from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.preview import assumed
 from bridge.sinks.webhook.signing import signed
 from tests.receivers.serving import Post, Service, Way
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.fakes import START
+from tests.support.sink_fixtures import sink_config
 
 ROOT = Path(__file__).parents[2]
 NAMES: tuple[PresetName, ...] = get_args(PresetName)
@@ -131,21 +126,3 @@ def with_table(page: str) -> str:
     before, _, after = page.partition(head)
     rest = re.sub(r"\A(\|.*\n)*", "", after)
     return before + head + table() + rest
-
-
-def _write() -> None:
-    from tests.sinks.test_command_views import told  # noqa: PLC0415 - imports this one
-    from tests.sinks.test_webhook_presets import golden_event  # noqa: PLC0415 - likewise
-
-    for folder, event in (("presets", golden_event()), ("presets-command", told())):
-        for name in NAMES:
-            text = json.dumps(sent(name, event), indent=2, ensure_ascii=False)
-            path = ROOT / "tests" / "data" / folder / f"{name}.json"
-            path.write_text(f"{text}\n", encoding="utf-8")
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    schema = ROOT / "config" / "config.schema.json"
-    schema.write_text(json_schema.text("config"), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _write()

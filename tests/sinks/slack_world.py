@@ -19,9 +19,9 @@ from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.slack.rates import Rate
 from bridge.simulator.slack.workspace import Channel, Post
 from bridge.sinks.base import ApprovalAddress, Memory, Notebook, Resources, Sink
-from tests.sinks.sink_fixtures import sink_config
 from tests.support.builders import EVENT_ID, body_of, event_context_of, imds_event
 from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import sink_config
 
 TOKEN = "xoxb-5EC12E7-token"
 BUTTON_SECRET = "5ec12e7-button-secret-of-32-characters"

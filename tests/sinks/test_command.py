@@ -27,8 +27,8 @@ from bridge.sinks.slack.text import describe, describe_card
 from bridge.sinks.syslog import cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.fields import facts
-from tests.sinks.sink_fixtures import cloud_event, config_faults, sink_config
 from tests.support.builders import EVENT_ID, ME, event_context_of, imds_event, router
+from tests.support.sink_fixtures import cloud_event, config_faults, sink_config
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 HOOK = {"type": "command", "command": ["/hooks/drain"]}

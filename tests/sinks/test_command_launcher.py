@@ -27,8 +27,8 @@ from tests.sinks.hook_machine import (
     machine_in,
     run,
 )
-from tests.sinks.sink_fixtures import config_faults, sink_config
 from tests.support.builders import imds_event
+from tests.support.sink_fixtures import config_faults, sink_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 NOWHERE: Resources = None  # type: ignore[assignment]  # it is not looked at

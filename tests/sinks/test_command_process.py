@@ -22,7 +22,7 @@ from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit, ProcessRunner
 from bridge.sinks.command.sink import CommandSinkConfig
-from tests.sinks.sink_fixtures import cloud_event, sink_config
+from tests.support.sink_fixtures import cloud_event, sink_config
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes of POSIX")

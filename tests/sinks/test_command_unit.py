@@ -6,6 +6,7 @@ stand-in here; tests/system/test_hook_units.py has a real one do it.
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.sinks.hook_machine import (
     running,
 )
 
+RESTORE = {**TOLD, "SEBRIDGE_ID": "cause-2", "SEBRIDGE_ACTION": "restore"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
 
@@ -31,6 +33,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linu
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     async with machine_in(tmp_path) as found:
         yield found
+
+
+async def until_there(path: Path, seconds: float = PATIENCE) -> None:
+    async with asyncio.timeout(seconds):
+        while not path.exists():
+            await asyncio.sleep(0.02)
 
 
 async def test_hook_is_run_with_the_event_and_what_is_known(machine: Machine) -> None:
@@ -112,9 +120,7 @@ async def test_request_that_nobody_took_is_taken_back_at_a_stop(
 ) -> None:
     machine.is_on = False
     async with running(machine) as (task, stop):
-        async with asyncio.timeout(PATIENCE):
-            while not (machine.requests / "request").exists():
-                await asyncio.sleep(0.02)
+        await until_there(machine.requests / "request")
         stop.set()
         assert (await task).was_stopped
 
@@ -145,9 +151,7 @@ async def test_run_that_ended_while_the_forwarder_was_away_counts(
     machine.has(f'echo begun >>"{machine.ran}"; echo away; exit 3')
     async with running(machine):
         await machine.until_ran()
-    async with asyncio.timeout(PATIENCE):
-        while not (machine.results / "result").exists():
-            await asyncio.sleep(0.02)
+    await until_there(machine.results / "result")
 
     found = await run(machine)
 
@@ -187,10 +191,52 @@ async def test_restore_does_not_wait_for_the_prepare_of_an_event_that_is_over(
     async with running(machine):
         await machine.until_ran()
 
-    restore = {**TOLD, "SEBRIDGE_ID": "cause-2", "SEBRIDGE_ACTION": "restore"}
-    assert (await run(machine, restore)).code == 0
+    assert (await run(machine, RESTORE)).code == 0
 
     assert machine.lines == ["prepare", "restore"]
+
+
+async def test_prepare_of_an_event_that_is_over_ends_although_its_restore_is_stopped(
+    machine: Machine,
+) -> None:
+    """The launcher looks for the cancellation now and then: here, after the stop."""
+    machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')
+    async with running(machine):
+        await machine.until_ran()
+    assert machine.launcher is not None
+    machine.launcher.send_signal(signal.SIGSTOP)
+    async with running(machine, RESTORE) as (task, stop):
+        await until_there(machine.requests / "cancel")
+        stop.set()
+        assert (await task).was_stopped
+    machine.launcher.send_signal(signal.SIGCONT)
+
+    found = await run(machine, runner=machine.runner(patience=5))
+
+    assert (found.code, found.was_stopped) == (-15, True)
+    assert machine.starts == 1
+
+
+async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
+    machine: Machine,
+) -> None:
+    """Its launcher stands still for a while, as when the journal takes nothing."""
+    machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')
+    stop, runner = asyncio.Event(), machine.runner(patience=0.3, ending=0.3)
+    task = asyncio.create_task(run(machine, stop=stop, runner=runner))
+    await machine.until_ran()
+    assert machine.launcher is not None
+    machine.launcher.send_signal(signal.SIGSTOP)
+    stop.set()
+    late, next_one = await task, await run(machine, RESTORE, runner=runner)
+    machine.launcher.send_signal(signal.SIGCONT)
+
+    await until_there(machine.results / "result", seconds=20)
+    assert "did not say that it ended" in (late.fault or "")
+    assert "did not take the request" in (next_one.fault or "")
+    assert json.loads((machine.results / "result").read_text())["ended"]["stopped"]
+    assert (await run(machine, limit=0.5)).timed_out  # a new run, and not cancelled
+    assert not list(machine.requests.iterdir())
 
 
 async def test_two_runs_of_one_life_follow_each_other(machine: Machine) -> None:
@@ -272,9 +318,7 @@ async def test_request_that_vanishes_and_run_that_never_ends_are_told(
     request = machine.requests / "request"
 
     async def taken(*, says: bool) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not request.exists():
-                await asyncio.sleep(0.02)
+        await until_there(request)
         run_id = json.loads(request.read_text())["runId"]
         if says:
             (machine.results / "taken").write_text(json.dumps({"runId": run_id}))
@@ -309,9 +353,7 @@ async def test_result_of_another_run_is_not_counted(machine: Machine) -> None:
     foreign = {"runId": "f" * 32, "result": "success", "ended": ended}
     result.write_text(json.dumps(foreign))
     async with running(machine) as (task, _):
-        async with asyncio.timeout(PATIENCE):
-            while not request.exists():
-                await asyncio.sleep(0.02)
+        await until_there(request)
         run_id = json.loads(request.read_text())["runId"]
         (machine.results / "taken").write_text(json.dumps({"runId": run_id}))
         request.unlink()

@@ -29,15 +29,15 @@ from bridge.foundation.origin import install_command
 from bridge.net.dialing import dialed
 from bridge.sinks.base import Resources
 from bridge.sinks.email.sink import EmailSinkConfig
-from tests.sinks.sink_fixtures import (
+from tests.support.mail import Relay
+from tests.support.ports import free_port
+from tests.support.sink_fixtures import (
     SECRET,
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.mail import Relay
-from tests.support.ports import free_port
 
 T, R, P = TransientDeliveryError, RefusedDeliveryError, PermanentDeliveryError
 AUTHORITY = trustme.CA()

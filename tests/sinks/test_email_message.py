@@ -14,8 +14,8 @@ from bridge.foundation.hashing import hash32
 from bridge.sinks.email.message import html, message
 from bridge.sinks.email.words import describe
 from bridge.sinks.webhook.example_events import one_of_each
-from tests.sinks.sink_fixtures import EVENT_ID, cloud_event
 from tests.support.mail import parsed
+from tests.support.sink_fixtures import EVENT_ID, cloud_event
 
 TO = ["ops@contoso.com", "night@contoso.com"]
 TRACED = {"correlationid": EVENT_ID}

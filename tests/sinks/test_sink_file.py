@@ -27,13 +27,13 @@ from bridge.foundation.errors import (
 from bridge.sinks.base import Resources, Sink
 from bridge.sinks.batch import BatchSink
 from bridge.sinks.file.appending import STANDARD_OUTPUT
-from tests.sinks.sink_fixtures import (
+from tests.support.disks import Disk
+from tests.support.sink_fixtures import (
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.disks import Disk
 
 
 @pytest.fixture
@@ -387,7 +387,7 @@ from bridge.foundation.errors import TransientDeliveryError
 from bridge.sinks.file.appending import Appender
 from bridge.sinks.file.sink import FileSink
 from bridge.foundation import daemon_threads
-from tests.sinks.sink_fixtures import cloud_event
+from tests.support.sink_fixtures import cloud_event
 
 async def main() -> None:
     daemon_threads.lend()  # as the forwarder does

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 from msgspec.structs import replace as with_fields
 
 from bridge.events.cloudevent import CloudEvent
@@ -20,6 +21,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.hashing import hash32
+from bridge.servicebus.kept_link import KeptLink
+from bridge.servicebus.link import linked
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender
 from bridge.servicebus.timings import Timings
@@ -28,7 +31,7 @@ from bridge.simulator.servicebus.errors import Condition
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.batch import BatchSink
 from bridge.sinks.servicebus.sink import ServiceBusSinkConfig, SessionBy, render
-from tests.sinks.sink_fixtures import (
+from tests.support.sink_fixtures import (
     EVENT_ID,
     cloud_event,
     config_faults,
@@ -323,10 +326,10 @@ async def test_broker_that_fell_silent_is_a_timeout_for_all_who_wait(
     """Without a timeout a send to a silent peer never ends."""
     await sender.send(message(1))
     broker.faults.freeze()
-    sender.timings = Timings(stale=0.3, attempt=0.7)
+    sender.link.timings = Timings(stale=0.3, attempt=0.7)
     sends = (sender.send(message(n)) for n in (2, 3))
     results = await asyncio.gather(*sends, return_exceptions=True)
-    sender.timings = Timings()  # a broker that answers has more time
+    sender.link.timings = Timings()  # a broker that answers has more time
     broker.faults.thaw()
     await sender.send(message(4))
 
@@ -338,7 +341,7 @@ async def test_full_or_busy_entity_is_transient_and_the_sender_is_kept(
     sender: Sender, broker: Broker
 ) -> None:
     await sender.send(message(1))
-    kept = sender._sender
+    kept = sender.link.sender
     broker.faults.fill("vm-approvals")
     with pytest.raises(TransientDeliveryError, match="is full"):
         await sender.send(message(2))
@@ -348,7 +351,7 @@ async def test_full_or_busy_entity_is_transient_and_the_sender_is_kept(
         await sender.send(message(2))
     await sender.send(message(2))
 
-    assert sender._sender is kept
+    assert sender.link.sender is kept
     assert stored(broker, "vm-approvals") == 2
 
 
@@ -429,29 +432,49 @@ async def test_cancelled_leader_takes_nobody_with_him(
     assert {m.message_id for m in found} == {"m-0", "m-1", "m-2"}
 
 
+class PartitionedLink(KeptLink):
+    """A link to what a ``PartitionedSender`` says."""
+
+    def __init__(self, sender: "PartitionedSender") -> None:
+        super().__init__(partial(linked, NamespaceConfig(), ""), Timings())
+        self.attempt = sender.attempt
+
+    async def send(self, batch: list[Any]) -> int:
+        return await self.attempt(batch)
+
+
 class PartitionedSender(Sender):
     """As to an entity with partitions, which takes no batch of several sessions.
 
     Attributes:
         takes_none: whether it takes no batch at all.
+        refused: the MessageIds that it refuses, also alone.
+        most_attempts: after that many, there is no connection any more.
     """
 
-    def __init__(self, *, takes_none: bool = False) -> None:
+    def __init__(self, *refused: str, takes_none: bool = False) -> None:
         where = NamespaceConfig(namespace="x.example.net")
         super().__init__(where, "partitioned")
+        self.link = PartitionedLink(self)
         self.attempts: list[int] = []
         self.takes_none = takes_none
+        self.refused = set(refused)
+        self.most_attempts = 99
 
-    async def _attempt(self, batch: list[Any]) -> int:
+    async def attempt(self, batch: list[Any]) -> int:
         self.attempts.append(len(batch))
         await asyncio.sleep(0)
+        if len(self.attempts) > self.most_attempts:
+            raise ServiceBusConnectionError(message="gone")
         sessions = {one.message.session_id for one in batch}
         if len(sessions) > 1 or (self.takes_none and len(batch) > 1):
             raise ServiceBusError("x", condition=b"amqp:not-allowed")
+        if self.refused & {one.message.message_id for one in batch}:
+            raise ServiceBusError("x", condition=b"com.microsoft:argument-error")
         return len(batch)
 
 
-def sessions(*names: str) -> list[Message]:
+def sessions(*names: str | None) -> list[Message]:
     return [
         replace(message(place), session_id=name) for place, name in enumerate(names)
     ]
@@ -483,6 +506,72 @@ async def test_entity_that_takes_no_batches_is_sent_one_by_one_from_then_on() ->
     await asyncio.gather(*(sender.send(message(n)) for n in range(3)))
 
     assert sender.attempts == [1, 3, 1, 1, 1, 1, 1, 1]
+
+
+async def test_entity_that_takes_no_batches_is_sent_one_by_one_in_all_sessions() -> (
+    None
+):
+    sender = PartitionedSender(takes_none=True)
+
+    found = await sender.send_many(sessions("a", "a", "b", "b"))
+    later = await sender.send_many(sessions("a", "a"))
+
+    assert [*found, *later] == [None] * 6
+    assert sender.attempts == [4, 2, 1, 1, 1, 1, 1, 1]
+
+
+async def test_message_that_is_refused_alone_does_not_part_later_ones() -> None:
+    """That the entity takes no batches is not proven: the message was the cause."""
+    sender = PartitionedSender("m-1")
+
+    found = await sender.send_many(sessions("a", "a", "a"))
+    sender.attempts.clear()
+    sender.refused.clear()
+    later = await sender.send_many(sessions("a", "a", "a"))
+
+    assert [error is None for error in found] == [True, False, True]
+    assert later == [None] * 3
+    assert sender.attempts == [3]
+
+
+async def test_sessions_that_part_a_batch_are_learnt_beside_a_refused_message() -> None:
+    """Not from the batch with that message, but from the next one."""
+    sender = PartitionedSender("m-3")
+
+    found = await sender.send_many(sessions("a", "a", "b", "b"))
+    assert [error is None for error in found] == [True, True, True, False]
+    sender.refused.clear()
+    await sender.send_many(sessions("a", "a", "b", "b"))
+    sender.attempts.clear()
+    await sender.send_many(sessions("a", "a", "b", "b"))
+
+    assert sender.attempts == [2, 2]
+
+
+@pytest.mark.parametrize("names", [(None, None), ("a", None, "b")])
+async def test_message_without_a_session_leaves_later_ones_in_one_transfer(
+    names: tuple[str | None, ...], namespace: NamespaceConfig, broker: Broker
+) -> None:
+    """A queue with sessions refuses it, and that transfer only."""
+    sender = Sender(namespace, "vm-approvals-sessions")
+    found = await sender.send_many(sessions(*names))
+    broker.faults.busy_for_sends(1)
+    later = await sender.send_many(sessions("a", "b", "b"))
+    await sender.close()
+
+    assert [error is None for error in found] == [name is not None for name in names]
+    assert [error and error.reason for error in later] == [Reason.THROTTLED] * 3
+
+
+async def test_link_that_breaks_after_a_refused_batch_fails_all_of_it() -> None:
+    """Else each session would wait for an answer in turn."""
+    sender = PartitionedSender()
+    sender.most_attempts = 1
+
+    found = await sender.send_many(sessions("a", "b", "c"))
+
+    assert [error and error.reason for error in found] == [Reason.CONNECTION] * 3
+    assert sender.attempts == [3, 1]
 
 
 @pytest.mark.parametrize("session", ["event", "vm", "none"])

@@ -27,7 +27,8 @@ from bridge.sinks.slack.blocks import render
 from bridge.sinks.slack.phrases import safe
 from bridge.sinks.slack.terminal import command
 from bridge.sinks.slack.text import describe
-from tests.sinks.sink_fixtures import (
+from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import (
     EVENT_ID,
     Inbox,
     cloud_event,
@@ -35,7 +36,6 @@ from tests.sinks.sink_fixtures import (
     opened_sink,
     sink_config,
 )
-from tests.support.fakes import FakeClock
 
 RAW = {"EventId": EVENT_ID, "EventType": "Freeze", "Resources": ["web-0"]}
 

@@ -36,7 +36,6 @@ from bridge.sinks.slack import buttons as slack_buttons
 from bridge.sinks.slack.blocks import render_card, render_step
 from bridge.sinks.slack.buttons import Signer
 from bridge.sinks.slack.card import Card, after
-from tests.sinks.sink_fixtures import config_faults, sink_config
 from tests.sinks.slack_world import (
     ADDRESS,
     BUTTON_SECRET,
@@ -49,6 +48,7 @@ from tests.sinks.slack_world import (
 from tests.sinks.test_sink_slack import ANY_DATA, ANY_EVENT, ANY_TYPE
 from tests.support.builders import EVENT_ID, imds_event, not_before, started
 from tests.support.fakes import START
+from tests.support.sink_fixtures import config_faults, sink_config
 
 NOW = START + timedelta(minutes=5)
 APPROVED = {"approvedBy": "slack:U012AB3CD, runbook <x>", "reason": "drained"}

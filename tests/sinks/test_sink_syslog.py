@@ -32,7 +32,7 @@ from bridge.sinks.syslog.format import Style, render
 from bridge.sinks.syslog.sink import SyslogSinkConfig
 from tests.sinks import rsyslog
 from tests.sinks.rsyslog import Rsyslog
-from tests.sinks.sink_fixtures import (
+from tests.support.sink_fixtures import (
     EVENT_ID,
     LogReceiver,
     cloud_event,

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import ConfigError, Reason, RefusedDeliveryError
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.content_mode import header_value, render_binary
-from tests.sinks.sink_fixtures import (
+from tests.support.configurations import webhook
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,
@@ -25,10 +26,6 @@ from tests.sinks.sink_fixtures import (
 )
 
 URL = "https://siem.example/ingest"
-
-
-def webhook(**options: object) -> dict[str, object]:
-    return {"type": "webhook", "url": URL, **options}
 
 
 async def test_structured_mode_is_the_default_because_others_must_be_asked_for(
@@ -170,7 +167,7 @@ async def test_placeholder_without_a_value_here_stops_the_start(
 
     lent = Resources(http=resources.http, expand=expand)
     with pytest.raises(ConfigError, match="is not known here"):
-        async with opened_sink(lent, webhook(headers={"x-group": "{group}"})):
+        async with opened_sink(lent, webhook(URL, headers={"x-group": "{group}"})):
             pass
 
 
@@ -252,11 +249,11 @@ async def test_success_whose_body_breaks_off_is_a_success(
 def test_configuration_says_what_is_wrong(
     options: Mapping[str, object], fault: str
 ) -> None:
-    assert config_faults(webhook(**options)) == [fault]
+    assert config_faults({**webhook(URL), **options}) == [fault]
 
 
 def test_header_given_twice_is_a_fault_whatever_its_case() -> None:
-    faults = config_faults(webhook(headers={"x-a": "1", "X-A": "2"}))
+    faults = config_faults(webhook(URL, headers={"x-a": "1", "X-A": "2"}))
 
     assert faults == [
         "headers.x-a: is given twice: case makes no difference",

@@ -1,12 +1,16 @@
 """What every sink owes the relay, over all of SINK_TYPES."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import json
+import re
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from bridge.events.routing import When
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -17,7 +21,11 @@ from bridge.foundation.errors import (
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, Sink, SinkConfig
 from bridge.sinks.registry import SINK_TYPES
-from tests.sinks.sink_fixtures import (
+from tests.docs.pages import section
+from tests.sinks.sink_ways import WAYS, wayless
+from tests.sinks.ways.way import Servers
+from tests.support.mail import Relay
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     LogReceiver,
@@ -25,61 +33,17 @@ from tests.sinks.sink_fixtures import (
     opened_sink,
     sink_config,
 )
-from tests.support.mail import Relay
 
-Options = Mapping[str, object]
-OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {
-    "servicebus": lambda _, broker: {
-        "type": "servicebus",
-        "connection_string": broker.connection_string,
-        "topic": "scheduled-events",
-    },
-    "slack": lambda inbox, _: {
-        "type": "slack",
-        "webhook_url": f"{inbox.url}/services/{SECRET}",
-        "timeout": "500ms",
-    },
-    "webhook": lambda inbox, _: {
-        "type": "webhook",
-        "url": f"{inbox.url}/{SECRET}?key={SECRET}",
-        "headers": {"x-key": SECRET},
-        "auth": {"type": "bearer", "token": SECRET},
-        "timeout": "500ms",
-    },
-}
-BESIDE_HTTP: Mapping[str, Callable[[Path, LogReceiver, Relay], Options]] = {
-    "command": lambda folder, *_: {
-        "type": "command",
-        "command": [
-            "/bin/sh",
-            "-c",
-            f"cat >>{folder}/given && echo >>{folder}/given",
-        ],
-    },
-    "file": lambda folder, *_: {"type": "file", "path": f"{folder}/events.jsonl"},
-    "email": lambda _, __, relay: {
-        "type": "email",
-        "host": "127.0.0.1",
-        "port": relay.port,
-        "security": "none",
-        "sender": "sebridge@contoso.com",
-        "recipients": ["ops@contoso.com"],
-        "timeout": "500ms",
-    },
-    "syslog": lambda _, logs, __: {
-        "type": "syslog",
-        "host": "127.0.0.1",
-        "port": logs.port,
-        "timeout": "500ms",
-    },
-}
-OVER_HTTP = [k for k in SINK_TYPES if k != "servicebus" and k not in BESIDE_HTTP]
-OVER_NETWORK = [kind for kind in SINK_TYPES if kind not in {"command", "file"}]
-SECRETS = {
-    "servicebus": ("SAS_KEY_VALUE",),
-    "slack": (SECRET,),
-    "webhook": (SECRET,),
-}
+KINDS = [kind for kind in SINK_TYPES if kind in WAYS]
+OVER_HTTP = [kind for kind in KINDS if WAYS[kind].over == "http"]
+OVER_NETWORK = [kind for kind in KINDS if WAYS[kind].over != "machine"]
+NOWHERE = Servers(
+    http="http://127.0.0.1:9",
+    bus="Endpoint=sb://absent.invalid/;SharedAccessKeyName=k;SharedAccessKey=k",
+    mail=9,
+    logs=9,
+)
+WITH_SECRETS = [kind for kind in KINDS if WAYS[kind].secrets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +58,15 @@ class Stage:
     relay: Relay
 
     def options(self, kind: str) -> dict[str, object]:
-        if kind in BESIDE_HTTP:
-            return dict(BESIDE_HTTP[kind](self.folder, self.logs, self.relay))
-        return dict(OPTIONS[kind](self.inbox, self.broker))
+        way = WAYS[kind]
+        servers = Servers(
+            http=self.inbox.url,
+            bus=self.broker.connection_string,
+            mail=self.relay.port,
+            logs=self.logs.port,
+            folder=self.folder,
+        )
+        return {"type": kind, **way.least(servers), **way.more(servers)}
 
     def taken(self) -> int:
         """Return how many events have arrived, wherever that is."""
@@ -130,11 +100,13 @@ async def failed(sink: Sink) -> DeliveryError:
 
 
 def test_every_type_of_sink_is_under_contract() -> None:
-    assert set(OPTIONS) | set(BESIDE_HTTP) == set(SINK_TYPES)
-    assert set(SECRETS) == set(OPTIONS)
+    assert wayless() == []
+    assert set(WAYS) == set(SINK_TYPES)
+    assert set(OVER_HTTP) <= set(WITH_SECRETS)
+    assert [kind for kind, way in WAYS.items() if way.secrets and not way.address] == []
 
 
-@pytest.mark.parametrize("kind", SINK_TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_deliver_returns_when_the_event_is_taken(kind: str, stage: Stage) -> None:
     async with stage.opened(kind) as sink:
         await sink.deliver(cloud_event())
@@ -144,7 +116,7 @@ async def test_deliver_returns_when_the_event_is_taken(kind: str, stage: Stage) 
     assert stage.taken() == 1
 
 
-@pytest.mark.parametrize("kind", SINK_TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_is_connected_before_the_first_delivery(
     kind: str, stage: Stage
 ) -> None:
@@ -243,13 +215,9 @@ async def test_reset_is_transient(kind: str, stage: Stage) -> None:
 
 @pytest.mark.parametrize("kind", OVER_NETWORK)
 async def test_other_side_that_is_down_is_transient(kind: str, stage: Stage) -> None:
-    options = stage.options(kind)
-    closed = "http://127.0.0.1:9"  # the discard port: nobody listens
-    for key in ("url", "webhook_url"):
-        if key in options:
-            options[key] = f"{closed}/{SECRET}"
-    if "port" in options:
-        options["port"] = 9
+    options = {**stage.options(kind), **WAYS[kind].unreachable}
+    if kind in OVER_HTTP:  # the discard port: nobody listens
+        options[WAYS[kind].address] = f"http://127.0.0.1:9/{SECRET}"
     await stage.stop_broker()
     async with opened_sink(stage.resources, options) as sink:
         failure = await failed(sink)
@@ -258,7 +226,7 @@ async def test_other_side_that_is_down_is_transient(kind: str, stage: Stage) -> 
     assert failure.reason is Reason.CONNECTION
 
 
-@pytest.mark.parametrize("kind", SECRETS)
+@pytest.mark.parametrize("kind", WITH_SECRETS)
 async def test_no_secret_is_ever_in_an_error_or_a_repr(kind: str, stage: Stage) -> None:
     stage.inbox.status, stage.inbox.answer = 400, f"no such key {SECRET}".encode()
     stage.broker.faults.refuse_attach("scheduled-events")
@@ -267,7 +235,7 @@ async def test_no_secret_is_ever_in_an_error_or_a_repr(kind: str, stage: Stage) 
         failure = await failed(sink)
         shown = f"{failure} {failure!r} {sink!r} {sink_config(options)!r}"
 
-    assert not any(secret in shown for secret in SECRETS[kind])
+    assert not any(secret in shown for secret in WAYS[kind].secrets)
 
 
 @pytest.mark.parametrize("kind", OVER_HTTP)
@@ -284,12 +252,12 @@ async def test_proxy_of_the_environment_is_not_used(
     assert len(stage.inbox.received) == 1
 
 
-@pytest.mark.parametrize("kind", SECRETS)
+@pytest.mark.parametrize("kind", WITH_SECRETS)
 async def test_secret_that_is_gone_refuses_and_one_that_is_back_delivers(
     kind: str, stage: Stage
 ) -> None:
     options = stage.options(kind)
-    key = next(k for k in options if k.endswith(("url", "connection_string")))
+    key = WAYS[kind].address
     environ = {"IT": str(options[key])}
     config = sink_config({**options, key: "env:IT"}, environ)
     async with config.open(stage.resources) as sink:
@@ -302,7 +270,7 @@ async def test_secret_that_is_gone_refuses_and_one_that_is_back_delivers(
     assert "IT" in str(failure)
 
 
-@pytest.mark.parametrize("kind", SINK_TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_other_side_is_reached_without_publishing(
     kind: str, stage: Stage
 ) -> None:
@@ -310,44 +278,46 @@ async def test_other_side_is_reached_without_publishing(
     stage.inbox.status = 405
     found = await sink_config(stage.options(kind)).reach(stage.resources)
 
-    assert not any(secret in found for secret in SECRETS.get(kind, ()))
+    assert not any(secret in found for secret in WAYS[kind].secrets)
     assert [r.method for r in stage.inbox.received] in ([], ["OPTIONS"])
     assert stage.taken() == len(stage.inbox.received)
 
 
-@pytest.mark.parametrize("kind", SINK_TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_other_side_that_cannot_be_reached_is_told(
     kind: str, stage: Stage
 ) -> None:
     stage.inbox.hangs_up = True
     stage.broker.faults.refuse_attach("scheduled-events")
-    elsewhere: dict[str, Options] = {
-        "command": {"command": ["/missing/hook"]},
-        "file": {"path": "/missing/events"},
-        "email": {"port": 9},
-        "syslog": {"port": 9},
-    }
-    config = sink_config({**stage.options(kind), **elsewhere.get(kind, {})})
+    config = sink_config({**stage.options(kind), **WAYS[kind].unreachable})
     with pytest.raises(DeliveryError):
         await config.reach(stage.resources)
 
 
-def test_defaults_of_routing_depend_on_the_type() -> None:
-    """What an operator gets who says nothing."""
-    defaults = {
-        kind: (config.default_scope, config.default_lifecycle)
-        for kind, config in SINK_TYPES.items()
-    }
+@pytest.mark.parametrize("key", ["scope", "lifecycle"])
+def test_default_of_routing_is_the_one_that_the_pages_name(key: str) -> None:
+    """What an operator gets who says nothing depends on the type."""
+    keys = section("config/sinks/README.md", "## Keys that every sink has")
+    (cell,) = re.findall(rf"(?m)^\| `when\.{key}` \| ([^|]+) \|", keys)
+    *named, (_, others) = (part.split(": ") for part in cell.split("; "))
+    told = {kind.strip(" `"): v for kinds, v in named for kind in kinds.split(",")}
+    of_code = {k: getattr(config, f"default_{key}") for k, config in SINK_TYPES.items()}
 
-    assert defaults == {
-        "command": ("own", False),
-        "email": ("own", False),
-        "file": ("own", True),
-        "servicebus": ("all", True),
-        "slack": ("own", False),
-        "syslog": ("own", True),
-        "webhook": ("own", True),
-    }
+    assert {kind: told.get(kind, others).strip("`") for kind in SINK_TYPES} == {
+        kind: json.dumps(value).strip('"') for kind, value in of_code.items()
+    }, f"name the type in config/sinks/README.md, when.{key}"
+    assert isinstance(When.__doc__, str)
+    text = " ".join(When.__doc__.partition(f" {key}: ")[2].split())
+    of_schema = text.partition("Left out: ")[2].partition(".")[0]
+    unusual = [kind for kind in SINK_TYPES if kind in told]
+    assert all(kind in of_schema for kind in unusual), "say it in When's docstring, too"
+
+
+def test_names_of_entities_are_keys_of_the_sink() -> None:
+    """So that they can be checked, and filled in, under these keys."""
+    for kind in KINDS:
+        config = sink_config({"type": kind, **WAYS[kind].least(NOWHERE)})
+        assert config.entities.items() <= msgspec.structs.asdict(config).items()
 
 
 @pytest.mark.parametrize("config", SINK_TYPES.values())
@@ -363,7 +333,7 @@ async def test_nothing_is_sent_to_what_belongs_to_azure(
     kind: str, host: str, stage: Stage
 ) -> None:
     """Not either where a secret is rotated to an address that `check` never saw."""
-    key = "webhook_url" if kind == "slack" else "url"
+    key = WAYS[kind].address
     environ = {"URL": "http://127.0.0.1:9/"}
     config = sink_config({**stage.options(kind), key: "env:URL"}, environ)
     environ["URL"] = f"http://{host}/{SECRET}"

@@ -16,7 +16,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import PermanentDeliveryError, Reason
 from bridge.sinks.syslog import cef
 from bridge.sinks.syslog.format import FACILITIES, SD_ID, Style, render, severity
-from tests.sinks.sink_fixtures import EVENT_ID, cloud_event
+from tests.support.sink_fixtures import EVENT_ID, cloud_event
 from tests.support.strategies import cloud_events
 
 STYLE = Style(facility=3, hostname="web-0", version="1.2.3", max_size=60_000)

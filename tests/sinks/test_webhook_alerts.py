@@ -31,16 +31,16 @@ from tests.events.test_build import outcome
 from tests.receivers import alerting, datadog, jira, pagerduty, servicenow
 from tests.receivers.serving import Service, serving
 from tests.sinks.preset_ways import WAYS, options, talked
-from tests.sinks.sink_fixtures import (
+from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
+from tests.support.fakes import START
+from tests.support.ports import free_port
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
-from tests.support.fakes import START
-from tests.support.ports import free_port
 
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 KEY = EVENT_ID.upper()

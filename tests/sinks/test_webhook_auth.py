@@ -24,20 +24,23 @@ from bridge.sinks.webhook.auth import (
     is_safe_for_token,
     settled,
 )
-from tests.sinks.sink_fixtures import (
+from tests.support.configurations import webhook
+from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
 )
-from tests.support.fakes import FakeClock
 
 SCOPE = "https://monitor.azure.com/.default"
 
 
-def webhook(url: str = "https://siem.example/in", **auth: object) -> dict[str, object]:
-    return {"type": "webhook", "url": url, "auth": auth}
+def with_auth(
+    url: str = "https://siem.example/in", **auth: object
+) -> dict[str, object]:
+    return webhook(url, auth=auth)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ async def test_what_is_configured_is_sent(
     name: str,
     value: str,
 ) -> None:
-    async with opened_sink(resources, webhook(inbox.url, **auth), IT=SECRET) as sink:
+    async with opened_sink(resources, with_auth(inbox.url, **auth), IT=SECRET) as sink:
         await sink.deliver(cloud_event())
 
         assert SECRET not in repr(sink)
@@ -76,7 +79,7 @@ async def test_rotated_token_is_sent_at_the_next_delivery(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("old")
-    options = webhook(inbox.url, type="bearer", token=f"file:{token}")
+    options = with_auth(inbox.url, type="bearer", token=f"file:{token}")
     async with opened_sink(resources, options) as sink:
         await sink.deliver(cloud_event())
         token.write_text("new")
@@ -161,16 +164,18 @@ async def test_rotated_token_is_sent_at_the_next_delivery(
 def test_wrong_key_gets_one_clear_fault(
     auth: Mapping[str, object], faults: list[str]
 ) -> None:
-    assert config_faults(webhook() | {"auth": auth}) == faults
+    assert config_faults(with_auth() | {"auth": auth}) == faults
 
 
 def test_header_that_auth_sets_may_not_be_given_as_well() -> None:
-    options = webhook(type="bearer", token="t") | {"headers": {"authorization": "x"}}
+    options = with_auth(type="bearer", token="t") | {"headers": {"authorization": "x"}}
     assert config_faults(options) == [
         "headers.authorization: is set by auth: remove one of them"
     ]
 
-    options = webhook(type="header", name="x-a", value="v") | {"headers": {"X-A": "x"}}
+    options = with_auth(type="header", name="x-a", value="v") | {
+        "headers": {"X-A": "x"}
+    }
     assert config_faults(options) == ["headers.X-A: is set by auth: remove one of them"]
 
 
@@ -301,7 +306,7 @@ def lent(resources: Resources, clock: FakeClock) -> Resources:
 async def test_token_of_the_machine_is_fetched_once_and_sent(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint
 ) -> None:
-    options = webhook(inbox.url, type="entra", scope=SCOPE, client_id="c-1")
+    options = with_auth(inbox.url, type="entra", scope=SCOPE, client_id="c-1")
     async with opened_sink(lent, options) as sink:
         await sink.deliver(cloud_event())
         await sink.deliver(cloud_event())
@@ -315,7 +320,7 @@ async def test_token_of_the_machine_is_fetched_once_and_sent(
 async def test_many_who_need_a_token_at_once_fetch_one(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint
 ) -> None:
-    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    options = with_auth(inbox.url, type="entra", scope=SCOPE)
     async with opened_sink(lent, options) as sink:
         await asyncio.gather(*(sink.deliver(cloud_event()) for _ in range(4)))
 
@@ -326,7 +331,7 @@ async def test_many_who_need_a_token_at_once_fetch_one(
 async def test_token_that_ends_soon_is_fetched_anew(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint, clock: FakeClock
 ) -> None:
-    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    options = with_auth(inbox.url, type="entra", scope=SCOPE)
     async with opened_sink(lent, options) as sink:
         await sink.deliver(cloud_event())
         clock.pass_by(86400 - 299)
@@ -338,7 +343,7 @@ async def test_token_that_ends_soon_is_fetched_anew(
 async def test_token_is_used_to_its_end_when_no_other_is_to_be_had(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint, clock: FakeClock
 ) -> None:
-    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    options = with_auth(inbox.url, type="entra", scope=SCOPE)
     async with opened_sink(lent, options) as sink:
         await sink.deliver(cloud_event())
         identity.status = 403
@@ -354,7 +359,7 @@ async def test_token_is_used_to_its_end_when_no_other_is_to_be_had(
 async def test_token_that_is_refused_is_fetched_anew(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint
 ) -> None:
-    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    options = with_auth(inbox.url, type="entra", scope=SCOPE)
     async with opened_sink(lent, options) as sink:
         inbox.status = 401
         with pytest.raises(RefusedDeliveryError):
@@ -370,7 +375,7 @@ async def test_machine_without_an_identity_refuses_the_sink(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint
 ) -> None:
     identity.status = 400
-    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    options = with_auth(inbox.url, type="entra", scope=SCOPE)
     async with opened_sink(lent, options) as sink:
         with pytest.raises(RefusedDeliveryError, match="no token was issued") as error:
             await sink.deliver(cloud_event())
@@ -384,7 +389,7 @@ async def test_credential_that_lacks_what_it_needs_refuses_the_sink(
 ) -> None:
     monkeypatch.delenv("AZURE_FEDERATED_TOKEN_FILE", raising=False)
     kind = "workload-identity"
-    options = webhook(inbox.url, type="entra", scope=SCOPE, credential=kind)
+    options = with_auth(inbox.url, type="entra", scope=SCOPE, credential=kind)
     async with opened_sink(lent, options) as sink:
         with pytest.raises(RefusedDeliveryError, match="Entra token for"):
             await sink.deliver(cloud_event())
@@ -396,7 +401,7 @@ async def test_endpoint_that_is_busy_is_asked_again_later(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint
 ) -> None:
     identity.status = 429
-    options = webhook(inbox.url, type="entra", scope=SCOPE) | {"timeout": 0.2}
+    options = with_auth(inbox.url, type="entra", scope=SCOPE) | {"timeout": 0.2}
     async with opened_sink(lent, options) as sink:
         with pytest.raises(TransientDeliveryError, match="no answer in time"):
             await sink.deliver(cloud_event())
@@ -410,7 +415,7 @@ async def test_token_never_goes_where_it_can_be_read(
     url = tmp_path / "url"
     url.write_text(inbox.url)
     async with opened_sink(
-        lent, webhook(f"file:{url}", type="entra", scope=SCOPE)
+        lent, with_auth(f"file:{url}", type="entra", scope=SCOPE)
     ) as sink:
         url.write_text("http://siem.example/in")
         with pytest.raises(RefusedDeliveryError, match="is not https"):
@@ -424,7 +429,7 @@ async def test_token_does_not_follow_a_redirect(
 ) -> None:
     async with Inbox().serving() as elsewhere:
         inbox.status, inbox.headers = 307, {"Location": elsewhere.url}
-        options = webhook(inbox.url, type="entra", scope=SCOPE)
+        options = with_auth(inbox.url, type="entra", scope=SCOPE)
         async with opened_sink(lent, options) as sink:
             with pytest.raises(Exception, match="answered 307"):
                 await sink.deliver(cloud_event())
@@ -433,7 +438,7 @@ async def test_token_does_not_follow_a_redirect(
 
 
 def test_token_needs_https_but_on_this_machine() -> None:
-    faults = config_faults(webhook("http://siem.example", type="entra", scope=SCOPE))
+    faults = config_faults(with_auth("http://siem.example", type="entra", scope=SCOPE))
 
     assert faults == ["url: must be https: an Entra ID token is sent there"]
 

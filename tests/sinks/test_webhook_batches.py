@@ -25,7 +25,7 @@ from tests.receivers.elastic import Elastic
 from tests.receivers.serving import Service, serving
 from tests.receivers.splunk import Splunk
 from tests.sinks.preset_ways import NAMES, WAYS, options
-from tests.sinks.sink_fixtures import (
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,

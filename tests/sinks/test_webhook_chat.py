@@ -16,7 +16,7 @@ from bridge.sinks.webhook.example_events import one_of_each
 from tests.receivers.chat import SERVICES, Chat
 from tests.receivers.serving import serving
 from tests.sinks.preset_ways import ROOT
-from tests.sinks.sink_fixtures import cloud_event, opened_sink
+from tests.support.sink_fixtures import cloud_event, opened_sink
 
 PAGE = (ROOT / "config" / "presets" / "chat.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```toml\n(.*?)\n```\n", PAGE, re.DOTALL)

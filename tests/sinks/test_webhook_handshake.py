@@ -15,14 +15,15 @@ from bridge.foundation.errors import (
 from bridge.foundation.rate_limit import Pace
 from bridge.sinks.base import Resources
 from tests.sinks.receivers import Receiver
-from tests.sinks.sink_fixtures import (
+from tests.support.configurations import webhook
+from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.fakes import FakeClock
 
 
 @pytest.fixture
@@ -31,21 +32,16 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield running
 
 
-def webhook(
+def asking(
     receiver: Receiver, handshake: str = "required", **options: object
 ) -> dict[str, object]:
-    return {
-        "type": "webhook",
-        "url": receiver.url,
-        "handshake": handshake,
-        **options,
-    }
+    return {**webhook(receiver.url, handshake=handshake), **options}
 
 
 async def test_permission_is_asked_for_once_and_said_with_each_delivery(
     resources: Resources, receiver: Receiver
 ) -> None:
-    async with opened_sink(resources, webhook(receiver)) as sink:
+    async with opened_sink(resources, asking(receiver)) as sink:
         await sink.deliver(cloud_event())
         await sink.deliver(cloud_event())
 
@@ -61,7 +57,7 @@ async def test_nothing_is_asked_and_said_when_it_is_off(
     resources: Resources, receiver: Receiver
 ) -> None:
     receiver.is_open = True
-    async with opened_sink(resources, webhook(receiver, "off")) as sink:
+    async with opened_sink(resources, asking(receiver, "off")) as sink:
         await sink.deliver(cloud_event())
 
     assert receiver.asked == []
@@ -76,7 +72,7 @@ async def test_origin_may_be_configured(
     resources: Resources, receiver: Receiver, configured: str, origin: str
 ) -> None:
     receiver.allowed = origin.upper()
-    options = webhook(receiver, handshake_origin=configured)
+    options = asking(receiver, handshake_origin=configured)
     async with opened_sink(resources, options) as sink:
         await sink.deliver(cloud_event())
 
@@ -88,7 +84,7 @@ async def test_name_of_the_vm_becomes_a_dns_name(
     resources: Resources, receiver: Receiver, name: str
 ) -> None:
     lent = replace(resources, expand=lambda text: text.replace("{vm_name}", name))
-    async with opened_sink(lent, webhook(receiver)) as sink:
+    async with opened_sink(lent, asking(receiver)) as sink:
         await sink.deliver(cloud_event())
 
     expected = {"web_0": "web-0", "_web.0-": "web-0", "Ünïcode": "n-code"}[name]
@@ -101,9 +97,7 @@ async def test_vm_without_a_name_has_an_origin_all_the_same(
     def expand(text: str) -> str:
         raise ValueError("{vm_name} is not known here")
 
-    async with opened_sink(
-        replace(resources, expand=expand), webhook(receiver)
-    ) as sink:
+    async with opened_sink(replace(resources, expand=expand), asking(receiver)) as sink:
         await sink.deliver(cloud_event())
 
     assert receiver.asked[0]["WebHook-Request-Origin"] == "scheduled-events-bridge"
@@ -114,7 +108,7 @@ async def test_required_permission_that_is_not_given_refuses_the_sink(
     resources: Resources, receiver: Receiver, allowed: str | None
 ) -> None:
     receiver.allowed, receiver.is_open = allowed, True
-    async with opened_sink(resources, webhook(receiver)) as sink:
+    async with opened_sink(resources, asking(receiver)) as sink:
         with pytest.raises(RefusedDeliveryError, match="handshake") as caught:
             await sink.deliver(cloud_event())
         with pytest.raises(RefusedDeliveryError):
@@ -130,7 +124,7 @@ async def test_attempted_handshake_that_fails_does_not_keep_from_sending(
     resources: Resources, receiver: Receiver, allowed: str | None
 ) -> None:
     receiver.allowed, receiver.is_open = allowed, True
-    async with opened_sink(resources, webhook(receiver, "attempt")) as sink:
+    async with opened_sink(resources, asking(receiver, "attempt")) as sink:
         await sink.deliver(cloud_event())
         await sink.deliver(cloud_event())
 
@@ -142,7 +136,7 @@ async def test_attempted_handshake_that_fails_does_not_keep_from_sending(
 async def test_permission_is_asked_for_again_after_a_refusal(
     resources: Resources, receiver: Receiver, handshake: str
 ) -> None:
-    async with opened_sink(resources, webhook(receiver, handshake)) as sink:
+    async with opened_sink(resources, asking(receiver, handshake)) as sink:
         await sink.deliver(cloud_event())
         receiver.permitted = False  # it was started anew, and has forgotten
         with pytest.raises(RefusedDeliveryError):
@@ -157,7 +151,7 @@ async def test_receiver_that_is_busy_is_asked_again_later(
     resources: Resources, receiver: Receiver
 ) -> None:
     receiver.status = 503
-    async with opened_sink(resources, webhook(receiver)) as sink:
+    async with opened_sink(resources, asking(receiver)) as sink:
         with pytest.raises(TransientDeliveryError):
             await sink.deliver(cloud_event())
         receiver.status = 200
@@ -175,7 +169,7 @@ async def test_rate_that_is_allowed_is_obeyed(
     receiver.rate = allowed
     pace, clock = Pace(), FakeClock()
     lent = replace(resources, pace=pace, clock=clock)
-    async with opened_sink(lent, webhook(receiver)) as sink:
+    async with opened_sink(lent, asking(receiver)) as sink:
         await sink.deliver(cloud_event())
 
     assert pace.granted == granted
@@ -188,7 +182,7 @@ async def test_rate_is_asked_for_a_minute(
     resources: Resources, receiver: Receiver, most: float, asked: str
 ) -> None:
     lent = replace(resources, pace=Pace(most=most))
-    async with opened_sink(lent, webhook(receiver)) as sink:
+    async with opened_sink(lent, asking(receiver)) as sink:
         await sink.deliver(cloud_event())
 
     assert receiver.asked[0]["WebHook-Request-Rate"] == asked
@@ -199,7 +193,7 @@ async def test_rate_that_is_none_is_no_permission(
     resources: Resources, receiver: Receiver, rate: str
 ) -> None:
     receiver.rate = rate
-    async with opened_sink(resources, webhook(receiver)) as sink:
+    async with opened_sink(resources, asking(receiver)) as sink:
         with pytest.raises(RefusedDeliveryError, match="a rate that is not a number"):
             await sink.deliver(cloud_event())
 
@@ -209,7 +203,7 @@ async def test_those_who_waited_for_the_answer_obey_the_rate_as_well(
 ) -> None:
     """Else a backlog would begin with as many deliveries as there are slots."""
     receiver.rate = "60"
-    async with opened_sink(resources, webhook(receiver)) as sink:
+    async with opened_sink(resources, asking(receiver)) as sink:
         outcomes = await asyncio.gather(
             *(sink.deliver(cloud_event()) for _ in range(4)), return_exceptions=True
         )
@@ -225,7 +219,7 @@ async def test_those_who_waited_for_the_answer_obey_the_rate_as_well(
 async def test_those_who_waited_go_on_together_where_any_rate_is_allowed(
     resources: Resources, receiver: Receiver
 ) -> None:
-    async with opened_sink(resources, webhook(receiver)) as sink:
+    async with opened_sink(resources, asking(receiver)) as sink:
         await asyncio.gather(*(sink.deliver(cloud_event()) for _ in range(4)))
 
     assert len(receiver.taken) == 4
@@ -250,7 +244,7 @@ async def test_receiver_that_leaves_the_question_unanswered_is_sent_to_all_the_s
     resources: Resources, receiver: Receiver
 ) -> None:
     receiver.is_open, receiver.mute = True, frozenset({"OPTIONS"})
-    async with opened_sink(resources, webhook(receiver, "attempt")) as sink:
+    async with opened_sink(resources, asking(receiver, "attempt")) as sink:
         await sink.deliver(cloud_event())
         asked = len(receiver.asked)
         await sink.deliver(cloud_event())
@@ -264,7 +258,7 @@ async def test_receiver_that_was_down_is_asked_once_it_is_there(
 ) -> None:
     pace = Pace()
     receiver.rate, receiver.mute = "120", frozenset({"OPTIONS", "POST"})
-    options = webhook(receiver, "attempt")
+    options = asking(receiver, "attempt")
     async with opened_sink(replace(resources, pace=pace), options) as sink:
         with pytest.raises(TransientDeliveryError):
             await sink.deliver(cloud_event())
@@ -291,14 +285,14 @@ async def test_nobody_waits_long_behind_one_who_asks(resources: Resources) -> No
 async def test_doctor_is_told_what_is_allowed(
     resources: Resources, receiver: Receiver
 ) -> None:
-    config = sink_config(webhook(receiver))
+    config = sink_config(asking(receiver))
     assert "allows web-0 to send" in await config.reach(resources)
 
     receiver.allowed = "other.example"
     with pytest.raises(RefusedDeliveryError, match="allows another origin"):
         await config.reach(resources)
 
-    attempt = sink_config(webhook(receiver, "attempt"))
+    attempt = sink_config(asking(receiver, "attempt"))
     assert "allows another origin" in await attempt.reach(resources)
     assert receiver.taken == []
 
@@ -328,7 +322,7 @@ async def test_origin_that_becomes_no_dns_name_stops_the_start(
     resources: Resources, receiver: Receiver
 ) -> None:
     lent = replace(resources, expand=lambda text: text.replace("{vm_name}", "web_0"))
-    options = webhook(receiver, handshake_origin="{vm_name}.example")
+    options = asking(receiver, handshake_origin="{vm_name}.example")
     with pytest.raises(ConfigError, match=r"handshake_origin: is not a DNS name"):
         async with opened_sink(lent, options):
             pass

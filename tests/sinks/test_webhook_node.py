@@ -16,7 +16,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.example_events import one_of_each
 from bridge.sinks.webhook.presets import teams
-from tests.sinks.sink_fixtures import Inbox, cloud_event, opened_sink
+from tests.support.sink_fixtures import Inbox, cloud_event, opened_sink
 
 NODE = shutil.which("node")
 PROBE = "require('cloudevents'); require.resolve('adaptivecards')"

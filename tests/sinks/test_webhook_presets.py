@@ -48,15 +48,15 @@ from tests.sinks.preset_ways import (
     talked,
     with_table,
 )
-from tests.sinks.sink_fixtures import (
+from tests.support.builders import document, event_context_of, imds_event
+from tests.support.fakes import START
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.builders import document, event_context_of, imds_event
-from tests.support.fakes import START
 from tests.support.strategies import documents
 
 GOLDEN = ROOT / "tests" / "data" / "presets"
@@ -758,7 +758,7 @@ def test_each_page_has_the_same_sections(name: PresetName) -> None:
 
 
 def test_page_has_the_table_that_the_presets_make() -> None:
-    """What is derived is written by ``python -m tests.sinks.preset_ways``."""
+    """What is derived is written by ``python -m tests.sinks.derived``."""
     page = PAGE.read_text(encoding="utf-8")
 
     assert with_table(page) == page

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.sinks.base import Resources
-from tests.sinks.sink_fixtures import SECRET, Inbox, cloud_event, sink_config
+from tests.support.sink_fixtures import SECRET, Inbox, cloud_event, sink_config
 
 SIGNING = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 

@@ -14,15 +14,16 @@ from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.signing import SignatureConfig, signed
-from tests.sinks.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
+from tests.support.configurations import webhook
 from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 
 OLD = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NEW = "whsec_" + b64encode(bytes(range(64))).decode()
 
 
-def webhook(url: str, *secrets: str) -> dict[str, object]:
-    return {"type": "webhook", "url": url, "signature": {"secrets": list(secrets)}}
+def signing(url: str, *secrets: str) -> dict[str, object]:
+    return webhook(url, signature={"secrets": list(secrets)})
 
 
 def signature_of(event_id: str, body: bytes, at: float, secret: str) -> dict[str, str]:
@@ -46,7 +47,7 @@ def test_vector_of_the_reference_library(secret: str) -> None:
 async def test_receiver_verifies_what_was_sent_with_either_secret(
     resources: Resources, inbox: Inbox
 ) -> None:
-    async with opened_sink(resources, webhook(inbox.url, "env:OLD", NEW), OLD=OLD) as s:
+    async with opened_sink(resources, signing(inbox.url, "env:OLD", NEW), OLD=OLD) as s:
         await s.deliver(cloud_event())
 
     (request,) = inbox.received
@@ -65,7 +66,7 @@ async def test_id_stays_and_time_goes_on_from_attempt_to_attempt(
 ) -> None:
     clock = FakeClock()
     lent = replace(resources, clock=clock)
-    async with opened_sink(lent, webhook(inbox.url, OLD)) as sink:
+    async with opened_sink(lent, signing(inbox.url, OLD)) as sink:
         await sink.deliver(cloud_event())
         clock.pass_by(90)
         await sink.deliver(cloud_event())
@@ -89,7 +90,7 @@ async def test_secret_that_was_rotated_into_none_refuses_the_sink_unshown(
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text(OLD)
-    async with opened_sink(resources, webhook(inbox.url, f"file:{secret}")) as sink:
+    async with opened_sink(resources, signing(inbox.url, f"file:{secret}")) as sink:
         secret.write_text("5ec12e7")
         with pytest.raises(RefusedDeliveryError, match=r"signature\.secrets\[0\]") as e:
             await sink.deliver(cloud_event())
@@ -126,7 +127,7 @@ def test_configuration_says_what_is_wrong(
 
 
 def test_headers_of_the_signature_may_not_be_given_as_well() -> None:
-    options = webhook("https://x.example", OLD) | {"headers": {"Webhook-Id": "1"}}
+    options = signing("https://x.example", OLD) | {"headers": {"Webhook-Id": "1"}}
 
     assert config_faults(options) == [
         "headers.Webhook-Id: is set by signature: remove one of them"

@@ -11,7 +11,7 @@ from bridge.foundation.errors import MissingExtraError, PermanentDeliveryError
 from bridge.sinks.webhook import template
 from bridge.sinks.webhook.example_events import one_of_each
 from bridge.sinks.webhook.template import TemplateFaultError
-from tests.sinks.sink_fixtures import cloud_event
+from tests.support.sink_fixtures import cloud_event
 
 JSON = "application/json"
 LOOP = "{% for i in range(99999) %}"

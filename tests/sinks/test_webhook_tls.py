@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import serialization
 
 from bridge.foundation.errors import RefusedDeliveryError, TransientDeliveryError
 from bridge.sinks.base import Resources
-from tests.sinks.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
+from tests.support.configurations import webhook
+from tests.support.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,9 @@ async def server(authority: trustme.CA) -> AsyncIterator[Inbox]:
         yield running
 
 
-def webhook(url: str, **options: object) -> dict[str, object]:
+def with_files(url: str, **options: object) -> dict[str, object]:
     texts = {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
-    return {"type": "webhook", "url": url, **texts}
+    return {**webhook(url), **texts}
 
 
 async def test_client_and_server_know_each_other(
@@ -59,7 +60,7 @@ async def test_client_and_server_know_each_other(
     ca_file: Path,
 ) -> None:
     certificate, key = write_pair(authority, ca_file.parent)
-    options = webhook(
+    options = with_files(
         server.url,
         ca_file="${FOLDER}/ca.pem",
         client_certificate=certificate,
@@ -79,7 +80,7 @@ async def test_key_may_be_in_the_file_of_the_certificate(
 ) -> None:
     both = ca_file.parent / "both.pem"
     authority.issue_cert("vm").private_key_and_cert_chain_pem.write_to_path(both)
-    options = webhook(server.url, ca_file=ca_file, client_certificate=both)
+    options = with_files(server.url, ca_file=ca_file, client_certificate=both)
     async with opened_sink(resources, options) as sink:
         await sink.deliver(cloud_event())
 
@@ -89,7 +90,7 @@ async def test_key_may_be_in_the_file_of_the_certificate(
 async def test_client_without_a_certificate_is_not_served(
     resources: Resources, server: Inbox, ca_file: Path
 ) -> None:
-    options = webhook(server.url, ca_file=ca_file)
+    options = with_files(server.url, ca_file=ca_file)
     async with opened_sink(resources, options) as sink:
         with pytest.raises(TransientDeliveryError, match="cannot be reached"):
             await sink.deliver(cloud_event())
@@ -104,7 +105,7 @@ async def test_server_that_nobody_vouches_for_is_told_nothing(
     stranger = tmp_path / "stranger.pem"
     trustme.CA().cert_pem.write_to_path(stranger)
     for options in ({}, {"ca_file": stranger}):
-        async with opened_sink(resources, webhook(server.url, **options)) as sink:
+        async with opened_sink(resources, with_files(server.url, **options)) as sink:
             with pytest.raises(TransientDeliveryError, match="its certificate: "):
                 await sink.deliver(cloud_event())
 
@@ -118,7 +119,7 @@ async def test_rotated_files_are_read_again(
     ca_file: Path,
 ) -> None:
     certificate, key = write_pair(trustme.CA(), ca_file.parent)  # not known there
-    options = webhook(
+    options = with_files(
         server.url, ca_file=ca_file, client_certificate=certificate, client_key=key
     )
     async with opened_sink(resources, options) as sink:
@@ -137,7 +138,7 @@ async def test_rotation_that_is_half_done_leaves_the_old_one_in_use(
     ca_file: Path,
 ) -> None:
     certificate, key = write_pair(authority, ca_file.parent)
-    options = webhook(
+    options = with_files(
         server.url, ca_file=ca_file, client_certificate=certificate, client_key=key
     )
     async with opened_sink(resources, options) as sink:
@@ -155,7 +156,7 @@ async def test_rotation_that_is_half_done_leaves_the_old_one_in_use(
 async def test_files_that_are_gone_before_the_first_use_refuse_the_sink(
     resources: Resources, server: Inbox, ca_file: Path
 ) -> None:
-    options = webhook(server.url, ca_file=ca_file)
+    options = with_files(server.url, ca_file=ca_file)
     async with opened_sink(resources, options) as sink:
         ca_file.unlink()
         with pytest.raises(RefusedDeliveryError, match="TLS cannot be used"):
@@ -171,7 +172,7 @@ def test_files_are_tried_at_the_check(authority: trustme.CA, ca_file: Path) -> N
     no_pem.write_text("5ec12e7")
 
     def faults(**options: object) -> list[str]:
-        return config_faults(webhook(url, **options))
+        return config_faults(with_files(url, **options))
 
     assert faults(client_certificate=certificate, client_key=key) == []
     assert faults(client_key=key) == ["client_key: needs client_certificate"]
@@ -191,7 +192,7 @@ def test_files_are_tried_at_the_check(authority: trustme.CA, ca_file: Path) -> N
             "(KEY_VALUES_MISMATCH)"
         )
     ]
-    assert config_faults(webhook("http://x.example", ca_file=ca_file)) == [
+    assert config_faults(with_files("http://x.example", ca_file=ca_file)) == [
         "ca_file: has no effect: url is not https"
     ]
 
@@ -208,7 +209,7 @@ def test_key_with_a_password_is_a_fault_and_nobody_is_asked_for_it(
             serialization.BestAvailableEncryption(os.urandom(16)),
         )
     )
-    options = webhook(
+    options = with_files(
         "https://x.example", client_certificate=certificate, client_key=key
     )
 
@@ -229,7 +230,7 @@ async def test_connection_that_never_stands_is_given_up_early(
 
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    options = webhook(url, connect_timeout=0.1, timeout=60)
+    options = with_files(url, connect_timeout=0.1, timeout=60)
     async with server, opened_sink(resources, options) as sink:
         with pytest.raises(TransientDeliveryError, match="connected to in time"):
             await sink.deliver(cloud_event())

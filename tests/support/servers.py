@@ -10,9 +10,9 @@ from bridge.net.http_client import open_session
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources
-from tests.sinks.sink_fixtures import Inbox
 from tests.support.brisk import brisk_sdk
 from tests.support.ports import free_port
+from tests.support.sink_fixtures import Inbox
 
 __all__ = ["brisk_sdk"]  # a fixture from elsewhere
 

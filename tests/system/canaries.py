@@ -1,7 +1,8 @@
 """A secret of its own in every key that may hold one; the keys come from the code.
 
 A new key of a type that is a secret is found here by itself. Where a plain text will
-not do for it, ``SHAPES`` says what will, and ``BESIDE`` what else it needs.
+not do for it, ``shapes`` of the sink's way (``tests/sinks/ways``) says what will, and
+``beside`` what else it needs.
 """
 
 import base64
@@ -20,8 +21,9 @@ from bridge.configuration.config import Settings
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Secret
 from bridge.sinks.registry import SINK_TYPES
+from tests.sinks.sink_ways import WAYS, wayless
+from tests.sinks.ways.way import Place, Servers
 
-Place = tuple[str | int, ...]
 Table = dict[str, Any]
 
 HEADER = "x-api-key"  # what a name gives away is hidden though it stands in the open
@@ -116,60 +118,37 @@ def shaped(place: Place, canary: Canary, status: int, world: World) -> str:
     """Return what a key takes for a value, with the canary in it."""
     url = f"{world.echo.replace('//', f'//user:{canary.core}@')}/{status}/"
     match place:
-        case ("url" | "webhook_url", *_):
+        case (str(key), *_) if key.endswith("url"):
             return f"{url}{canary.core}?sig={canary.core}"
         case ("proxy" | "http_proxy", *_):
             return url.removesuffix(f"/{status}/")
         case ("connection_string", *_):
             return f"{world.bus}SharedAccessKey={canary.text};"
-        case ("token",) if status:  # of Slack
-            return f"xoxb-{canary.core}"
-        case ("signature", "secrets", 0):
-            return f"whsec_{base64.b64encode(canary.core.encode()).decode()}"
         case _:
             return canary.text
 
 
 def base(kind: str, status: int, world: World) -> Table:
     """Return the least that a sink of a type needs."""
-    url = f"{world.echo}/{status}/"
-    needed: Mapping[str, Table] = {
-        "webhook": {"url": url},
-        "slack": {"webhook_url": url},
-        "servicebus": {"connection_string": _NOWHERE, "topic": TOPICS[status == 200]},
-        "email": {
-            "host": "127.0.0.1",
-            "port": world.relay,
-            "security": "none",
-            "username": "u",
-            "sender": f"vm@{status}.contoso.com",  # the relay answers as it says
-            "recipients": ["ops@contoso.com"],
-        },
-    }
-    assert kind in needed, f"say in canaries.base what a sink of type {kind} needs"
-    return {**needed[kind], "when": {"scope": "all", "lifecycle": True}}
+    assert wayless([kind]) == []
+    least = WAYS[kind].least(servers(status, world))
+    return {**least, "when": {"scope": "all", "lifecycle": True}}
 
 
-def beside(kind: str, place: Place, status: int, world: World) -> Table:
-    """Return what else a key needs; None = what it cannot stand beside."""
-    match kind, place:
-        case _, ("http_proxy",):
-            return {"transport": "amqp-websocket"}
-        case "webhook", ("auth", key):
-            forms: dict[object, Table] = {
-                "token": {"type": "bearer"},
-                "password": {"type": "basic", "username": "u"},
-                "value": {"type": "header", "name": "x-other-key"},
-            }
-            return {"auth": forms[key]}
-        case "slack", ("token" | "button_secret" as key,):
-            api = {"api_url": f"{world.echo}/{status}/", "channel": "C024BE91L"}
-            bot: Table = {"webhook_url": None, **api}
-            if key == "button_secret":
-                bot |= {"token": "xoxb-1", "buttons": True}
-            return bot
-        case _:
-            return {}
+def servers(status: int, world: World) -> Servers:
+    """Return what a sink sends to that is to be answered with a status."""
+    return Servers(
+        http=f"{world.echo}/{status}",
+        bus=_NOWHERE,
+        topic=TOPICS[status == 200],
+        mail=world.relay,
+        domain=f"{status}.contoso.com",  # the relay answers as it says
+    )
+
+
+def beside(place: Place) -> Table:
+    """Return what else a key of a namespace needs."""
+    return {"transport": "amqp-websocket"} if place == ("http_proxy",) else {}
 
 
 def put(table: Table, place: Place, value: object) -> None:
@@ -189,8 +168,7 @@ def put(table: Table, place: Place, value: object) -> None:
 def sink(kind: str, place: Place, status: int, world: World, value: str) -> Table:
     """Return a sink with a secret at a place of it."""
     found = base(kind, status, world)
-    for key, more in beside(kind, place, status, world).items():
-        found[key] = more
+    found |= beside(place) | dict(WAYS[kind].beside(place, servers(status, world)))
     put(found, place, value)
     words = "-".join(str(part).replace("_", "-") for part in place)
     own = {"name": f"{kind}-{words}-{status}", "type": kind}

@@ -5,7 +5,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-# What it answers to AUTH and to the mail, for whom: see ``canaries.base``.
+# What it answers to AUTH and to the mail, for whom: see ``canaries.servers``.
 _REPLIES = {
     "200": ("235 2.7.0", "250 2.0.0"),
     "302": ("235 2.7.0", "451 4.3.0"),

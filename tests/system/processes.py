@@ -19,6 +19,13 @@ from typing import Any
 import aiohttp
 
 from bridge.simulator.serve import Simulator, SimulatorOptions
+from tests.support.configurations import (
+    approvals,
+    config_text,
+    servicebus,
+    slack,
+    webhook,
+)
 
 PATIENCE = 60.0
 _STARTED: list[asyncio.subprocess.Process] = []
@@ -154,50 +161,17 @@ async def forwarder(
         )
 
 
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[state]
-path = "{state}"
-
-[http]
-listen = ""
-
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-
-[[sinks]]
-name = "ops"
-type = "slack"
-webhook_url = "{inbox}/slack/ops"
-max_rate = 20
-
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-reply_to = ["replies"]
-"""
-
-
 def written_config(folder: Path, at: Addresses, name: str = "bridge") -> Path:
     """Write a configuration with all three sinks and approvals."""
     path = folder / f"{name}.toml"
     path.write_text(
-        CONFIG.format(
+        config_text(
+            servicebus(at.connection_string),
+            slack(f"{at.inbox}/slack/ops", max_rate=20),
+            webhook(f"{at.inbox}/siem"),
             imds=at.imds,
-            bus=at.connection_string,
-            inbox=at.inbox,
-            state=(folder / f"{name}.db").as_posix(),
+            state=folder / f"{name}.db",
+            approvals=approvals(at.connection_string, reply_to=["replies"]),
         )
     )
     return path

@@ -18,35 +18,19 @@ import pytest
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox.server import Inbox
+from tests.support.configurations import command, config_text, webhook
 from tests.support.ports import free_port
 from tests.system.processes import ended, forwarder, started
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PATIENCE = 60.0
-CONFIG = """
-shutdown_grace = "1s"
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[state]
-path = "{folder}/state.db"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-[[sinks]]
-name = "drain"
-type = "command"
-command = ["{folder}/drain"]
-[[approvals.rules]]
-name = "drained"
-event_types = ["Reboot", "Preempt"]
-action = "auto-approve"
-after = ["drain"]
-"""
+DRAINED = {
+    "name": "drained",
+    "event_types": ["Reboot", "Preempt"],
+    "action": "auto-approve",
+    "after": ["drain"],
+}
 HOOK = """#!/bin/sh
 echo "begin $SEBRIDGE_ACTION $$ $(date +%s.%N)" >>"{folder}/ran.log"
 [ "$SEBRIDGE_ACTION" = restore ] || sleep {seconds}
@@ -69,8 +53,13 @@ class Machine:
         hook, config = self.folder / "drain", self.folder / "bridge.toml"
         hook.write_text(HOOK.format(folder=self.folder, seconds=seconds))
         hook.chmod(0o700)
-        text = CONFIG.format(
-            imds=self.imds.url, inbox=self.inbox.url, folder=self.folder
+        text = config_text(
+            webhook(f"{self.inbox.url}/siem"),
+            command(hook),
+            imds=self.imds.url,
+            state=self.folder / "state.db",
+            shutdown_grace="1s",
+            approvals={"rules": [DRAINED]},
         )
         config.write_text(text + more.format(port=self.port))
         return config

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.configurations import command, config_text, webhook
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,
@@ -24,25 +25,6 @@ from tests.system.processes import (
 pytestmark = pytest.mark.integration
 
 EVENT_ID = "00000000-0000-4000-8000-00000000C0DE"
-CONFIG = """
-shutdown_grace = "1s"
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-[[sinks]]
-name = "drain"
-type = "command"
-command = ["{hook}"]
-output = "always"
-"""
 NOTE = '#!/bin/sh\necho "$SEBRIDGE_ACTION $SEBRIDGE_EVENT_ID $$" >>"{log}"\n'
 
 
@@ -70,11 +52,12 @@ class Stage:
         self.hook.write_text(NOTE.format(log=self.log) + more + "\n")
         self.hook.chmod(0o700)
         self.config.write_text(
-            CONFIG.format(
+            config_text(
+                webhook(f"{at.inbox}/siem"),
+                command(self.hook, output="always"),
                 imds=at.imds,
-                inbox=at.inbox,
-                hook=self.hook,
-                state=(folder / "state.db").as_posix(),
+                state=folder / "state.db",
+                shutdown_grace="1s",
             )
         )
 

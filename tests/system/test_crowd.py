@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.support.configurations import config_text, webhook
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,
@@ -27,20 +28,6 @@ pytestmark = pytest.mark.integration
 
 CROWD = 1100
 ASKED = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[state]
-path = "{state}"
-[http]
-listen = "127.0.0.1:0"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-when = {{ lifecycle = false }}
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +45,11 @@ def room() -> Iterator[None]:
 async def at() -> AsyncIterator[Addresses]:
     async with simulator_here() as found:
         yield found
+
+
+def written_for(at: Addresses, state: Path) -> str:
+    siem = webhook(f"{at.inbox}/siem", when={"lifecycle": False})
+    return config_text(siem, imds=at.imds, state=state, listen="127.0.0.1:0")
 
 
 async def limited(config: Path, soft: int, hard: int) -> asyncio.subprocess.Process:
@@ -95,9 +87,7 @@ async def test_event_is_delivered_while_1100_others_hold_connections(
 ) -> None:
     """At ``ulimit -n 1024``, which cannot be raised."""
     config = tmp_path / "bridge.toml"
-    config.write_text(
-        CONFIG.format(imds=at.imds, inbox=at.inbox, state=tmp_path / "state.db")
-    )
+    config.write_text(written_for(at, tmp_path / "state.db"))
     running = await limited(config, 1024, 1024)
     try:
         await settled(config, 0)
@@ -133,9 +123,7 @@ async def test_run_may_open_as_many_files_as_the_system_lets_it(
     at: Addresses, tmp_path: Path
 ) -> None:
     config = tmp_path / "bridge.toml"
-    config.write_text(
-        CONFIG.format(imds=at.imds, inbox=at.inbox, state=tmp_path / "state.db")
-    )
+    config.write_text(written_for(at, tmp_path / "state.db"))
     running = await limited(config, 256, 2048)
     try:
         await settled(config, 0)

@@ -11,43 +11,23 @@ from typing import Any
 import pytest
 
 from tests.support.builders import ME
+from tests.support.configurations import config_text, webhook
 from tests.support.damage import damaged, lived
 from tests.system.processes import PATIENCE, Addresses, ended, forwarder, simulator_here
 
 pytestmark = pytest.mark.integration
 
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[identity]
-vm_id = "{vm_id}"
-vm_name = "{vm_name}"
-
-[state]
-path = "{state}"
-
-[http]
-listen = ""
-
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-"""
 MOST_STARTS = 3
 
 
 def written(folder: Path, at: Addresses) -> Path:
     config = folder / "bridge.toml"
     config.write_text(
-        CONFIG.format(
+        config_text(
+            webhook(f"{at.inbox}/siem"),
             imds=at.imds,
-            inbox=at.inbox,
-            vm_id=ME.vm_id,
-            vm_name=ME.vm_name,
-            state=(folder / "bridge.db").as_posix(),
+            state=folder / "bridge.db",
+            identity={"vm_id": ME.vm_id, "vm_name": ME.vm_name},
         )
     )
     return config

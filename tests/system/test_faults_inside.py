@@ -28,8 +28,8 @@ from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from tests.sinks.receivers import Receiver
-from tests.sinks.sink_fixtures import drained
 from tests.support.servers import brisk_sdk, broker
+from tests.support.sink_fixtures import drained
 from tests.support.stopwatch import Stopwatch
 
 __all__ = ["brisk_sdk", "broker"]  # fixtures

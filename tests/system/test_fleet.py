@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.configurations import toml
 from tests.support.servers import brisk_sdk
 from tests.support.stopwatch import Stopwatch
 from tests.system.fleets import LOCK_SECONDS, PATIENCE, Fleet, fleet
 from tests.system.processes import (
-    CONFIG,
     Addresses,
     ended,
     forwarder,
     settled,
     simulator_here,
     started,
+    written_config,
 )
 
 __all__ = ["brisk_sdk"]  # a fixture
@@ -165,17 +166,9 @@ ENTITY_FILE = {
 
 def session_config(folder: Path, at: Addresses, name: str) -> Path:
     """Write the configuration of a VM of the group."""
-    tables = CONFIG.format(
-        imds=at.imds,
-        bus=at.connection_string,
-        inbox=at.inbox,
-        state=(folder / f"{name}.db").as_posix(),
-    )
-    path = folder / f"{name}.toml"
-    path.write_text(
-        f'{tables}sessions = ["group-7"]\n'
-        f'[identity]\nvm_id = "{name}"\nvm_name = "{name}"\n'
-    )
+    path = written_config(folder, at, name)
+    more = {"identity": {"vm_id": name, "vm_name": name}}
+    path.write_text(f'{path.read_text()}sessions = ["group-7"]\n{toml(more)}')
     return path
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.support.configurations import approvals, config_text, webhook
 from tests.support.disks import Frozen
 from tests.support.ports import free_port
 from tests.support.stopwatch import Stopwatch
@@ -31,24 +32,6 @@ pytestmark = pytest.mark.integration
 
 PATIENCE = 60.0
 GRACE = 5.0
-CONFIG = """
-shutdown_grace = "{grace}s"
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[state]
-path = "{state}"
-[http]
-listen = "127.0.0.1:{port}"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-when = {{ lifecycle = false }}
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-"""
 
 
 @dataclass
@@ -122,13 +105,13 @@ async def opened(folder: Path, disk: Frozen) -> AsyncIterator[Scene]:
         port = free_port()
         config = folder / "bridge.toml"
         config.write_text(
-            CONFIG.format(
-                grace=GRACE,
+            config_text(
+                webhook(f"{at.inbox}/siem", when={"lifecycle": False}),
                 imds=at.imds,
-                inbox=at.inbox,
-                bus=at.connection_string,
                 state=disk.path / "state.db",
-                port=port,
+                listen=f"127.0.0.1:{port}",
+                shutdown_grace=f"{GRACE}s",
+                approvals=approvals(at.connection_string),
             )
         )
         process = await forwarder(config)

@@ -15,6 +15,7 @@ from bridge.foundation.clock import SystemClock
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.unit import UnitRunner
 from bridge.sinks.command.unit_files import Places
+from tests.support.configurations import config_text, webhook
 from tests.system.namespaces import ROOT, Machine, machine_in, missing
 from tests.system.processes import PATIENCE, Addresses, simulator_here
 
@@ -24,22 +25,12 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(300),
 ]
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-[[sinks]]
-name = "drain"
-type = "command"
-unit = "sebridge-hook@drain.service"
-output = "always"
-"""
+DRAIN = {
+    "name": "drain",
+    "type": "command",
+    "unit": "sebridge-hook@drain.service",
+    "output": "always",
+}
 # A systemd inside a namespace may not hear that the last process of a unit has ended,
 # where the kernel has cgroups of version 1: it goes on when its time to stop is over.
 DROP_IN = """[Service]
@@ -233,7 +224,8 @@ async def test_missing_launcher_and_path_are_clear_errors(machine: Machine) -> N
 @pytest.fixture
 async def at(machine: Machine) -> AsyncIterator[Addresses]:
     async with simulator_here() as found:
-        config = CONFIG.format(imds=found.imds, inbox=found.inbox)
+        siem = webhook(f"{found.inbox}/siem")
+        config = config_text(siem, DRAIN, imds=found.imds)
         (machine.root / "etc/sebridge/bridge.toml").write_text(config)
         (machine.root / "etc/systemd/system/sebridge.service.d/tests.conf").write_text(
             DROP_IN

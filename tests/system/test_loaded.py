@@ -17,21 +17,9 @@ from aiohttp.test_utils import TestServer
 
 from bridge.outbox.store import Outbox
 from tests.support.builders import router
+from tests.support.configurations import config_text, webhook
 from tests.system.processes import PATIENCE, ended, started
 
-CONFIG = """
-[imds]
-endpoint = "http://127.0.0.1:{port}"
-poll_interval = "250ms"
-[state]
-path = "{folder}/state.db"
-[http]
-listen = "127.0.0.1:0"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:{port}/siem"
-"""
 # Says what is loaded when the process ends.
 LISTING = """
 import sys
@@ -86,7 +74,15 @@ async def loaded(folder: Path) -> set[str]:
     app.router.add_post("/siem", compute)
     async with TestServer(app) as server:
         path = folder / "bridge.toml"
-        path.write_text(CONFIG.format(port=server.port, folder=folder.as_posix()))
+        url = f"http://127.0.0.1:{server.port}"
+        path.write_text(
+            config_text(
+                webhook(f"{url}/siem"),
+                imds=url,
+                state=folder / "state.db",
+                listen="127.0.0.1:0",
+            )
+        )
         process = await started(
             *(sys.executable, "-c", LISTING, "run", "-c", str(path)),
             stdout=asyncio.subprocess.PIPE,

@@ -7,32 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.sink_fixtures import LogReceiver
+from tests.support.configurations import config_text
+from tests.support.sink_fixtures import LogReceiver
 from tests.system.processes import PATIENCE, ended, simulator_here, started
 
 pytestmark = pytest.mark.integration
-
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-[state]
-path = "{folder}/state.db"
-[http]
-listen = ""
-[[sinks]]
-name = "out"
-type = "file"
-path = "-"
-[[sinks]]
-name = "lines"
-type = "file"
-path = "{folder}/events.jsonl"
-[[sinks]]
-name = "log"
-type = "syslog"
-host = "127.0.0.1"
-port = {port}
-"""
 
 
 async def test_events_go_to_file_syslog_and_standard_output_and_logs_to_neither(
@@ -41,8 +20,20 @@ async def test_events_go_to_file_syslog_and_standard_output_and_logs_to_neither(
     config, lines = tmp_path / "bridge.toml", tmp_path / "events.jsonl"
     receiver = LogReceiver()
     async with simulator_here() as at, receiver.serving():
-        text = CONFIG.format(imds=at.imds, folder=tmp_path, port=receiver.port)
-        config.write_text(text)
+        config.write_text(
+            config_text(
+                {"name": "out", "type": "file", "path": "-"},
+                {"name": "lines", "type": "file", "path": lines},
+                {
+                    "name": "log",
+                    "type": "syslog",
+                    "host": "127.0.0.1",
+                    "port": receiver.port,
+                },
+                imds=at.imds,
+                state=tmp_path / "state.db",
+            )
+        )
         process = await started(
             *(sys.executable, "-m", "bridge", "run", "-c", str(config)),
             stdout=asyncio.subprocess.PIPE,

@@ -23,6 +23,7 @@ from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.store import Outbox
 from tests.support.builders import router
+from tests.support.configurations import config_text, webhook
 from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
@@ -39,21 +40,6 @@ ROOT = Path(__file__).parents[2]
 HISTORY = Path(os.environ.get("SEBRIDGE_HISTORY", ROOT))
 TABLES = "bridge/outbox/storage/schema.py"
 CHANGE = "(ALTER|CREATE) (TABLE|INDEX|TRIGGER)"  # other changes of the file are words
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:{port}/siem"
-[sinks.retry]
-max_backoff = "1s"
-"""
 INTENT = Decision(
     message="asked", key="K-1", event_id="k-1", sequence=7, state="intent"
 )
@@ -155,7 +141,9 @@ async def test_older_program_goes_on_with_the_newest_file_and_the_newest_with_it
     state, port = tmp_path / "state.db", free_port()
     config = tmp_path / "bridge.toml"
     async with simulator_here() as imds:
-        config.write_text(CONFIG.format(imds=imds.imds, state=state, port=port))
+        url = f"http://127.0.0.1:{port}/siem"
+        siem = webhook(url, retry={"max_backoff": "1s"})
+        config.write_text(config_text(siem, imds=imds.imds, state=state))
         async with running(config, None):
             pass  # it tells of its start and its stop, and nobody listens
         await asked(state)

@@ -32,10 +32,10 @@ from bridge.pipeline.relay import Relay
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
-from tests.sinks.sink_fixtures import drained, sink_config
 from tests.support.builders import SINK, router, told
 from tests.support.ports import free_port
 from tests.support.servers import brisk_sdk
+from tests.support.sink_fixtures import drained, sink_config
 from tests.support.stopwatch import Stopwatch
 from tests.system.proxy import Proxy, proxy_to
 

@@ -16,6 +16,8 @@ from aiohttp import web
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
+from tests.sinks.sink_ways import WAYS
+from tests.sinks.ways.way import Place
 from tests.support.builders import EVENT_ID
 from tests.support.ports import free_port
 from tests.system import canaries
@@ -111,9 +113,7 @@ class Case:
     hiding: Hiding
 
 
-def written(
-    folder: Path, world: World, approvals: canaries.Place, *, with_sinks: bool
-) -> Case:
+def written(folder: Path, world: World, approvals: Place, *, with_sinks: bool) -> Case:
     """Write a configuration with a secret in every key, for approvals in one."""
     name, hiding = f"approvals-{approvals[-1]}", Hiding(folder)
     token = Canary.of(f"{name} http.token")
@@ -138,22 +138,22 @@ def written(
     return Case(path, settings["sinks"], listen, token.text, hiding)
 
 
-def hidden(
-    hiding: Hiding, kind: str, place: canaries.Place, status: int, world: World
-) -> Table:
+def hidden(hiding: Hiding, kind: str, place: Place, status: int, world: World) -> Table:
     canary = Canary.of(f"{kind} {place} {status}")
-    value = canaries.shaped(place, canary, status, world)
+    shape = WAYS[kind].shapes.get(place)
+    plain = canaries.shaped(place, canary, status, world)
+    value = shape(canary.core) if shape is not None else plain
     reference = hiding.reference(canary, value)
     return canaries.sink(kind, place, status, world, reference)
 
 
-def asked(hiding: Hiding, place: canaries.Place, world: World) -> Table:
+def asked(hiding: Hiding, place: Place, world: World) -> Table:
     canary = Canary.of(f"approvals {place}")
     found: Table = {
         "connection_string": f"{world.bus}SharedAccessKey=plain;",
         "queue": "vm-approvals",
         "reply_to": ["replies"],
-        **canaries.beside("approvals", place, 200, world),
+        **canaries.beside(place),
     }
     value = canaries.shaped(place, canary, 200, world)
     canaries.put(found, place, hiding.reference(canary, value))

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.configurations import Table, approvals, config_text
 from tests.system.processes import (
     PATIENCE,
     Addresses,
@@ -22,31 +23,25 @@ from tests.system.processes import (
 pytestmark = pytest.mark.integration
 
 TOKEN = "xoxb-1-5EC12E7"
-CONFIG = """
-[imds]
-endpoint = "{at.imds}"
-poll_interval = "250ms"
 
-[state]
-path = "{state}"
 
-[http]
-listen = ""
-
-[[sinks]]
-name = "ops"
-type = "slack"
-token = "env:IT"
-channel = "C012AB3CD"
-api_url = "{at.inbox}/slack/api/"
-buttons = true
-button_secret = "0123456789abcdef0123456789abcdef"
-max_rate = 5
-
-[approvals]
-connection_string = "{at.connection_string}"
-queue = "vm-approvals"
-"""
+def written_for(at: Addresses, state: Path) -> str:
+    slack: Table = {
+        "name": "ops",
+        "type": "slack",
+        "token": "env:IT",
+        "channel": "C012AB3CD",
+        "api_url": f"{at.inbox}/slack/api/",
+        "buttons": True,
+        "button_secret": "0123456789abcdef0123456789abcdef",
+        "max_rate": 5,
+    }
+    return config_text(
+        slack,
+        imds=at.imds,
+        state=state,
+        approvals=approvals(at.connection_string),
+    )
 
 
 async def asked(at: Addresses, method: str, **arguments: str) -> list[dict[str, Any]]:
@@ -98,7 +93,7 @@ async def test_message_outlives_the_forwarder_and_preempt_goes_first(
         await brisk(at)
         config = tmp_path / "bridge.toml"
         state = tmp_path / "bridge.db"
-        config.write_text(CONFIG.format(at=at, state=state.as_posix()))
+        config.write_text(written_for(at, state))
         process = await forwarder(config, {"IT": TOKEN})
         freeze = {"type": "Freeze", "resources": ["WestNO_0"], "notBefore": 90_000}
         await at.control("POST", "events", {**freeze, "eventId": "first"})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.configurations import config_text, webhook
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,
@@ -21,20 +22,6 @@ pytestmark = pytest.mark.integration
 
 GRACE = 2.0
 MARGIN = 1.5  # the end of an interpreter, on a busy machine
-
-CONFIG = """
-shutdown_grace = "{grace}s"
-[imds]
-endpoint = "{imds}"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{sink}"
-"""
 
 
 class Silent:
@@ -94,11 +81,11 @@ async def test_sink_that_hangs_does_not_delay_the_stop(
     async with Silent().serving() as silent, simulator_here() as at:
         config = tmp_path / "started.toml"
         config.write_text(
-            CONFIG.format(
-                grace=grace,
+            config_text(
+                webhook(silent.url),
                 imds=at.imds,
-                sink=silent.url,
-                state=(tmp_path / "state.db").as_posix(),
+                state=tmp_path / "state.db",
+                shutdown_grace=f"{grace}s",
             )
         )
 
@@ -124,11 +111,11 @@ async def test_name_server_that_hangs_does_not_delay_the_stop(tmp_path: Path) ->
     async with simulator_here() as at:
         config = tmp_path / "started.toml"
         config.write_text(
-            CONFIG.format(
-                grace=0,
+            config_text(
+                webhook("http://deaf.example/"),
                 imds=at.imds,
-                sink="http://deaf.example/",
-                state=(tmp_path / "state.db").as_posix(),
+                state=tmp_path / "state.db",
+                shutdown_grace="0s",
             )
         )
 
@@ -146,11 +133,11 @@ async def test_imds_that_hangs_does_not_delay_the_stop(tmp_path: Path) -> None:
     async with Silent().serving() as silent:
         config = tmp_path / "asking.toml"
         config.write_text(
-            CONFIG.format(
-                grace=GRACE,
+            config_text(
+                webhook(silent.url),
                 imds=silent.url,
-                sink=silent.url,
-                state=(tmp_path / "state.db").as_posix(),
+                state=tmp_path / "state.db",
+                shutdown_grace=f"{GRACE}s",
             )
         )
 

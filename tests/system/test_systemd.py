@@ -7,22 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.configurations import config_text, webhook
 from tests.system.processes import PATIENCE, ended, forwarder, simulator_here
 
 pytestmark = pytest.mark.integration
-
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-[state]
-path = "{state}"
-[http]
-listen = ""
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "file:${{CREDENTIALS_DIRECTORY}}/siem-url"
-"""
 
 
 async def test_systemd_hears_of_start_life_freeze_and_stop(tmp_path: Path) -> None:
@@ -38,8 +26,9 @@ async def test_systemd_hears_of_start_life_freeze_and_stop(tmp_path: Path) -> No
     async with simulator_here() as at:
         (tmp_path / "siem-url").write_text(f"{at.inbox}/siem\n")
         config = tmp_path / "bridge.toml"
-        state = (tmp_path / "state.db").as_posix()
-        config.write_text(CONFIG.format(imds=at.imds, state=state))
+        siem = webhook("file:${CREDENTIALS_DIRECTORY}/siem-url")
+        state = tmp_path / "state.db"
+        config.write_text(config_text(siem, imds=at.imds, state=state))
         process = await forwarder(
             config,
             {

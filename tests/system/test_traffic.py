@@ -21,6 +21,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.inbox.server import Inbox
+from tests.support.configurations import Table, approvals, config_text, webhook
 from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
@@ -40,26 +41,6 @@ os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="t
 os.execv(sys.executable, [sys.executable, "-m", "bridge", "run", "-c", sys.argv[2]])
 """
 
-CONFIG = """
-shutdown_grace = "2s"
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-request_timeout = "1s"
-[state]
-path = "{folder}/state.db"
-[http]
-listen = "127.0.0.1:{health}"
-[traffic]
-listen = "127.0.0.1:{port}"
-resume_after = "2s"
-{more}
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-"""
-
 
 @dataclass
 class Machine:
@@ -72,23 +53,32 @@ class Machine:
     health: int = field(default_factory=free_port)
     imds_url: str = ""
 
-    def written(self, more: str = "") -> Path:
+    def written(self, *sinks: Table, **traffic: str) -> Path:
         path = self.folder / "bridge.toml"
-        text = CONFIG.format(
-            imds=self.imds_url or self.imds.url,
-            folder=self.folder,
-            port=self.port,
-            health=self.health,
-            inbox=self.inbox.url,
-            more=more,
+        text = config_text(
+            *sinks,
+            webhook(f"{self.inbox.url}/siem"),
+            imds={
+                "endpoint": self.imds_url or self.imds.url,
+                "poll_interval": "250ms",
+                "request_timeout": "1s",
+            },
+            state=self.folder / "state.db",
+            listen=f"127.0.0.1:{self.health}",
+            shutdown_grace="2s",
+            traffic={
+                "listen": f"127.0.0.1:{self.port}",
+                "resume_after": "2s",
+                **traffic,
+            },
         )
         path.write_text(text)
         return path
 
     async def start(
-        self, more: str = "", listener: socket.socket | None = None
+        self, *sinks: Table, listener: socket.socket | None = None, **traffic: str
     ) -> asyncio.subprocess.Process:
-        config = str(self.written(more))
+        config = str(self.written(*sinks, **traffic))
         command = ["-m", "bridge", "run", "-c", config]
         fds: tuple[int, ...] = ()
         if listener is not None:
@@ -203,7 +193,7 @@ async def test_known_event_keeps_it_out_while_imds_is_silent_over_a_restart(
     with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
         # It takes connections, and never answers: it is not known who this VM is.
         machine.imds_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        process = await machine.start('on_unknown = "in"')
+        process = await machine.start(on_unknown="in")
         async with stopped_in_the_end(process):
             first = await machine.until(lambda _: True)
             assert first == before | {"reason": first["reason"]}
@@ -254,20 +244,11 @@ async def test_listener_of_systemd_refuses_nobody_over_a_restart(
 async def test_probe_answers_before_imds_and_until_the_end(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:
         machine.imds_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        process = await machine.start('on_unknown = "out"')
+        process = await machine.start(on_unknown="out")
         async with stopped_in_the_end(process):
             found = await machine.stands("out")
             assert (found["reason"], found["eventId"]) == ("unknown", None)
             assert await ended(process) == 0
-
-
-HANGING = """
-[[sinks]]
-name = "hanging"
-type = "webhook"
-url = "http://127.0.0.1:{port}/"
-timeout = "60s"
-"""
 
 
 def listens(port: int) -> bool:
@@ -282,8 +263,8 @@ def listens(port: int) -> bool:
 async def test_probe_closes_last(machine: Machine) -> None:
     """It says out or in as long as anything of the forwarder still works."""
     with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
-        more = HANGING.format(port=silent.getsockname()[1])
-        process = await machine.start(more)
+        hanging = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        process = await machine.start(webhook(hanging, "hanging", timeout="60s"))
         async with stopped_in_the_end(process):
             await machine.stands("in")
             silent.settimeout(PATIENCE)
@@ -303,30 +284,11 @@ async def test_probe_closes_last(machine: Machine) -> None:
     assert process.returncode == 0
 
 
-APPROVALS = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[state]
-path = "{folder}/state.db"
-
-[http]
-listen = ""
-
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-
-[[approvals.rules]]
-name = "user-made"
-event_sources = ["User"]
-action = "auto-approve"
-
-[traffic]
-listen = "127.0.0.1:{port}"
-settle = "2s"
-"""
+USER_MADE = {
+    "name": "user-made",
+    "event_sources": ["User"],
+    "action": "auto-approve",
+}
 FAR_OFF = "00000000-0000-0000-0000-00000000000A"
 
 
@@ -337,11 +299,11 @@ async def test_machine_leaves_rotation_before_a_rule_approves_its_event(
         machine = Machine(imds, inbox, tmp_path)
         config = tmp_path / "bridge.toml"
         config.write_text(
-            APPROVALS.format(
+            config_text(
                 imds=at.imds,
-                folder=tmp_path.as_posix(),
-                bus=at.connection_string,
-                port=machine.port,
+                state=tmp_path / "state.db",
+                approvals=approvals(at.connection_string, rules=[USER_MADE]),
+                traffic={"listen": f"127.0.0.1:{machine.port}", "settle": "2s"},
             )
         )
         process = await forwarder(config)

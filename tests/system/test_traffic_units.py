@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.support.configurations import config_text, webhook
 from tests.support.ports import free_port
 from tests.system.namespaces import Machine, machine_in, missing
 from tests.system.processes import PATIENCE, simulator_here
@@ -17,19 +18,6 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
     pytest.mark.timeout(300),
 ]
-CONFIG = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-[http]
-listen = ""
-[traffic]
-listen = "127.0.0.1:1"
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "{inbox}/siem"
-"""
 # As the comment in the socket's own file says: another port than the default.
 OTHER_PORT = "[Socket]\nListenStream=\nListenStream=127.0.0.1:{port}\n"
 SOCKET, SERVICE = "sebridge-traffic.socket", "sebridge.service"
@@ -55,7 +43,8 @@ async def port(machine: Machine) -> AsyncIterator[int]:
     (units / f"{SOCKET}.d/port.conf").write_text(OTHER_PORT.format(port=port))
     async with simulator_here() as at:
         config = machine.root / "etc/sebridge/bridge.toml"
-        config.write_text(CONFIG.format(imds=at.imds, inbox=at.inbox))
+        siem, traffic = webhook(f"{at.inbox}/siem"), {"listen": "127.0.0.1:1"}
+        config.write_text(config_text(siem, imds=at.imds, traffic=traffic))
         machine.run("systemctl", "daemon-reload")
         machine.run("systemctl", "start", SOCKET)
         try:

@@ -1,9 +1,9 @@
 """Copies the readable rows of a damaged state file into a fresh one.
 
 It reads row by row, and from both ends if the middle is damaged. Rows keep their ids.
-Delivered rows are not copied. A delivery that cannot be read becomes a dead letter that
-says so, and its event is published again from the document. Damaged content gets an
-impossible checksum, so it is never sent.
+Deliveries that are over (delivered, discarded or skipped) are not copied. A delivery
+that cannot be read becomes a dead letter that says so, and its event is published again
+from the document. Damaged content gets an impossible checksum, so it is never sent.
 """
 
 import sqlite3
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -19,7 +19,7 @@ from bridge.events import checkpoint
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.outbox.checksum import BROKEN, Content, damage_of
-from bridge.outbox.delivery import UNREADABLE
+from bridge.outbox.delivery import UNREADABLE, State
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.recovery.soundness import (
     KEYED,
@@ -32,6 +32,7 @@ from bridge.outbox.recovery.soundness import (
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.tables.observations import publish_again
 
+_STATES = get_args(State)
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
 # Errors that may occur when a damaged file is read.
@@ -186,7 +187,7 @@ class _Rescue:
                 is_intact = self._item(row["item"], row["key"]) is not None
                 is_kept = is_intact or row["state"] == "dead"
                 yield row if is_kept else self._as_dead_letter(row)
-            elif row["state"] not in ("delivered", "discarded"):
+            elif row["state"] not in _STATES:
                 yield self._as_dead_letter(row)
         if self.is_any_lost:
             yield from self._indexed(seen)

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bridge.foundation.errors import OutboxError, OutboxThreadDiedError
 from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS, connect
@@ -183,23 +183,25 @@ class Database:
     async def heal(self) -> None:
         """Try to write the changes in memory to the disk, and to use the disk again.
 
-        Returns when this has succeeded or failed. After ``patience`` it returns, too,
-        and the attempt goes on in the background.
+        Returns when this has succeeded or failed; it fails at once while the disk has
+        not answered an earlier transaction. If an attempt runs already, its end counts.
+        After ``patience`` it returns, too, and the attempt goes on in the background.
 
         Raises:
             OutboxThreadDiedError: the thread has died.
+            OutboxError: the state file is closed.
         """
-        if self._death is not None:
-            raise self._death
-        future: asyncio.Future[None] = self._loop.create_future()
-        self.watch.add(future)
+        future = self._promised()
         self._threads.front.messages.put(Heal(future))
         patience = self.watch.timings.patience
         wait = None if patience == math.inf else patience
-        await asyncio.wait({future}, timeout=wait)
-        self.watch.discard(future)
-        if future.done():
-            future.result()
+        try:
+            await asyncio.wait({future}, timeout=wait)
+            if future.done():
+                future.result()
+        finally:
+            self.watch.discard(future)
+            future.cancel()  # so that the thread forgets it
 
     async def died(self) -> None:
         """Wait until the thread has ended.
@@ -212,14 +214,23 @@ class Database:
             raise self._death
 
     async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
+        future: asyncio.Future[T] = self._promised()
+        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
+        return await future
+
+    def _promised(self) -> "asyncio.Future[Any]":
+        """Return a future that the thread must set, and watch it.
+
+        Raises:
+            OutboxError: there is no thread that could set it.
+        """
         if self._is_closed:
             raise OutboxError("the state file is closed")
         if self._death is not None:
             raise self._death
-        future: asyncio.Future[T] = self._loop.create_future()
+        future = self._loop.create_future()
         self.watch.add(future)
-        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
-        return await future
+        return future
 
     def _look(self) -> float | None:
         """Find out why jobs are not answered; see ``Watch.look``."""

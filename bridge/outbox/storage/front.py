@@ -31,7 +31,11 @@ _LONGEST_LAST_WAIT = 3.0  # seconds, for a write-back that begins at the stop
 
 
 class Heal(Struct, frozen=True):
-    """A request to use the disk again; ``future`` is set after the attempt."""
+    """A request to use the disk again.
+
+    Attributes:
+        future: is set when the attempt has ended, or if none can begin now.
+    """
 
     future: asyncio.Future[None]
 
@@ -81,6 +85,7 @@ class Front(Struct):
     messages: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
     _held: Message | None = None  # it arrived while a group was collected
     _heals: list[Heal] = field(default_factory=list)
+    _is_writing_back: bool = False  # in another thread
     _untidied: int = 0  # commits since SQLite's log was written back
 
     def call_in_loop(self, what: Callable[..., object], *values: object) -> None:
@@ -178,14 +183,19 @@ class Front(Struct):
         """Begin or continue the return to the disk, and end it when all is written."""
         keeper = self.keeper
         if isinstance(message, Heal):
-            self._heals.append(message)
+            waiting = (heal for heal in self._heals if not heal.future.done())
+            self._heals = [*waiting, message]
+            if self._is_writing_back:
+                return  # its end is the end of this attempt, too
             if keeper.memory is not None and keeper.memory.with_disk is None:
                 self._write_back(keeper.memory.part())
                 return
-        elif keeper.answered(is_done=message.is_done) and message.goes_on:
-            assert keeper.memory is not None  # noqa: S101 - for mypy  # nosec B101
-            self._write_back(keeper.memory.part())
-            return
+        else:
+            self._is_writing_back = False
+            if keeper.answered(is_done=message.is_done) and message.goes_on:
+                assert keeper.memory is not None  # noqa: S101 - for mypy  # nosec B101
+                self._write_back(keeper.memory.part())
+                return
         is_healed = isinstance(message, Answer) and message.is_done and message.goes_on
         if is_healed:
             keeper.return_to_disk()
@@ -206,6 +216,7 @@ class Front(Struct):
             else:
                 self.messages.put(Answer(is_done, goes_on=True))
 
+        self._is_writing_back = True
         threading.Thread(target=work, name="outbox-heal", daemon=True).start()
 
     def _finish(self, shift: Shift) -> None:

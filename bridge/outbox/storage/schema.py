@@ -55,7 +55,7 @@ MIGRATIONS = (
         item INTEGER NOT NULL REFERENCES items (id),
         sink TEXT NOT NULL,
         key TEXT,
-        state TEXT NOT NULL,              -- pending | delivered | dead | discarded
+        state TEXT NOT NULL,              -- pending|dead|delivered|discarded|skipped
         is_head INTEGER NOT NULL,         -- the first pending one of its key
         attempts INTEGER NOT NULL DEFAULT 0,
         due REAL NOT NULL,

@@ -73,12 +73,16 @@ class UnitRunner:
                 if not await self._is_our_turn(box, stop):
                     return Exit(code=_SIGTERM, was_stopped=True)
                 asked, is_new = await self._begun(box, environment, stop)
+                if is_new and stop.is_set():
+                    # An earlier run may be under way. Its files stay: the launcher has
+                    # perhaps not read "cancel" yet, and the next call waits for it.
+                    return Exit(code=_SIGTERM, was_stopped=True)
                 if is_new:
                     left = max(limit - (self.clock.monotonic() - began), 1.0)
                     ask = partial(box.ask, asked, given, environment, left)
                     await asyncio.to_thread(ask)
                 found = await self._awaited(box, asked, stop)
-                await asyncio.to_thread(box.forget)
+                await asyncio.to_thread(box.forget, asked.run_id)
         except OSError as error:
             fault = f"{self.places.requests}: {error.strerror} (RuntimeDirectory=)"
             return Exit(code=None, fault=fault, is_transient=True)

@@ -136,7 +136,7 @@ class Mailbox:
         Raises:
             OSError: the request cannot be written.
         """
-        self.forget()
+        self.withdraw()
         self._write("run", asdict(asked))
         own = {k: v for k, v in environment.items() if k.startswith("SEBRIDGE_")}
         request = {
@@ -170,9 +170,13 @@ class Mailbox:
         """Request that a run is stopped."""
         self._write("cancel", {"runId": run_id})
 
-    def forget(self) -> None:
-        """Delete all earlier requests."""
-        for name in ("request", "cancel", "run"):
+    def forget(self, run_id: str) -> None:
+        """Delete what was requested for a run.
+
+        ``cancel`` stays until there is a result: the launcher may not have read it yet.
+        """
+        is_over = self.look(run_id).result is not None
+        for name in ("request", "run", *(("cancel",) if is_over else ())):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self.folder)
 

@@ -4,7 +4,7 @@ Source: the AMQP binding of CloudEvents (structured
 mode, with every attribute repeated as an application property for filters).
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +15,7 @@ from bridge.events.routing import Scope
 from bridge.foundation.background import in_background
 from bridge.foundation.errors import ConfigError, DeliveryError
 from bridge.foundation.values import Address, Secret
-from bridge.net.entra import CredentialKind
+from bridge.net.entra import CredentialKind, TokenUse
 from bridge.servicebus.errors import remedy
 from bridge.servicebus.namespace import (
     Entity,
@@ -36,6 +36,8 @@ _LONGEST_LIFE = 14 * 86400.0
 
 class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "servicebus"``.
+
+    It is wide because it has one field for each key, with those of all sinks.
 
     The first six keys are those of ``NamespaceConfig``: a msgspec class can have only
     one base with fields. A test compares the two.
@@ -76,6 +78,16 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     def target(self) -> Entity:
         """The entity with its namespace, for comparisons."""
         return entity_in(self.where, self.queue, self.topic)
+
+    @property
+    def entities(self) -> Mapping[str, str]:
+        """The names of the queue and the topic; see ``SinkConfig.entities``."""
+        return {"queue": self.queue, "topic": self.topic}
+
+    @property
+    def token_use(self) -> TokenUse | None:
+        """The Entra ID token of the namespace; None with a connection string."""
+        return self.where.token_use
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the namespace, and that there is one entity to send to."""

@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
-from bridge.net.entra import CredentialKind, open_credential
+from bridge.net.entra import CredentialKind, TokenUse, open_credential
 from bridge.net.http_client import revealed, turn
 from bridge.sinks.webhook.headers import name_faults, revealed_value, value_faults
 
@@ -155,6 +155,18 @@ def _value_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
         yield "username", what
 
 
+def token_use(config: AuthConfig | None, proxy: Address | None) -> TokenUse | None:
+    """Return the Entra ID token of a ``settled`` authentication; None = no such."""
+    if config is None or config.type != "entra":
+        return None
+    return TokenUse(
+        credential=config.credential,
+        client_id=config.client_id,
+        scope=config.scope,
+        proxy=proxy,
+    )
+
+
 def is_safe_for_token(url: str) -> bool:
     """Whether an Entra ID token may be sent to a URL: https, or this machine."""
     try:
@@ -204,6 +216,14 @@ class Auth(Protocol):
         """
         ...
 
+    def filled(self, body: bytes) -> bytes:
+        """Add the secret to a body, as the function ``filled`` does.
+
+        Raises:
+            PermanentDeliveryError, RefusedDeliveryError: as ``filled``.
+        """
+        ...
+
     def was_refused(self) -> None:
         """Note that the other side has refused the credentials."""
         ...
@@ -228,6 +248,9 @@ class _Written(msgspec.Struct, frozen=True):
         if config is None or config.type == "body":
             return {}
         return {config.header: _value(config)}
+
+    def filled(self, body: bytes) -> bytes:
+        return filled(self.config, body)
 
     def was_refused(self) -> None:
         """Do nothing: the secret is read again each time."""
@@ -266,6 +289,9 @@ class _Token:
         async with turn(self._lock, seconds=self.timeout, what=self._target):
             token = self._token = await self._renewed()
             return {"Authorization": f"Bearer {token.token}"}
+
+    def filled(self, body: bytes) -> bytes:
+        return body
 
     def was_refused(self) -> None:
         self._token = None

@@ -14,6 +14,7 @@ from bridge.foundation.values import (
     unknown_placeholders,
 )
 from bridge.net.addresses import target_fault
+from bridge.net.entra import TokenUse
 from bridge.net.http_client import (
     has_credentials,
 )
@@ -25,6 +26,7 @@ from bridge.sinks.webhook.auth import (
     auth_faults,
     is_safe_for_token,
     settled,
+    token_use,
 )
 from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.content_mode import ContentMode
@@ -110,6 +112,11 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
     def auth_meant(self) -> AuthConfig | None:
         """The authentication with all defaults; None = none."""
         return settled(self.auth, self.auth_defaults)
+
+    @property
+    def token_use(self) -> TokenUse | None:
+        """The Entra ID token of the authentication; see ``SinkConfig.token_use``."""
+        return token_use(self.auth_meant, self.proxy)
 
     @property
     def shape(self) -> Shape:

@@ -63,7 +63,10 @@ _USUAL = ("POST", "", MAX_ANSWER_BYTES)  # method, path and most of a request
 
 
 class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
-    """``[[sinks]]`` with ``type = "webhook"``."""
+    """``[[sinks]]`` with ``type = "webhook"``.
+
+    It is wide because `WebhookKeys` has one field for each key; here are no more.
+    """
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator[Sink]:
@@ -296,7 +299,7 @@ class WebhookSink:
             call: what to send.
             name: the id in the signature: the same for each repeat of the event.
         """
-        body = filled(self.config.auth_meant, call.body)
+        body = self.auth.filled(call.body)
         headers = dict(call.headers) | self._signature(name, body)
         request = await self._request(*self.shape.packed(headers, body))
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time

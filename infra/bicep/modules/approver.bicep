@@ -11,7 +11,6 @@ param slackSigningSecretUri string
 param buttonSecretUri string
 param teamsConversation string
 param teamsGroups string
-param botName string
 param alwaysReady int
 
 // Azure Service Bus Data Sender and Data Receiver, Storage Blob Data Owner.
@@ -315,39 +314,7 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
   }
 }
 
-// The bot is the identity of the app: there is no secret to keep, and Teams calls the app.
-resource bot 'Microsoft.BotService/botServices@2022-09-15' = if (!empty(teamsConversation)) {
-  name: botName
-  location: 'global'
-  kind: 'azurebot'
-  sku: {
-    name: 'F0'
-  }
-  properties: {
-    displayName: 'sebridge'
-    endpoint: 'https://${app.properties.defaultHostName}/api/messages'
-    msaAppId: identity.properties.clientId
-    msaAppMSIResourceId: identity.id
-    msaAppTenantId: tenant().tenantId
-    msaAppType: 'UserAssignedMSI'
-    disableLocalAuth: true
-  }
-}
-
-// No other channel: whoever holds the secret of a web chat says there who they are.
-resource teams 'Microsoft.BotService/botServices/channels@2022-09-15' = if (!empty(teamsConversation)) {
-  parent: bot
-  name: 'MsTeamsChannel'
-  location: 'global'
-  properties: {
-    channelName: 'MsTeamsChannel'
-    properties: {
-      isEnabled: true
-      enableCalling: false
-    }
-  }
-}
-
 output principalId string = identity.properties.principalId
+output identityId string = identity.id
 output clientId string = identity.properties.clientId
 output hostName string = app.properties.defaultHostName

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Self
 
 from azure.core.exceptions import AzureError
 
@@ -20,10 +20,9 @@ from approver.reminders import Reminder
 from approver.settings import Settings
 from approver.teams.bot import Answer, Bot
 from approver.teams.invoke import Invoke
+from approver.timings import Timings
 
 _log = logging.getLogger("approver")
-
-_CLICK_SECONDS: Final = 2.4  # Slack waits three
 
 
 class Handlers:
@@ -32,17 +31,23 @@ class Handlers:
     Args:
         settings: the app settings.
         now: returns the time, in UTC.
+        timings: how long a person may wait.
+        bus: the namespace; None: that of the settings.
     """
 
     def __init__(
         self,
         settings: Settings,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        timings: Timings | None = None,
+        bus: Bus | None = None,
     ) -> None:
         self._settings = settings
-        self._bus = Bus(settings.bus)
-        config = settings.teams
-        self._bot = None if config is None else Bot(settings, config, self._bus, now)
+        self._timings = timings or Timings()
+        self._bus = bus or Bus(settings.bus)
+        self._bot = None
+        if settings.teams is not None:
+            self._bot = Bot(settings, settings.teams, self._bus, now, self._timings)
         display = None if self._bot is None else self._bot.poster
         self._box = BallotBox(settings, self._bus, now, display)
 
@@ -99,7 +104,7 @@ class Handlers:
         )
         try:
             queue = self._settings.clicks_queue
-            await self._bus.send(queue, message, _CLICK_SECONDS)
+            await self._bus.send(queue, message, self._timings.store)
         except (AzureError, TimeoutError, ValueError) as error:
             _log.error("a click could not be stored: %s", type(error).__name__)
             return 503

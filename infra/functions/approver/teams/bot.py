@@ -32,11 +32,10 @@ from approver.teams.groups import Groups
 from approver.teams.invoke import Invoke
 from approver.teams.poster import Poster
 from approver.teams.web import Web
+from approver.timings import Timings
 
 _log = logging.getLogger("approver")
 
-_COUNT_SECONDS: Final = 8.0
-_STORE_SECONDS: Final = 2.4
 _STRANGER: Final = "You are not among those who may decide on scheduled events."
 _STORED: Final = "Your click is stored and will be counted; the card will show it."
 _LOST: Final = "Your click could not be stored. Please click again."
@@ -52,6 +51,7 @@ class Bot:
         config: those of the bot.
         bus: the namespace.
         now: returns the time, in UTC.
+        timings: how long a person may wait.
 
     Attributes:
         poster: keeps the cards; the ballots are shown by it.
@@ -63,8 +63,10 @@ class Bot:
         config: TeamsConfig,
         bus: Bus,
         now: Callable[[], datetime],
+        timings: Timings,
     ) -> None:
         self._settings = settings
+        self._timings = timings
         self._config = config
         self._bus = bus
         self._now = now
@@ -158,7 +160,7 @@ class Bot:
         self, box: BallotBox, click: Invoke, *, may_decide: bool
     ) -> dict[str, object]:
         try:
-            async with asyncio.timeout(_COUNT_SECONDS):
+            async with asyncio.timeout(self._timings.count):
                 ballot = await box.look(click.event_id)
         except (AzureError, TimeoutError) as error:
             _log.warning("a card was not refreshed: %s", type(error).__name__)
@@ -169,7 +171,7 @@ class Bot:
 
     async def _counted(self, box: BallotBox, click: Invoke) -> dict[str, object]:
         try:
-            async with asyncio.timeout(_COUNT_SECONDS):
+            async with asyncio.timeout(self._timings.count):
                 ballot, verdict = await box.count(_vote(click), _button(click))
         except (AzureError, TimeoutError) as error:
             _log.warning("a click was not counted at once: %s", type(error).__name__)
@@ -190,7 +192,8 @@ class Bot:
             body=click.to_bytes(), message_id=click.id, content_type="application/json"
         )
         try:
-            await self._bus.send(self._settings.clicks_queue, message, _STORE_SECONDS)
+            queue = self._settings.clicks_queue
+            await self._bus.send(queue, message, self._timings.store)
         except (AzureError, TimeoutError, ValueError) as error:
             _log.error("a click could not be stored: %s", type(error).__name__)
             return invoke.with_error(500, "Unavailable", _LOST)

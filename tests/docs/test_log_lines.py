@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LEVELS = {"exception": "error", "log": "warning or error"}
 ROW = re.compile(
     r"\| `([^`]+)` \| (debug|info|warning(?: or error)?|error) \| ([^|]*)\|"

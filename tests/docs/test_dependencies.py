@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAME = "scheduled-events-bridge"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {
@@ -49,6 +49,15 @@ def brought(name: str, extras: frozenset[str] = frozenset()) -> set[str]:
             key = canonicalize_name(one.name)
             found |= {key} | brought(key, frozenset(one.extras))
     return found
+
+
+def test_every_dependency_has_a_version_in_constraints() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(re.split("==|;", line)[0]) for line in lines}
+    wanted = [*PROJECT["dependencies"], *(one for e in EXTRAS.values() for one in e)]
+
+    missing = {canonicalize_name(name) for name in named(wanted)} - pinned - ELSEWHERE
+    assert missing == set(), "add the version that it was tried with"
 
 
 def test_table_has_every_dependency_and_no_other() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "bridge"
 LINTER = "from importlinter.cli import lint_imports_command as lint; lint()"
 

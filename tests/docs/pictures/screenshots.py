@@ -1,6 +1,6 @@
 """Takes the pictures of the pages.
 
-    PYTHONPATH=infra:infra/functions python -m tests.support.screenshots [NAME …]
+    PYTHONPATH=infra:infra/functions python -m tests.docs.pictures.screenshots [NAME …]
 
 One function for each, which returns the picture; ``PICTURES`` has the name of the file
 under ``.github``. Wanted beside Chromium, for the look: Debian's
@@ -40,31 +40,44 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from tests.docs.pictures import discord_picture, hub_picture
+from tests.docs.pictures.screenshot_texts import (
+    CARD,
+    REBOOT_OF_IMDS,
+)
 from tests.infra import dashboards
 from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
 from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
-from tests.support import discord_picture, hub_picture
 from tests.support.browser import find
 from tests.support.builders import imds_event, not_before
+from tests.support.configurations import (
+    Table,
+    approvals,
+    config_text,
+    webhook,
+)
+from tests.support.configurations import (
+    servicebus as servicebus_sink,
+)
 from tests.support.fakes import START
 from tests.support.ports import free_port
-from tests.support.screenshot_texts import (
-    ALERTS,
-    CARD,
-    EMAIL,
-    PAGE,
-    REBOOT_OF_IMDS,
-    SLACK,
-    TEAMS,
-)
 from tests.system.processes import PATIENCE, ended, forwarder
 
-FOLDER: Final = Path(__file__).parents[2] / ".github"
+FOLDER: Final = Path(__file__).parents[3] / ".github"
 _WIDTH: Final = 960
 _COLUMNS: Final = 140
 
 _LISTEN: Final = "127.0.0.1:19465"
 SECRETS: Final = {"SLACK_BOT_TOKEN": "xoxb-simulated", "BUTTON_SECRET": "b" * 32}
+ME: Final = {"vm_name": "web-1"}
+MAIL: Final = {
+    "name": "mail",
+    "type": "email",
+    "host": "localhost",
+    "security": "none",
+    "sender": "sebridge@contoso.com",
+    "recipients": ["ops@contoso.com"],
+}
 REBOOT: Final = EventLife(
     event_type="Reboot",
     resources=("web-1",),
@@ -83,6 +96,30 @@ FREEZE: Final = EventLife(
 )
 
 
+def _slack_bot(api_url: str) -> Table:
+    return {
+        "name": "ops",
+        "type": "slack",
+        "token": "env:SLACK_BOT_TOKEN",
+        "channel": "ops",
+        "api_url": api_url,
+        "buttons": True,
+        "button_secret": "env:BUTTON_SECRET",
+    }
+
+
+def _two_sinks(imds: str, bus: str, folder: Path) -> str:
+    """Return the configuration of a forwarder one of whose sinks is not there."""
+    return config_text(
+        servicebus_sink(bus),
+        webhook("http://127.0.0.1:9/ingest"),
+        imds={"endpoint": imds},
+        state=folder / "state.db",
+        listen=_LISTEN,
+        approvals=approvals(bus),
+    )
+
+
 async def slack() -> bytes:
     """Return the page of the local Slack: a reboot approved, a freeze to decide on."""
     async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
@@ -90,11 +127,11 @@ async def slack() -> bytes:
             config = Path(name) / "bridge.toml"
             at = simulator.addresses()
             config.write_text(
-                SLACK.format(
+                config_text(
+                    _slack_bot(at["slack"]["apiUrl"]),
                     imds=at["imds"]["url"],
-                    bus=at["servicebus"]["connectionString"],
-                    api=at["slack"]["apiUrl"],
-                    state=(config.parent / "state.db").as_posix(),
+                    state=config.parent / "state.db",
+                    approvals=approvals(at["servicebus"]["connectionString"]),
                 )
             )
             bridge = await forwarder(config, SECRETS)
@@ -112,14 +149,8 @@ async def _in_the_middle() -> AsyncIterator[Path]:
         with tempfile.TemporaryDirectory() as name:
             config = Path(name) / "bridge.toml"
             at = simulator.addresses()
-            config.write_text(
-                PAGE.format(
-                    imds=at["imds"]["url"],
-                    bus=at["servicebus"]["connectionString"],
-                    state=(config.parent / "state.db").as_posix(),
-                    listen=_LISTEN,
-                )
-            )
+            bus = at["servicebus"]["connectionString"]
+            config.write_text(_two_sinks(at["imds"]["url"], bus, config.parent))
             bridge = await forwarder(config)
             try:
                 await _until(lambda status: status["missing"] == [])
@@ -153,7 +184,8 @@ async def teams() -> bytes:
         config, event, page = (
             Path(name) / each for each in ("c", "event", "page.html")
         )
-        config.write_text(TEAMS.format(state=(Path(name) / "state.db").as_posix()))
+        sink = webhook("https://teams.example/workflow", "teams", preset="teams")
+        config.write_text(config_text(sink, state=Path(name) / "state.db", identity=ME))
         event.write_text(json.dumps(REBOOT_OF_IMDS))
         command = (sys.executable, "-m", "bridge", "render", "-c", str(config))
         said = await asyncio.to_thread(
@@ -246,7 +278,7 @@ async def email() -> bytes:
         config, event, page = (
             Path(name) / each for each in ("c", "event", "page.html")
         )
-        config.write_text(EMAIL.format(state=(Path(name) / "state.db").as_posix()))
+        config.write_text(config_text(MAIL, state=Path(name) / "state.db", identity=ME))
         event.write_text(json.dumps(REBOOT_OF_IMDS))
         command = (sys.executable, "-m", "bridge", "render", "-c", str(config))
         said = await asyncio.to_thread(
@@ -285,14 +317,7 @@ async def doctor() -> bytes:
         with tempfile.TemporaryDirectory() as name:
             config = Path(name) / "bridge.toml"
             at = simulator.addresses()
-            config.write_text(
-                PAGE.format(
-                    imds=at["imds"]["url"],
-                    bus="env:BUS",
-                    state=(config.parent / "state.db").as_posix(),
-                    listen=_LISTEN,
-                )
-            )
+            config.write_text(_two_sinks(at["imds"]["url"], "env:BUS", config.parent))
             bus = {"BUS": at["servicebus"]["connectionString"], "PATH": ""}
             said = await asyncio.to_thread(
                 _in_a_terminal, config, bus, "check", "--connect"
@@ -312,11 +337,15 @@ async def alertmanager() -> bytes:
             await until_ready(url)
             async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
                 config.write_text(
-                    ALERTS.format(
+                    config_text(
+                        webhook(
+                            f"{url}/api/v2/alerts",
+                            "alertmanager",
+                            preset="alertmanager",
+                        ),
                         imds=simulator.addresses()["imds"]["url"],
-                        state=(folder / "state.db").as_posix(),
+                        state=folder / "state.db",
                         listen=_LISTEN,
-                        alertmanager=url,
                     )
                 )
                 bridge = await forwarder(config)

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tests.docs.pictures.screenshot_texts import REBOOT_OF_IMDS
 from tests.support.browser import find
-from tests.support.screenshot_texts import REBOOT_OF_IMDS
 
-_PRESET: Final = Path(__file__).parents[2] / "config" / "presets" / "chat.md"
+_PRESET: Final = Path(__file__).parents[3] / "config" / "presets" / "chat.md"
 _CORE: Final = "@skyra/discord-components-core/dist"
 _MAP: Final = {
     "lit": "/lit/index.js",
