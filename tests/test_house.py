@@ -36,14 +36,42 @@ def reads_a_clock(path: Path) -> bool:
 
 
 def test_only_the_clock_reads_a_clock() -> None:
-    """A file that is moved aside is named by the time; nothing is decided by it.
-
-    And how long a disk hangs is measured in threads, which no test's clock reaches.
-    """
+    """How long a disk hangs is measured in threads: no clock of a test reaches them."""
     places = {path for path in HOUSE if reads_a_clock(path)}
 
-    others = [p for p in places if p.name not in {"clock.py", "statefile.py"}]
+    others = [path for path in places if path.name != "clock.py"]
     assert [path for path in others if path.parent.name != "storage"] == []
+
+
+# The entrances give the clock, the environment and chance to all other modules.
+ENTRANCES = {"__main__.py", "app", "cli"}
+# What else may take them by itself, each for a reason that stands there.
+TAKES_BY_ITSELF = {
+    "SystemClock()": {"outbox/statefile.py"},  # where the caller gives no clock
+    "os.environ": {
+        "diagnostics/host_checks.py",  # in Host, which a test replaces
+        "net/entra.py",
+        "outbox/statefile.py",  # a default of a parameter
+    },
+    "random.random": {"hub/alarm_sinks.py"},  # it composes the relays of a hub
+}
+
+
+def test_clock_environment_and_chance_are_passed_in() -> None:
+    texts = {
+        name: path.read_text()
+        for path in HOUSE
+        if (name := path.relative_to(ROOT / "bridge").as_posix()).split("/")[0]
+        not in ENTRANCES
+    }
+    taken = {
+        source: {name for name, text in texts.items() if source in text}
+        for source in TAKES_BY_ITSELF
+    }
+    chances = re.compile(r"\b(?:random\.(?!random\b)\w+|Random)\(|\bos\.getenv\b")
+
+    assert taken == TAKES_BY_ITSELF
+    assert [name for name, text in texts.items() if chances.search(text)] == []
 
 
 def swallows(path: Path) -> list[str]:

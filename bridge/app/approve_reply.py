@@ -22,6 +22,8 @@ from uuid import uuid4
 
 import orjson
 
+from bridge.events.cloudevent import DEEPEST
+from bridge.events.document import is_deep
 from bridge.foundation.clock import Clock
 from bridge.servicebus.decode import body_of, text_of
 from bridge.servicebus.errors import as_delivery_error, failures, is_not_allowed
@@ -236,6 +238,7 @@ def _outcomes(message: "ServiceBusReceivedMessage") -> list[dict[str, object]]:
         body = orjson.loads(body_of(message.body))
     except orjson.JSONDecodeError:
         return []
-    outcomes = body.get("outcomes") if isinstance(body, dict) else None
+    is_ours = isinstance(body, dict) and not is_deep(body, DEEPEST)
+    outcomes = body.get("outcomes") if is_ours else None
     found = outcomes if isinstance(outcomes, list) else []
     return [one for one in found if isinstance(one, dict)]

@@ -22,9 +22,10 @@ from bridge.approvals.message import parse
 from bridge.approvals.reply import first_named
 from bridge.configuration.config import Config
 from bridge.events.build import rfc3339
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import STARTED
+from bridge.events.cloudevent import DEEPEST, CloudEvent
+from bridge.events.document import is_deep
 from bridge.events.identity import Identity
+from bridge.events.vocabulary import GONE, EventStatus
 from bridge.foundation.errors import ConfigError, MalformedApprovalError
 from bridge.servicebus.namespace import Entity
 from bridge.sinks.base import ApprovalAddress
@@ -34,7 +35,6 @@ _GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _EXAMPLE = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 _SHORTEST = 4  # characters of the beginning of an EventId
 _MOST = 5  # EventIds in an error
-_OVER = frozenset({"completed", "cancelled", "ended"})
 _CUT = frozenset({"event", "Resources"})  # if in data.truncated, the event is not whole
 
 
@@ -55,7 +55,7 @@ class SeenEvent:
     @property
     def has_started(self) -> bool:
         """Whether the scheduled event has started: then it needs no approval."""
-        return self.event.get("EventStatus") == STARTED
+        return self.event.get("EventStatus") == EventStatus.STARTED
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
@@ -71,14 +71,17 @@ class SeenEvent:
             raise ValueError("is no JSON") from error
         if not isinstance(found, dict) or "specversion" not in found:
             raise ValueError("is no structured CloudEvent")
+        if is_deep(found, DEEPEST):
+            raise ValueError(f"is nested more than {DEEPEST} levels deep")
         data, event = _of(found, "data"), _of(_of(found, "data"), "event")
         event_id = event.get("EventId")
         if not (isinstance(event_id, str) and event_id):
             raise ValueError("has no scheduled event: data.event.EventId is missing")
-        if data.get("transition") in _OVER:
+        transition = data.get("transition")
+        if isinstance(transition, str) and transition in GONE:
             raise ValueError(
-                f"says that the event is over ({data['transition']}): there is "
-                "nothing to approve"
+                f"says that the event is over ({transition}): there is nothing to "
+                "approve"
             )
         if data.get("test") is True:
             raise ValueError("is a test event: there is nothing to approve")

@@ -261,9 +261,8 @@ class Forwarder:
         )
 
     async def _sink_worker(self, config: SinkConfig) -> SinkWorker:
-        http = await self.stack.enter_async_context(
-            open_session(user_agent=f"scheduled-events-bridge/{__version__}")
-        )
+        agent = f"scheduled-events-bridge/{__version__}"
+        http = await self.stack.enter_async_context(open_session(user_agent=agent))
         clock, pace = self.around.clock, Pace(most=config.max_rate)
         resources = Resources(
             http=http,
@@ -272,6 +271,7 @@ class Forwarder:
             clock=clock,
             memory=SinkMemory(self.database, config.name, clock),
             bus=self.around.timings.bus,
+            environ=self.around.environ,
         )
         sink_worker = SinkWorker(config, resources, self.stack)
         sink_worker.relay = self._relay(sink_worker, pace)

@@ -10,6 +10,7 @@ events that cannot wait are delivered. The other workers begin when it is known.
 
 import asyncio
 import logging
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -89,6 +90,7 @@ async def run(
             supervisor=supervisor,
             timings=timings,
             lock=lock,
+            environ=os.environ,
             probe=probe,
         )
         identity = await unless(stop, ask_once(client, config.identity))

@@ -1,5 +1,6 @@
 """The parts of the process that do not depend on the identity of this VM."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -59,6 +60,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
         lock: the lock of the state file.
         probe: the traffic probe; None if none is configured.
         timings: the time limits of the forwarder's requests.
+        environ: the environment of this process, for the programs that sinks start.
     """
 
     clock: Clock
@@ -67,5 +69,6 @@ class Surroundings(Struct, frozen=True, kw_only=True):
     client: MetadataClient
     supervisor: Supervisor
     lock: StateLock
+    environ: Mapping[str, str]
     probe: Probe | None = None
     timings: Timings = TIMINGS

@@ -24,17 +24,12 @@ import orjson
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval
-from bridge.approvals.policy import (
-    Conclusion,
-    Initiative,
-    OutcomeKind,
-    Request,
-    rule_that_approves,
-)
+from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.rules import Ruling, content_of
-from bridge.approvals.start_request import INTENT, StartRequestFlow
+from bridge.approvals.start_request import StartRequestFlow
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Known, Moment
 from bridge.foundation.hashing import hash32
 from bridge.foundation.workers import waking
@@ -187,7 +182,7 @@ class AutoApprover:
     ) -> None:
         decisions = await self.context.outbox.approvals.of_message(initiative.content)
         earlier, rest = decisions.get(request.key), _REST
-        if earlier is None or earlier.state == INTENT:
+        if earlier is None or earlier.is_intent:
             was_tried = earlier is not None and earlier.posted
             kind = await self._run_flow(request, initiative, stop, was_tried=was_tried)
             rest = 0.0 if kind is OutcomeKind.WITHHELD else _REST

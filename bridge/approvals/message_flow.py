@@ -24,11 +24,12 @@ from msgspec.structs import replace as with_fields
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval, parse
-from bridge.approvals.policy import Conclusion, OutcomeKind, Request
+from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.start_request import INTENT, StartRequestFlow
+from bridge.approvals.start_request import StartRequestFlow
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
@@ -146,7 +147,7 @@ class Handling:
 
     async def _decide(self, request: Request, count: int, stop: asyncio.Event) -> None:
         earlier = self._earlier.get(request.key)
-        is_decided = earlier is not None and earlier.state != INTENT
+        is_decided = earlier is not None and not earlier.is_intent
         if earlier is not None and is_decided:
             kind = OutcomeKind(earlier.state)
             if earlier.sequence == self.message.sequence_number:

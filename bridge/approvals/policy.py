@@ -27,38 +27,18 @@ Source: config/approvals.md.
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.message import Approval
 from bridge.approvals.rules import UNKNOWN_VM, Rule, Ruling, content_of, judge
-from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.look import Look
 from bridge.events.material import is_material
+from bridge.events.vocabulary import EventStatus, OutcomeKind
 from bridge.events.watch import Known, Moment
 
 _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
-
-
-class OutcomeKind(StrEnum):
-    """The outcome of one EventId; CloudEvents types contain these values."""
-
-    INVALID = "invalid"
-    RELAYED = "relayed"
-    EXPIRED = "expired"
-    UNKNOWN_EVENT = "unknown-event"
-    EVENT_ENDED = "event-ended"
-    ALREADY_STARTED = "already-started"
-    DENIED = "denied"
-    REJECTED = "rejected"
-    FAILED = "failed"
-    WITHHELD = "withheld"  # only for a rule's request, never for a message
-
-    @property
-    def is_good(self) -> bool:
-        """Whether the event is approved: no further POST is needed."""
-        return self in {OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +172,7 @@ def decide(
         return Conclusion(kind=OutcomeKind.EXPIRED, event=event, reason=reason)
     if event is None:
         return _absent(request, look, standing, terms)
-    if event.status == STARTED:
+    if event.status == EventStatus.STARTED:
         return Conclusion(kind=OutcomeKind.ALREADY_STARTED, event=event)
     return _waiting(event, request, look, standing, terms)
 
@@ -209,7 +189,7 @@ def rule_that_approves(
         found: the results of commands for the event, by name.
     """
     event = known.event
-    if event.status == STARTED or not _is_allowed(event, terms):
+    if event.status == EventStatus.STARTED or not _is_allowed(event, terms):
         return None
     ruling = judge(
         terms.rules, event, age=known.age(now), now=now.at, me=terms.me, found=found
@@ -247,7 +227,7 @@ def deadline(request: Request, not_before: datetime | None, terms: Terms) -> dat
 def _is_begun_or_gone(request: Request, look: Look, standing: Standing) -> bool:
     event = look.document.events.get(request.key)
     if event is not None:
-        return event.status == STARTED
+        return event.status == EventStatus.STARTED
     return standing.was_seen and request.key not in look.watch.known
 
 
@@ -337,10 +317,10 @@ def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | Non
 
     If an approval has several EventIds, ``approved_event`` describes only one of them.
     """
-    raw = approval.approved_event
-    if raw is None:
+    if (raw := approval.approved_event) is None:
         return None
-    seen = ScheduledEvent(event_id=str(raw.get("EventId", event.event_id)), raw=raw)
+    named = raw.get("EventId", event.event_id)
+    seen = ScheduledEvent(event_id=named if isinstance(named, str) else "", raw=raw)
     is_of_another = seen.key != event.key and len(approval.event_ids) > 1
     return None if is_of_another else seen
 

@@ -25,7 +25,6 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.policy import (
     Conclusion,
-    OutcomeKind,
     Post,
     Request,
     Standing,
@@ -38,24 +37,19 @@ from bridge.approvals.policy import (
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import unless
-from bridge.outbox.records import Decision
+from bridge.outbox.records import INTENT, Decision
 
 log = logging.getLogger(__name__)
 
-INTENT = "intent"
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_PAUSE = 0.25
 _REFUSED_AGAIN = 1.75  # so that three tries take less than five seconds
 _MOST_REFUSALS = 3
-_WORKED = {
-    OutcomeKind.RELAYED,
-    OutcomeKind.ALREADY_STARTED,
-    OutcomeKind.EVENT_ENDED,
-}
 _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 
 
@@ -136,7 +130,7 @@ class StartRequestFlow:
         await self._store_intent(posted=False)
         while not stop.is_set():
             if conclusion := await self._try(stop):
-                if conclusion.kind not in _WORKED:
+                if conclusion.kind not in NOTHING_TO_APPROVE:
                     self.context.rotation.stay(self.key)
                 return replace(conclusion, imds_status=self._status)
         await self.withdraw()

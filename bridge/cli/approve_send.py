@@ -8,16 +8,14 @@ import click
 
 from bridge.app.approve_reply import Answers
 from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.policy import OutcomeKind
 from bridge.cli.common import echo_json
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.events.vocabulary import APPROVED
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
 from bridge.servicebus.sender import Message, Sender
 from bridge.sinks.base import ApprovalAddress
-
-_GOOD = {OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class Answer:
     @property
     def is_good(self) -> bool:
         """Whether the event starts, or has started."""
-        return self.outcome in _GOOD
+        return self.outcome in APPROVED
 
     def show(self, *, as_json: bool) -> None:
         """Print one JSON object, or one line; ``trouble`` goes to standard error."""

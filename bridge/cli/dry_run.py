@@ -82,7 +82,9 @@ def send_test(
     if hint := misspelt(event_type, EVENT_TYPES):
         _warn(f"--event-type: {hint}")
     clock = SystemClock()
-    report = run(shown(dry_run.send_test(config, event_type, clock), clock))
+    report = run(
+        shown(dry_run.send_test(config, event_type, clock, environ=os.environ), clock)
+    )
     if report.warning:
         _warn(report.warning)
     with _reporting_beside(config):
@@ -168,7 +170,7 @@ def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> 
     for place, why in missing:
         _note(f"{place}: {why}: shown as <secret>")
     sample, shown_as = run(_with_identity(config, source))
-    shown = run(dry_run.preview(config, sample, shown_as))
+    shown = run(dry_run.preview(config, sample, shown_as, os.environ))
     if note := shown_as.note():
         _note(note)
     for line in shown.head:

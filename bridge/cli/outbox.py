@@ -23,8 +23,8 @@ from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.admin import as_json as as_json_of
-from bridge.outbox.delivery import Delivery, State
-from bridge.outbox.records import value_of
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import DeliveryState, value_of
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 
@@ -43,7 +43,7 @@ def outbox() -> None:
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select deliveries."""
-    states = click.Choice(get_args(State))
+    states = click.Choice(get_args(DeliveryState))
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
@@ -256,14 +256,14 @@ def stored(path: Path) -> Path:
 
 
 def selection(
-    default: tuple[State, ...] | None,
+    default: tuple[DeliveryState, ...] | None,
     *,
     sink: str | None,
     state: str | None,
     event: str | None,
 ) -> Selection:
     """Return the deliveries that the options select."""
-    states = default if state is None else (cast("State", state),)
+    states = default if state is None else (cast("DeliveryState", state),)
     return Selection(sink=sink, states=states, event_id=event)
 
 

@@ -23,7 +23,7 @@ from bridge.configuration.schema_parts import (
     record,
     ref,
 )
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _OBSERVED_AT = field(TIME, "When this bridge observed it.", AT)

@@ -10,10 +10,9 @@ Event Grid and Azure Resource Manager are simulated in this process.
 
 import asyncio
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import aiohttp
 from bridge.demo.actors import secret_file
 from bridge.demo.fleet_files import FORWARDER, HUB, RESOURCE, environ_of, program
 from bridge.demo.fleet_hub import PATIENCE, FleetError, HubPage
+from bridge.demo.signals import undone_by_signal
 from bridge.demo.timeline import Line, Timeline
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place
@@ -39,16 +39,18 @@ _NOTICE = 900.0
 _SEEN = ("scheduled", "approved", "started", "completed")
 
 
-def play(count: int, *, is_ended: bool) -> int:
+def play(count: int, *, is_ended: bool, patience: float = PATIENCE) -> int:
     """Play a fleet and show it; return the exit code.
 
     Args:
         count: how many forwarders; at least 3.
         is_ended: whether to end after the last step; else it runs until Ctrl-C.
+        patience: how many seconds each step may take.
     """
     folder, timeline = Path(tempfile.mkdtemp(prefix="sebridge-fleet-")), Timeline()
     try:
-        return asyncio.run(_perform(count, folder, timeline, is_ended=is_ended))
+        opened = _opened(count, folder, timeline, patience)
+        return asyncio.run(_perform(opened, is_ended=is_ended))
     except (FleetError, SimulatorError) as error:
         timeline.verdict(f"Failed: {error}.", is_good=False)
         return 1
@@ -60,38 +62,23 @@ def play(count: int, *, is_ended: bool) -> int:
 
 
 async def _perform(
-    count: int, folder: Path, timeline: Timeline, *, is_ended: bool
+    opened: AbstractAsyncContextManager["Fleet"], *, is_ended: bool
 ) -> int:
-    stop = _stop_signal()
-    timeline.headline(f"a fleet of {count}", "forwarders, a hub, and its page")
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(_opened(count, folder, timeline))
-        acting = asyncio.create_task(fleet.perform())
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({acting, stopping}, return_when="FIRST_COMPLETED")
-        if not acting.done():
-            acting.cancel()
-            raise KeyboardInterrupt
-        is_good = acting.result()
+        with undone_by_signal() as asked:
+            fleet = await stack.enter_async_context(opened)
+            is_good = await fleet.perform()
         if is_good and not is_ended:
-            await fleet.stay()
-            await stop.wait()
-        stopping.cancel()
+            fleet.stay()
+            await asked.wait()
     return 0 if is_good else 1
-
-
-def _stop_signal() -> asyncio.Event:
-    """Return an event that SIGINT or SIGTERM sets; neither interrupts the cleanup."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 @asynccontextmanager
 async def _opened(
-    count: int, folder: Path, timeline: Timeline
+    count: int, folder: Path, timeline: Timeline, patience: float
 ) -> AsyncIterator["Fleet"]:
+    timeline.headline(f"a fleet of {count}", "forwarders, a hub, and its page")
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(Broker(default_entities()))
         web, db = (ImdsSimulator(ImdsSettings(vm_name=n)) for n in ("web-1", "db-1"))
@@ -99,7 +86,8 @@ async def _opened(
             await stack.enter_async_context(imds)
         arm = await stack.enter_async_context(Arm([web, db]))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        fleet = Fleet(folder, timeline, broker, web, db, arm, HubPage(http), stack)
+        hub = HubPage(http, patience)
+        fleet = Fleet(folder, timeline, broker, web, db, arm, hub, stack)
         for document, name in ((web, "web-1"), (db, "db-1")):
             grid = EventGrid(
                 document=document,
@@ -123,6 +111,7 @@ class Fleet:
     Attributes:
         seen: the steps of each event that the hub has shown, in order.
         ways: the requests by which an approval has reached Azure.
+        processes: the hub and the forwarders, in the order of their start.
     """
 
     folder: Path
@@ -136,7 +125,7 @@ class Fleet:
     count: int = 0
     seen: dict[str, list[str]] = field(default_factory=dict)
     ways: list[str] = field(default_factory=list)
-    last: asyncio.subprocess.Process | None = None
+    processes: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def start(self, count: int) -> None:
         """Start the hub and the forwarders.
@@ -145,13 +134,18 @@ class Fleet:
             FleetError: the hub does not start.
         """
         self.count = count
+        self.stack.push_async_callback(self._end_all)
         bus = secret_file(self.folder, "servicebus", self.broker.connection_string)
         store = self.folder / "hub.db"
         text = HUB.format(bus=bus, store=store.as_posix(), arm=self.arm.url)
         hub = await self._spawn("hub", text, "hub")
         assert hub.stdout is not None  # noqa: S101 - for mypy  # nosec B101
-        async with asyncio.timeout(PATIENCE):
-            self.hub.url = (await hub.stdout.readline()).decode().strip()
+        try:
+            async with asyncio.timeout(self.hub.patience):
+                self.hub.url = (await hub.stdout.readline()).decode().strip()
+        except TimeoutError:
+            text = f"the hub does not start in time: {self._log_end('hub')}"
+            raise FleetError(text) from None
         if not self.hub.url.startswith("http://"):
             raise FleetError(f"the hub does not start: {self._log_end('hub')}")
         self.timeline.happened("hub", f"its page is {self.hub.url}")
@@ -167,7 +161,7 @@ class Fleet:
                 bus=bus,
                 prefix=name.partition("-")[0],
             )
-            self.last = await self._spawn(name, text, "run")
+            await self._spawn(name, text, "run")
         self.timeline.happened(
             "forwarder", f"{count} processes, starting: one or two seconds for each"
         )
@@ -188,8 +182,12 @@ class Fleet:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches this process only
             )
-        self.stack.push_async_callback(_end, process)
+        self.processes.append(process)
         return process
+
+    async def _end_all(self) -> None:
+        """End all processes at the same time: each takes about two seconds."""
+        await asyncio.gather(*map(_end, self.processes))
 
     def _log_end(self, name: str) -> str:
         path = self.folder / f"{name}.log"
@@ -217,8 +215,11 @@ class Fleet:
         self.web.on_approved.append(lambda _: reached.set())
         await self._await_shown(event_id, "web", "scheduled")
         await self._approve(event_id, "web", "bridge")
-        async with asyncio.timeout(PATIENCE):
-            await reached.wait()
+        try:
+            async with asyncio.timeout(self.hub.patience):
+                await reached.wait()
+        except TimeoutError:
+            raise FleetError("no StartRequest of a bridge reached IMDS") from None
         self.ways.append("StartRequest")
         self.timeline.happened("IMDS", "StartRequest of a bridge")
         for step in ("started", "completed"):
@@ -228,8 +229,7 @@ class Fleet:
         """Kill the bridge of a machine, and approve its event through Azure."""
         event_id = self._announce(self.db, "Reboot", ("db-1",))
         await self._await_shown(event_id, "db", "scheduled")
-        assert self.last is not None  # noqa: S101 - for mypy  # nosec B101
-        self.last.kill()
+        self.processes[-1].kill()
         self.timeline.happened("forwarder", "the process of db-1 is killed")
         await self.hub.until("db-1 silent", self.hub.has(1, "silent"))
         self.timeline.happened("hub", "db-1 is silent")
@@ -290,7 +290,7 @@ class Fleet:
         self.timeline.verdict(words if is_good else "Failed.", is_good=is_good)
         return is_good
 
-    async def stay(self) -> None:
+    def stay(self) -> None:
         """Announce one more event, which the user can approve on the page."""
         self._announce(self.web, "Freeze", ("web-1", "web-2"))
         self.timeline.commands(

@@ -1,7 +1,6 @@
 """A client of the hub's API, for the demo of a fleet."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,17 +23,19 @@ class HubPage:
     """A client of the hub's API; ``until`` polls it until a condition is met.
 
     Attributes:
+        patience: how many seconds a condition may take.
         url: the URL of the hub; "" before it listens.
     """
 
     http: aiohttp.ClientSession
+    patience: float
     url: str = ""
 
     def has(self, count: int, state: str) -> Condition:
         """Return a condition: exactly ``count`` bridges are in a state."""
 
         async def is_met() -> bool:
-            rows = (await self._get("/api/v1/bridges"))["bridges"]
+            rows = (await self._get("/api/v1/bridges")).get("bridges", ())
             return [one["state"] for one in rows].count(state) == count
 
         return is_met
@@ -51,7 +52,7 @@ class HubPage:
         """Return a condition: the hub accepts an approval, which each check posts."""
 
         async def is_met() -> bool:
-            content = (await self._event(event_id))["content"]
+            content = (await self._event(event_id)).get("content")
             wish = {"decision": "approve", "via": via, "content": content}
             path = f"{self.url}/api/v1/events/{event_id}/approval"
             given = {**wish, "reason": reason}
@@ -65,7 +66,7 @@ class HubPage:
         """Return a condition: an approval of an event was carried out."""
 
         async def is_met() -> bool:
-            decided = (await self._event(event_id))["decisions"]
+            decided = (await self._event(event_id)).get("decisions", ())
             return any(one["state"] == "done" for one in decided)
 
         return is_met
@@ -74,17 +75,23 @@ class HubPage:
         return await self._get(f"/api/v1/events/{event_id}")
 
     async def _get(self, path: str) -> Mapping[str, Any]:
+        """Return the answer; empty if the hub refuses, or does not know the event."""
         async with self.http.get(f"{self.url}{path}") as found:
-            return dict(await found.json())
+            is_good = found.status == HTTPStatus.OK
+            return dict(await found.json()) if is_good else {}
 
     async def until(self, what: str, is_met: Condition) -> None:
         """Wait until a condition is met.
 
         Raises:
-            FleetError: the condition is not met in time.
+            FleetError: the condition is not met in time, or the hub does not answer.
         """
-        end = time.monotonic() + PATIENCE
-        while not await is_met():
-            if time.monotonic() > end:
-                raise FleetError(f"the hub did not show in time: {what}")
-            await asyncio.sleep(_POLL_SECONDS)
+        try:
+            async with asyncio.timeout(self.patience):
+                while not await is_met():  # noqa: ASYNC110 - it asks another process
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise FleetError(f"the hub did not show in time: {what}") from None
+        except aiohttp.ClientError as error:
+            text = f"the hub does not answer: {what} ({type(error).__name__})"
+            raise FleetError(text) from error

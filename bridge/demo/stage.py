@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import tempfile
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -22,6 +21,7 @@ from azure.servicebus.aio import ServiceBusClient
 from bridge.demo import acting, actors, next_steps
 from bridge.demo.acting import PREPARED, RESTORED, Acting
 from bridge.demo.actors import Consumer, Seen, age_of, label_of
+from bridge.demo.signals import undone_by_signal
 from bridge.demo.timeline import Line, Timeline
 from bridge.simulator.imds.scenario import Scenario, load
 from bridge.simulator.inbox.server import Message
@@ -97,7 +97,6 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
             f"{name} does not say what to expect: the demo plays the eight named "
             "scenarios; play a file with `sebridge simulate --scenario`"
         )
-    _undo_at_signal()
     stage = Stage(scenario, folder, timeline)
     if acting.suits(scenario, speed):
         stage.acting = Acting(folder, timeline)
@@ -107,22 +106,9 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
         "IMDS, Service Bus and Slack, a webhook receiver, and the real forwarder."
     )
     options = SimulatorOptions(scenario=name, speed=speed)
-    async with Simulator(options) as simulator, AsyncExitStack() as stack:
-        return await stage.perform(simulator, stack)
-
-
-def _undo_at_signal() -> None:
-    """Clean up at the first signal; further signals do not interrupt the cleanup."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    signals = list[bool]()
-
-    def undo() -> None:
-        if task is not None and not signals:
-            signals.append(True)
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, undo)
+    with undone_by_signal():
+        async with Simulator(options) as simulator, AsyncExitStack() as stack:
+            return await stage.perform(simulator, stack)
 
 
 @dataclass(slots=True)

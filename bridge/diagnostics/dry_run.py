@@ -4,7 +4,7 @@ Nothing here changes the outbox: a forwarder may run with the same configuration
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +163,12 @@ class Report:
 
 
 async def send_test(
-    config: Config, event_type: str, clock: Clock, patience: float = _PATIENCE
+    config: Config,
+    event_type: str,
+    clock: Clock,
+    *,
+    environ: Mapping[str, str],
+    patience: float = _PATIENCE,
 ) -> Report:
     """Send one test event to every sink: one attempt each, all at the same time.
 
@@ -173,6 +178,7 @@ async def send_test(
         config: with the sinks that are sent to.
         event_type: of the event in IMDS.
         clock: the source of time.
+        environ: the environment of this process, for a command.
         patience: seconds for instance metadata.
 
     Raises:
@@ -187,13 +193,17 @@ async def send_test(
         unique=str(uuid4()).upper(),
         now=clock.now(),
     )
-    tries = [_sent(sink, identity, event, clock) for sink in config.sinks]
+    tries = [_sent(sink, identity, event, clock, environ) for sink in config.sinks]
     attempts = tuple(await asyncio.gather(*tries))
     return Report(event=event, attempts=attempts, warning=warning)
 
 
 async def _sent(
-    sink: SinkConfig, identity: Identity, event: CloudEvent, clock: Clock
+    sink: SinkConfig,
+    identity: Identity,
+    event: CloudEvent,
+    clock: Clock,
+    environ: Mapping[str, str],
 ) -> Attempt:
     began, error = clock.monotonic(), None
     try:
@@ -201,7 +211,10 @@ async def _sent(
             stack.enter_context(waiting_for(f"sinks.{sink.name}"))
             http = await stack.enter_async_context(open_session(user_agent=_USER_AGENT))
             resources = Resources(
-                http=http, expand=identity.expand, vm_id=identity.vm_id
+                http=http,
+                expand=identity.expand,
+                vm_id=identity.vm_id,
+                environ=environ,
             )
             opened = await stack.enter_async_context(sink.open(resources))
             # Encode and decode the event, because the outbox does so, too.
@@ -258,7 +271,12 @@ class ShownIdentity:
         )
 
 
-async def preview(config: Config, sample: Sample, shown_as: ShownIdentity) -> Preview:
+async def preview(
+    config: Config,
+    sample: Sample,
+    shown_as: ShownIdentity,
+    environ: Mapping[str, str],
+) -> Preview:
     """Return what the only sink of ``config`` would send; open no connection.
 
     Raises:
@@ -273,6 +291,7 @@ async def preview(config: Config, sample: Sample, shown_as: ShownIdentity) -> Pr
             expand=shown_as.expand,
             vm_id=shown_as.identity.vm_id,
             approvals=approvals.address(shown_as.expand) if approvals else None,
+            environ=environ,
         )
         found = await sink.preview(resources, sample.event)
     return replace(found, head=tuple(map(secret_standins.hidden, found.head)))

@@ -39,6 +39,12 @@ def _may_write(path: Path) -> bool:
     return os.access(path, os.R_OK | os.W_OK)
 
 
+def _user() -> str:
+    if sys.platform == "win32":
+        return os.environ.get("USERNAME", "this user")
+    return f"uid {os.getuid()}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Functions and files that describe this machine; tests replace them.
@@ -48,6 +54,7 @@ class Host:
         is_mount: returns whether a file system is mounted at a path.
         free: returns how many bytes are free on the disk of a folder.
         may_write: returns whether this user may read and write a path.
+        user: returns how this user is called in texts.
         sqlite: the version of SQLite.
     """
 
@@ -55,6 +62,7 @@ class Host:
     is_mount: Callable[[Path], bool] = os.path.ismount
     free: Callable[[Path], int] = _free
     may_write: Callable[[Path], bool] = _may_write
+    user: Callable[[], str] = _user
     sqlite: tuple[int, int, int] = sqlite3.sqlite_version_info
 
 
@@ -134,7 +142,7 @@ def _writable(path: Path, there: Path, host: Host) -> Finding:
     own = "run this as the user of the service, or chown the directory to it"
     for part in (path, there):
         if _is_there(part) and not host.may_write(part):
-            return _fault(f"state: {part} cannot be written by {_user()}", own)
+            return _fault(f"state: {part} cannot be written by {host.user()}", own)
     if not there.is_dir():
         return _fault(
             f"state: {there} is not a directory", "use another one in state.path"
@@ -145,13 +153,7 @@ def _writable(path: Path, there: Path, host: Host) -> Finding:
         return _warning(text, f"chmod 600 {path}")
     if there != path.parent:
         return _good(f"state: {path.parent} does not exist yet; it will be created")
-    return _good(f"state: {path.parent} can be written by {_user()}")
-
-
-def _user() -> str:
-    if sys.platform == "win32":
-        return os.environ.get("USERNAME", "this user")
-    return f"uid {os.getuid()}"
+    return _good(f"state: {path.parent} can be written by {host.user()}")
 
 
 def _disk(path: Path, there: Path, host: Host) -> Iterator[Finding]:

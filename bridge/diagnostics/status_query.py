@@ -6,32 +6,23 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
-import orjson
 
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
 from bridge.events import checkpoint
-from bridge.events.build import rfc3339
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError
-from bridge.health.status import (
-    document_of,
-    recent_commands,
-    replies_of,
-    sink_of,
-    vm_of,
-)
-from bridge.outbox.records import CHECKPOINT, REPLIES
+from bridge.health.report import StatusReport, report, sink_of, stored
+from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.traffic.config import TrafficConfig
 
 _PATIENCE = 2.0
-_RECENT = 10
 _KEYS = {"vm", "document", "imds", "sinks", "approvals"}
 _NO_ANSWER = (  # nothing answers at the port, or a program that is not a bridge
     aiohttp.ClientError,
@@ -51,7 +42,7 @@ class Status:
         is_live: True = from a running forwarder; False = from its state file.
     """
 
-    report: dict[str, object]
+    report: Mapping[str, object]
     is_live: bool
 
 
@@ -92,9 +83,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-async def _stored(
-    config: Settings, sinks: Sequence[str], clock: Clock
-) -> dict[str, object]:
+async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
     path = _existing(Path(config.state.path))
     async with Database.open(path) as database:
         identity = await remembered(database) or Identity()
@@ -102,34 +91,20 @@ async def _stored(
         outbox = Outbox(database, router)
         body = await outbox.observations.load(CHECKPOINT)
         watch = checkpoint.decode(body) if body else Watch()
-        tallies = await outbox.deliveries.tallies()
         now = clock.now().timestamp()
         # Without a health port, a forwarder may be running.
         state = "not answering" if config.http.listen else "unknown"
-        return {
-            "vm": vm_of(identity),
-            "document": document_of(watch),
-            "imds": {
-                "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
-                "state": state,
-            },
-            "sinks": [sink_of(sink, state, tallies.get(sink), now) for sink in sinks],
-            "approvals": [
-                orjson.loads(body)
-                for body in await outbox.approvals.recent_outcomes(_RECENT)
-            ],
-            "commands": await recent_commands(outbox),
-            "replies": replies_of(tallies.get(REPLIES)),
-            **await _traffic(config),
-        }
+        found = await stored(outbox)
+        shown = [sink_of(one, state, found.tallies.get(one), now) for one in sinks]
+        status = report(identity.members, state, watch, sinks=shown, found=found)
+    if config.traffic is not None:
+        status["traffic"] = await _traffic(config.traffic)
+    return status
 
 
-async def _traffic(config: Settings) -> dict[str, object]:
+async def _traffic(config: TrafficConfig) -> dict[str, object]:
     """Return the probe's answer; without an answer "out", as for a balancer."""
-    if config.traffic is None:
-        return {}
-    answer = await probed(config.traffic)
-    return {"traffic": answer or {"traffic": "out", "reason": "no answer"}}
+    return await probed(config) or {"traffic": "out", "reason": "no answer"}
 
 
 async def probed(config: TrafficConfig) -> dict[str, object] | None:

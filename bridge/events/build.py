@@ -18,12 +18,12 @@ from bridge.events.link import link_to
 from bridge.events.routing import Subject
 from bridge.events.severity import severity, severity_of
 from bridge.events.trace import trace
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
 from bridge.events.truncate import fitted
+from bridge.events.vocabulary import APPROVED, OutcomeKind, TransitionKind
 from bridge.foundation.hashing import hash32
 
 _LONG_ATTRIBUTE = 256
-_WITHHELD = "withheld"
 
 
 class OutgoingEvent(Struct, frozen=True, kw_only=True):
@@ -62,17 +62,9 @@ class EventContext(Struct, frozen=True, kw_only=True):
     link: str = ""
 
     @property
-    def reporter(self) -> dict[str, object]:
+    def reporter(self) -> dict[str, str | None]:
         """The ``reporter`` member of ``data``."""
-        me = self.identity
-        return {
-            "vmName": me.vm_name,
-            "vmId": me.vm_id,
-            "resourceId": me.resource_id,
-            "location": me.location,
-            "vmScaleSetName": me.vm_scale_set_name,
-            "version": self.version,
-        }
+        return {**self.identity.members, "version": self.version}
 
 
 def cause_of(transition: Transition) -> list[object]:
@@ -203,9 +195,9 @@ def from_outcome(
     event_context: EventContext, outcome: Outcome, observed_at: datetime
 ) -> OutgoingEvent:
     """Make the event about the outcome of an approval."""
-    is_good = outcome.outcome in {"relayed", "already-started"}
+    is_good = outcome.outcome in APPROVED
     cause = [*outcome.origin, outcome.event_id, outcome.outcome]
-    if outcome.outcome == _WITHHELD:
+    if outcome.outcome == OutcomeKind.WITHHELD:
         cause.append(outcome.reason)  # may be withheld for another reason later
     # Prefer the document's spelling: sessions and subjects are case-sensitive.
     spelled = outcome.event.event_id if outcome.event else outcome.event_id

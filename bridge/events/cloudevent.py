@@ -17,6 +17,8 @@ import orjson
 SPEC_VERSION = "1.0"
 STRUCTURED_TYPE = "application/cloudevents+json"
 BATCH_TYPE = "application/cloudevents-batch+json"
+DEEPEST = 80
+"""How many levels an event may have: a scheduled event has at most 64."""
 
 _OWN = frozenset(
     {

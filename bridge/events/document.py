@@ -40,8 +40,6 @@ _USUAL_TIME = re.compile(
     re.ASCII,
 )
 
-SCHEDULED = "Scheduled"
-STARTED = "Started"
 # The documented values. Azure may add others; those are passed on.
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 EVENT_SOURCES = ("Platform", "User")
@@ -265,10 +263,13 @@ def _shallow(root: dict[str, object], elements: list[object]) -> dict[str, objec
     return {**kept, "Events": [item for item in elements if not is_deep(item)]}
 
 
-def is_deep(value: object) -> bool:
-    """Whether a value is nested too deep for every JSON writer to write it."""
+def is_deep(value: object, most: int = _MAX_DEPTH) -> bool:
+    """Whether a JSON value has more than ``most`` levels.
+
+    JSON writers, and functions that call themselves for each level, fail at too many.
+    """
     level = [value]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(most):
         level = [
             child
             for item in level

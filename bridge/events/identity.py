@@ -14,6 +14,14 @@ from bridge.foundation.values import PLACEHOLDERS
 _GROUP_PATH = re.compile(
     r"^/subscriptions/([^/]+)/resourcegroups/([^/]+)(/|$)", re.IGNORECASE
 )
+# The members of ``reporter`` in events and of ``vm`` in the status, in their order.
+_MEMBERS = {
+    "vmName": "vm_name",
+    "vmId": "vm_id",
+    "resourceId": "resource_id",
+    "location": "location",
+    "vmScaleSetName": "vm_scale_set_name",
+}
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
@@ -76,15 +84,13 @@ class Identity(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_reporter(cls, members: Mapping[str, object]) -> Self:
         """Read the ``reporter`` of an event; a value that is not text is left out."""
-        names = {
-            "vm_name": "vmName",
-            "vm_id": "vmId",
-            "resource_id": "resourceId",
-            "location": "location",
-            "vm_scale_set_name": "vmScaleSetName",
-        }
-        texts = {key: members.get(name) for key, name in names.items()}
+        texts = {key: members.get(name) for name, key in _MEMBERS.items()}
         return cls(**{k: v for k, v in texts.items() if isinstance(v, str) and v})
+
+    @property
+    def members(self) -> dict[str, str | None]:
+        """The members that describe this VM in events and in the status."""
+        return {name: getattr(self, key) for name, key in _MEMBERS.items()}
 
     def overridden(self, config: IdentityConfig) -> "Identity":
         """Return this identity, with the values of ``[identity]`` where given."""

@@ -13,12 +13,13 @@ import msgspec
 import orjson
 
 from bridge.events.build import EventContext, OutgoingEvent, from_transition, rfc3339
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import DEEPEST, CloudEvent
 from bridge.events.cloudevent_rules import as_time, faults
-from bridge.events.document import SCHEDULED, parse
+from bridge.events.document import is_deep, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.transitions import diff
+from bridge.events.vocabulary import EventStatus
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 
@@ -107,7 +108,7 @@ def _scheduled(  # noqa: PLR0913  each is a field of the event
 ) -> OutgoingEvent:
     event = {
         "EventId": event_id,
-        "EventStatus": SCHEDULED,
+        "EventStatus": EventStatus.SCHEDULED.value,
         "EventType": event_type,
         "ResourceType": "VirtualMachine",
         "Resources": [machine],
@@ -228,6 +229,8 @@ def _without_nulls(body: bytes) -> dict[str, object]:
         members = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"is no JSON object ({error})") from error
+    if is_deep(members, DEEPEST):
+        raise ValueError(f"is nested more than {DEEPEST} levels deep")
     if found := list(faults(members)):
         raise ValueError(f"is no CloudEvent: {'; '.join(found)}")
     return {name: value for name, value in members.items() if value is not None}

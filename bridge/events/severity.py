@@ -1,6 +1,7 @@
 """How severe an event is. Pure."""
 
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 
 DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
 _NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}

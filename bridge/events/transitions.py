@@ -17,34 +17,17 @@ Source:    config/events.md; an event's life at the service: simulator/imds/docu
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
-from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.document import (
-    SCHEDULED,
-    STARTED,
-    Document,
-    ScheduledEvent,
-    exact,
-)
+from bridge.events.document import Document, ScheduledEvent, exact
+from bridge.events.vocabulary import GONE, EventStatus, TransitionKind
 from bridge.events.watch import Fall, Known, Moment, Watch
 
 _RETURN_WITHIN = 300.0  # after a VM moved, its events reappear within five minutes
 _SURELY_BEFORE = timedelta(seconds=5)
 _LEAST_WINDOW = 10.0
-
-
-class TransitionKind(StrEnum):
-    """What happened to a scheduled event; CloudEvents types contain these values."""
-
-    SCHEDULED = "scheduled"
-    STARTED = "started"
-    UPDATED = "updated"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    ENDED = "ended"
 
 
 class Transition(Struct, frozen=True, kw_only=True):
@@ -69,10 +52,7 @@ class Transition(Struct, frozen=True, kw_only=True):
     @property
     def is_gone(self) -> bool:
         """Whether the event is no longer in the document."""
-        return self.kind in _GONE
-
-
-_GONE = {TransitionKind.COMPLETED, TransitionKind.CANCELLED, TransitionKind.ENDED}
+        return self.kind in GONE
 
 
 def diff(  # noqa: PLR0913 - the transitions depend on each of them
@@ -192,11 +172,12 @@ class _Look(Struct):
 
     def announced(self, event: ScheduledEvent) -> bool | None:
         before = self.watch.known.get(event.key)
-        if event.status == SCHEDULED:
+        if event.status == EventStatus.SCHEDULED:
             return True
         if before:
             return before.announced
-        return False if event.status == STARTED and self.is_gapless else None
+        is_new_start = event.status == EventStatus.STARTED and self.is_gapless
+        return False if is_new_start else None
 
     def since(self, event: ScheduledEvent) -> Moment:
         """Return when the event was first seen with its present content."""
@@ -219,17 +200,18 @@ class _Look(Struct):
                 yield self._gone(before)
 
     def _appeared(self, event: ScheduledEvent) -> Transition:
-        is_started = event.status == STARTED
+        is_started = event.status == EventStatus.STARTED
         kind = TransitionKind.STARTED if is_started else TransitionKind.SCHEDULED
         return self._step(kind, event, None)
 
     def _changed(self, before: ScheduledEvent, event: ScheduledEvent) -> Transition:
-        starts = event.status == STARTED and before.status != STARTED
+        started = EventStatus.STARTED
+        starts = event.status == started and before.status != started
         kind = TransitionKind.STARTED if starts else TransitionKind.UPDATED
         return self._step(kind, event, before)
 
     def _gone(self, before: Known) -> Transition:
-        if before.event.status == STARTED:
+        if before.event.status == EventStatus.STARTED:
             kind = TransitionKind.COMPLETED
         elif self._is_cancelled(before):
             kind = TransitionKind.CANCELLED
@@ -242,7 +224,7 @@ class _Look(Struct):
         gap = before.seen.elapsed(self.now)
         not_before = before.event.not_before
         return (
-            before.event.status == SCHEDULED
+            before.event.status == EventStatus.SCHEDULED
             and gap is not None
             and gap <= self.window
             and before.incarnation is not None
@@ -269,7 +251,7 @@ class _Look(Struct):
             event=event,
             previous=previous,
             changes=_changes(previous, event),
-            announced=announced if kind in _GONE else self.announced(event),
+            announced=announced if kind in GONE else self.announced(event),
             unobserved=None if self.unobserved is None else int(self.unobserved),
         )
 

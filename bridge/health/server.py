@@ -11,15 +11,17 @@ process can open many connections, so their number is limited.
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from enum import StrEnum
 
 import aiohttp
 import orjson
 from aiohttp import web
 
 from bridge.health.config import HttpConfig, is_loopback
-from bridge.health.status import StatusSource, kinds_of
+from bridge.health.status import StatusSource
 from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,21 @@ _OPEN_PATHS = {"/livez", "/readyz"}
 _MOST_CONNECTIONS = 32
 _SHUTDOWN_SECONDS = 1.0  # for responses in progress; a client may never read one
 _WRONG_HOST = "without http.token, only localhost and loopback addresses are answered\n"
+
+
+class Missing(StrEnum):
+    """The kinds of the texts in ``/readyz``: causes of unreadiness, and notes.
+
+    Each text begins with its kind, followed by a colon or a dot.
+    """
+
+    STARTING = "starting"
+    IMDS = "imds"
+    APPROVALS = "approvals"
+    STATE = "state"
+    SINKS = "sinks"
+    TRAFFIC = "traffic"
+    OTHER = "other"
 
 
 @asynccontextmanager
@@ -114,6 +131,14 @@ def _readiness(status_source: StatusSource, *, names_all: bool) -> web.Response:
     found = [*missing, *status_source.notes()]
     shown = found if names_all else kinds_of(found)
     return _json(shown, status=503 if missing else 200)
+
+
+def kinds_of(found: Iterable[str]) -> list[str]:
+    """Return the kind of each text, without repeats and without any names."""
+    known = {kind.value for kind in Missing}
+    words = (re.split(r"[:.]", text, maxsplit=1)[0] for text in found)
+    kinds = (word if word in known else Missing.OTHER.value for word in words)
+    return list(dict.fromkeys(kinds))
 
 
 def _is_meant(config: HttpConfig, request: web.Request) -> bool:

@@ -1,17 +1,12 @@
 """The status and the readiness of the bridge, for people and machines."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import orjson
 from msgspec import Struct, field
 
 from bridge.events.build import EventContext, rfc3339
-from bridge.events.identity import Identity
-from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES, Tally
@@ -19,23 +14,8 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
-_RECENT = 10
-_NOT_SHOWN = {"output", "reporter", "truncated"}
-
-
-class Missing(StrEnum):
-    """The kinds of the texts in ``/readyz``: causes of unreadiness, and notes.
-
-    Each text begins with its kind, followed by a colon or a dot.
-    """
-
-    STARTING = "starting"
-    IMDS = "imds"
-    APPROVALS = "approvals"
-    STATE = "state"
-    SINKS = "sinks"
-    TRAFFIC = "traffic"
-    OTHER = "other"
+if TYPE_CHECKING:
+    from bridge.health.report import ReceiverReport, StatusReport
 
 
 class Receiver(Protocol):
@@ -180,44 +160,45 @@ class StatusSource(Struct):
             if relay.state == "parked"
         ]
 
-    async def status(self) -> dict[str, object]:
+    async def status(self) -> "StatusReport":
         """Return the JSON of ``/status`` and ``sebridge status --json``."""
-        if self.outbox is None or self.poller is None or self.event_context is None:
-            return nothing_known(state="starting") | self._traffic()
-        now = self.clock.now().timestamp()
-        tallies = await self.outbox.deliveries.tallies()
-        watch = self.poller.watch
-        return {
-            "vm": self.event_context.reporter | {"source": self.event_context.source},
-            "document": document_of(watch),
-            "imds": {
-                "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
-                "state": self.poller.imds_state,
-            },
-            "sinks": [
-                sink_of(relay.sink, relay.state, tallies.get(relay.sink), now)
-                | ({"lastError": relay.last_error} if relay.last_error else {})
-                for relay in self.relays
-            ],
-            "approvals": [
-                orjson.loads(body)
-                for body in await self.outbox.approvals.recent_outcomes(_RECENT)
-            ],
-            "commands": await recent_commands(self.outbox),
-            "replies": replies_of(tallies.get(REPLIES)),
-            "receivers": [receiver_of(*item) for item in self.receivers.items()],
-            "missing": self.missing(),
-            "notes": self.notes(),
-            "withheld": [
-                {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
-                for auto_approver in self.auto_approvers
-                for one in auto_approver.withheld.values()
-            ],
-            **self._traffic(),
-        }
+        # Loaded with the first question: most forwarders are never asked.
+        from bridge.health import report as writer  # noqa: PLC0415 - see above
 
-    def _traffic(self) -> dict[str, object]:
-        return {} if self.rotation is None else {"traffic": self.rotation.shown()}
+        if self.outbox is None or self.poller is None or self.event_context is None:
+            found = writer.nothing_known("starting")
+        else:
+            stored = await writer.stored(self.outbox)
+            now, tallies = self.clock.now().timestamp(), stored.tallies
+            vm = {**self.event_context.reporter, "source": self.event_context.source}
+            sinks = [
+                writer.sink_of(
+                    one.sink,
+                    one.state,
+                    tallies.get(one.sink),
+                    now,
+                    error=one.last_error,
+                )
+                for one in self.relays
+            ]
+            found = writer.report(
+                vm, self.poller.imds_state, self.poller.watch, sinks=sinks, found=stored
+            )
+            self._add_own(found)
+        if self.rotation is not None:
+            found["traffic"] = self.rotation.shown()
+        return found
+
+    def _add_own(self, found: "StatusReport") -> None:
+        """Add the members that only a running forwarder knows."""
+        found["receivers"] = [_receiver(*item) for item in self.receivers.items()]
+        found["missing"] = self.missing()
+        found["notes"] = self.notes()
+        found["withheld"] = [
+            {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
+            for auto_approver in self.auto_approvers
+            for one in auto_approver.withheld.values()
+        ]
 
     async def measure(self) -> None:
         """Update the gauges whose values are in the state file."""
@@ -230,81 +211,11 @@ class StatusSource(Struct):
             tally = tallies.get(name, Tally())
             self.metrics.pending.labels(name).set(tally.pending)
             self.metrics.dead.labels(name).set(tally.dead)
-            self.metrics.oldest.labels(name).set(_age(tally, now) or 0)
+            self.metrics.oldest.labels(name).set(tally.age(now) or 0)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
 
 
-def kinds_of(found: Iterable[str]) -> list[str]:
-    """Return the kind of each text, without repeats and without any names."""
-    known = {kind.value for kind in Missing}
-    words = (re.split(r"[:.]", text, maxsplit=1)[0] for text in found)
-    kinds = (word if word in known else Missing.OTHER.value for word in words)
-    return list(dict.fromkeys(kinds))
-
-
-def nothing_known(*, state: str) -> dict[str, object]:
-    """Return a status with all members, but without values."""
-    return {
-        "vm": vm_of(Identity()),
-        "document": document_of(Watch()),
-        "imds": {"lastSuccess": None, "state": state},
-        "sinks": [],
-        "approvals": [],
-        "commands": [],
-        "replies": replies_of(None),
-    }
-
-
-def vm_of(identity: Identity) -> dict[str, object]:
-    """Return the member ``vm`` of the status."""
-    return {
-        "vmName": identity.vm_name,
-        "vmId": identity.vm_id,
-        "resourceId": identity.resource_id,
-        "location": identity.location,
-        "vmScaleSetName": identity.vm_scale_set_name,
-    }
-
-
-def document_of(watch: Watch) -> dict[str, object]:
-    """Return the member ``document`` of the status: the known scheduled events."""
-    return {
-        "incarnation": watch.incarnation,
-        "events": [known.event.raw for known in watch.known.values()],
-    }
-
-
-def sink_of(
-    name: str, state: str, tally: Tally | None, now: float
-) -> dict[str, object]:
-    """Return the state of a sink for the status."""
-    tally = tally or Tally()
-    is_idle = state == "retrying" and not tally.pending  # nothing is left to retry
-    return {
-        "name": name,
-        "state": "ok" if is_idle else state,
-        "pending": tally.pending,
-        "dead": tally.dead,
-        "oldestSeconds": _age(tally, now),
-        "lastError": tally.last_error,
-    }
-
-
-async def recent_commands(outbox: Outbox) -> list[dict[str, object]]:
-    """Return the results of the last commands for the status."""
-    found = await outbox.commands.recent_results(_RECENT)
-    return [command_of(event) for event in found]
-
-
-def command_of(event: Mapping[str, object]) -> dict[str, object]:
-    """Return the result of a command for the status, without the command's output."""
-    data, kind = event.get("data"), str(event.get("type"))
-    shown = data if isinstance(data, dict) else {}
-    kept = {key: value for key, value in shown.items() if key not in _NOT_SHOWN}
-    return {"outcome": kind.removesuffix(".v1").rpartition(".")[2], **kept}
-
-
-def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:
+def _receiver(name: str, receiver: Receiver) -> "ReceiverReport":
     """Return the state of a receiver of approvals for the status."""
     age, last = receiver.link_seconds, receiver.last_receive
     return {
@@ -315,17 +226,3 @@ def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:
         "lastReceive": None if last is None else rfc3339(last),
         "lastError": receiver.last_error,
     }
-
-
-def replies_of(tally: Tally | None) -> dict[str, object]:
-    """Return the state of the replies to approvals for the status."""
-    tally = tally or Tally()
-    return {
-        "pending": tally.pending,
-        "dead": tally.dead,
-        "lastError": tally.last_error,
-    }
-
-
-def _age(tally: Tally, now: float) -> int | None:
-    return None if tally.oldest is None else max(0, int(now - tally.oldest))

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
+from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.health.status_cells import Cell, Mood, Table
 from bridge.health.status_fields import objects as _objects
 from bridge.health.status_fields import plain as _plain
@@ -272,9 +273,6 @@ def _attachment(receiver: Mapping[str, object]) -> Cell:
     return Cell("not attached", "bad")
 
 
-_GOOD_OUTCOMES = {"relayed", "already-started", "event-ended"}
-
-
 def _approvals(status: Mapping[str, object], now: datetime) -> Table:
     return Table(
         title="Last approvals",
@@ -295,9 +293,9 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
 
 
 def _outcome(outcome: str) -> Cell:
-    if outcome == "withheld":
+    if outcome == OutcomeKind.WITHHELD:
         return Cell(outcome, "warning")  # it may still be approved
-    return Cell(outcome, "good" if outcome in _GOOD_OUTCOMES else "bad")
+    return Cell(outcome, "good" if outcome in NOTHING_TO_APPROVE else "bad")
 
 
 def _approved(outcome: Mapping[str, object]) -> str:

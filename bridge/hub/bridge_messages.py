@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import TRANSITIONS
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.hub.facts import (
     AZURE,
@@ -28,8 +29,6 @@ from bridge.hub.facts import (
     table,
     text,
 )
-
-_TRANSITIONS = {"scheduled", "started", "updated", "completed", "cancelled", "ended"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +158,7 @@ def _step(
     prefix: str,
     address: Address | None,
 ) -> Fact | None:
-    if what not in _TRANSITIONS:
+    if what not in TRANSITIONS:
         return None
     event = _event(data.get("event"))
     if event is None:

@@ -19,6 +19,7 @@ import orjson
 from bridge.approvals.message import parse
 from bridge.events.build import clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub.arm_rules import path_of
 from bridge.hub.voting import ARM, CurrentEvent
@@ -32,7 +33,7 @@ _LONGEST_NAMES = 256
 _LONGEST_REASON = 1024
 SOURCE = "urn:sebridge:hub"
 
-GOOD = {"relayed", "already-started", "acknowledged", "event-ended"}
+GOOD = NOTHING_TO_APPROVE | {"acknowledged"}  # the last is the answer of ARM
 
 
 class DecisionState(StrEnum):

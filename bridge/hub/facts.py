@@ -14,7 +14,9 @@ from enum import StrEnum
 import orjson
 
 from bridge.events.build import clean
+from bridge.events.cloudevent import DEEPEST
 from bridge.events.document import ScheduledEvent, is_deep
+from bridge.events.vocabulary import GONE, PRESENT, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 
 AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
@@ -22,30 +24,29 @@ _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
 )
 _LONGEST_ID = 1024
-_FEW_BRACKETS = 64  # with so few, a body cannot be nested too deep
 
 
 class Kind(StrEnum):
     """What a message reports about an event."""
 
-    SCHEDULED = "scheduled"
-    STARTED = "started"
-    UPDATED = "updated"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    ENDED = "ended"
+    SCHEDULED = TransitionKind.SCHEDULED.value
+    STARTED = TransitionKind.STARTED.value
+    UPDATED = TransitionKind.UPDATED.value
+    COMPLETED = TransitionKind.COMPLETED.value
+    CANCELLED = TransitionKind.CANCELLED.value
+    ENDED = TransitionKind.ENDED.value
     OUTCOME = "outcome"
     OTHER = "other"  # a status of Azure that is not documented
 
     @property
     def is_end(self) -> bool:
         """Whether it reports the end of the event."""
-        return self in {Kind.COMPLETED, Kind.CANCELLED, Kind.ENDED}
+        return self in GONE
 
     @property
     def is_appearance(self) -> bool:
         """Whether it reports that the event exists."""
-        return self in {Kind.SCHEDULED, Kind.STARTED, Kind.UPDATED}
+        return self in PRESENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -180,7 +181,7 @@ def object_in(body: bytes) -> dict[str, object]:
         raise UnreadableMessageError("the body is no JSON") from error
     if not isinstance(found, dict):
         raise UnreadableMessageError("the body is no JSON object")
-    if body.count(b"[") + body.count(b"{") > _FEW_BRACKETS and is_deep(found):
+    if body.count(b"[") + body.count(b"{") > DEEPEST and is_deep(found, DEEPEST):
         raise UnreadableMessageError("the body is nested too deep")
     return found
 

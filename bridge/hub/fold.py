@@ -20,8 +20,9 @@ from datetime import datetime, timedelta
 import orjson
 
 from bridge.events.build import clean
-from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.document import ScheduledEvent
 from bridge.events.identity import bare
+from bridge.events.vocabulary import EventStatus
 from bridge.hub.facts import Address, Fact, Kind
 
 _LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
@@ -220,7 +221,7 @@ def _status(bridges: list[Fact], azures: list[Fact]) -> tuple[Kind, Kind | None]
 
 
 def _is_started(fact: Fact) -> bool:
-    is_so = fact.event is not None and fact.event.status == STARTED
+    is_so = fact.event is not None and fact.event.status == EventStatus.STARTED
     return fact.kind is Kind.STARTED or (fact.kind.is_appearance and is_so)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from bridge.events.document import EVENT_TYPES, STARTED, ScheduledEvent
+from bridge.events.document import EVENT_TYPES, ScheduledEvent
+from bridge.events.vocabulary import EventStatus, TransitionKind
 from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.fold import Machine
 from bridge.hub.vote_rules import voids
@@ -59,7 +60,8 @@ class CurrentEvent:
         """Return why nobody can decide on the event; None = people can."""
         if not self.is_open:
             return "the event is over"
-        if self.status == STARTED.lower() or self.scheduled.status == STARTED:
+        is_started = self.scheduled.status == EventStatus.STARTED
+        if is_started or self.status == TransitionKind.STARTED:
             return "the event has started: nothing can be asked of it"
         if self.event is None:
             return "what the event is about is not known"

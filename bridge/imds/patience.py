@@ -25,7 +25,8 @@ class Patience(Struct):
         failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
         reminded: when a failure was logged last, in monotonic seconds.
         loudest: the highest level at which these failures were logged.
-        outcome: ``ok``, ``starting``, or the label of the last failure.
+        outcome: ``ok``, ``starting``, or the label of the last failure. It is any text
+            and not an enumeration, because a label may be any HTTP status.
         wait: seconds until the next request.
         is_asked_for: whether IMDS asked for this wait. Then it is never shortened.
     """

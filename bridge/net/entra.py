@@ -70,6 +70,11 @@ def open_credential(
 
 
 def _environments_proxy() -> str | None:
+    """Return the proxy to Entra of the environment; None = there is none.
+
+    The environment is not passed in: azure-identity and urllib (which also knows the
+    proxy of Windows) read that of the process, so another would count only in part.
+    """
     login = os.environ.get("AZURE_AUTHORITY_HOST") or _LOGIN
     host = urlsplit(login if "//" in login else f"//{login}").hostname or ""
     if urllib.request.proxy_bypass(host):

@@ -11,7 +11,7 @@ the whole URL, and the URL of a webhook is a secret.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -42,16 +42,10 @@ _NETWORK_ERRORS = (  # TimeoutError is an OSError
     UnicodeError,
     asyncio.IncompleteReadError,
 )
-_TRANSIENT = {
-    408: Reason.TIMEOUT,
-    425: Reason.THROTTLED,
-    429: Reason.THROTTLED,
-}
+_TRANSIENT = {408: Reason.TIMEOUT, 425: Reason.THROTTLED, 429: Reason.THROTTLED}
 _REFUSED = {
-    401: Reason.UNAUTHORIZED,
-    403: Reason.UNAUTHORIZED,
-    404: Reason.NOT_FOUND,
-    410: Reason.NOT_FOUND,
+    **dict.fromkeys((401, 403), Reason.UNAUTHORIZED),
+    **dict.fromkeys((404, 410), Reason.NOT_FOUND),
 }
 
 
@@ -110,7 +104,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 async def exchange(
-    session: aiohttp.ClientSession, request: Request, target: str
+    session: aiohttp.ClientSession,
+    request: Request,
+    target: str,
+    now: Callable[[], datetime] = SystemClock.now,
 ) -> Answer:
     """Send one request, follow no redirect, and read the response up to a limit.
 
@@ -118,6 +115,7 @@ async def exchange(
         session: the shared session.
         request: what to send.
         target: the name of the receiver for errors, already redacted.
+        now: the time, for a date in Retry-After if the response has no Date.
 
     Raises:
         TransientDeliveryError: the network failed.
@@ -139,7 +137,7 @@ async def exchange(
             return Answer(
                 status=response.status,
                 body=await _read(response, request.most),
-                retry_after=_wish(response.headers),
+                retry_after=_wish(response.headers, now),
                 headers=response.headers,
             )
     except _NETWORK_ERRORS as error:
@@ -181,14 +179,14 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
     return body
 
 
-def _wish(headers: Mapping[str, str]) -> float | None:
+def _wish(headers: Mapping[str, str], now: Callable[[], datetime]) -> float | None:
     """Read Retry-After; a date counts from the Date header, else from the clock."""
     if "Retry-After" not in headers:
         return None
     try:
         answered = _http_date(headers.get("Date", ""))
     except ValueError:
-        answered = SystemClock().now()
+        answered = now()
     return retry_after(headers, answered)
 
 

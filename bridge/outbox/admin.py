@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bridge.events.build import rfc3339
-from bridge.outbox.delivery import Delivery, State, select
-from bridge.outbox.records import REPLIES
+from bridge.outbox.delivery import Delivery, select
+from bridge.outbox.records import REPLIES, DeliveryState
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ages, deliveries
 from bridge.outbox.tables.values import request_retry
@@ -32,7 +32,7 @@ class Selection:
     """
 
     sink: str | None = None
-    states: tuple[State, ...] | None = None
+    states: tuple[DeliveryState, ...] | None = None
     event_id: str | None = None
     id: int | None = None
 

@@ -2,25 +2,23 @@
 
 import sqlite3
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from bridge.outbox.checksum import Content, damage_of
+from bridge.outbox.records import DeliveryKind, DeliveryState
 from bridge.outbox.storage.connection import Connection
 
 _TIMES = {int, float, type(None)}
-UNREADABLE = "unreadable"  # in place of a text that is damaged
-
-# All states that a delivery in the state file may have.
-State = Literal["pending", "dead", "delivered", "discarded", "skipped"]
+UNREADABLE: Final = "unreadable"  # in place of a text that is damaged
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One item on its way to one sink.
 
     Attributes:
-        kind: ``event`` or ``reply``.
+        kind: ``event`` or ``reply``; of a damaged row ``UNREADABLE``, or any text.
         key: the EventId as it is compared; deliveries with the same key keep their
             order; None = no order.
         event_id: the EventId as received.
@@ -34,8 +32,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     sink: str
-    kind: str
-    state: str
+    kind: DeliveryKind | Literal["unreadable"]
+    state: DeliveryState
     key: str | None
     event_id: str | None
     cloud_event_id: str | None
@@ -161,7 +159,7 @@ def _readable(found: Delivery, damage: str) -> Delivery:
     return Delivery(
         id=found.id,
         sink=found.sink,
-        kind=text(found.kind) or UNREADABLE,
+        kind=found.kind if text(found.kind) else UNREADABLE,
         state=found.state,
         key=text(found.key),
         event_id=text(found.event_id),

@@ -12,7 +12,7 @@ from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.checksum import Content
 from bridge.outbox.delivery import Delivery, select_checked
-from bridge.outbox.records import Success
+from bridge.outbox.records import DeliveryState, Success
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
@@ -112,7 +112,7 @@ class Runs:
     async def settle(  # noqa: PLR0913 - what one commit holds
         self,
         delivery: Delivery,
-        state: str,
+        state: DeliveryState,
         results: Sequence[OutgoingEvent],
         *,
         now: float,

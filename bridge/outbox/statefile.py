@@ -16,9 +16,9 @@ import re
 import sqlite3
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from bridge.foundation.background import in_background
@@ -63,10 +63,12 @@ _UNSAVED = (
 )
 
 
-def default_path(platform: str = sys.platform) -> str:
+def default_path(
+    platform: str = sys.platform, environ: Mapping[str, str] = os.environ
+) -> str:
     """Return the default of ``state.path``."""
     if platform == "win32":
-        return os.environ.get("PROGRAMDATA", r"C:\ProgramData") + r"\sebridge\state.db"
+        return environ.get("PROGRAMDATA", r"C:\ProgramData") + r"\sebridge\state.db"
     return "/var/lib/sebridge/state.db"
 
 
@@ -143,7 +145,7 @@ async def open_database(
         path: the file.
         vm_id: of this VM; None = not known.
         well_after: seconds after which failed starts are forgotten.
-        clock: measures these seconds.
+        clock: measures these seconds; None = the clock of this machine.
         lock: of the state file. Both are watched; None = neither is watched.
 
     Raises:
@@ -152,7 +154,7 @@ async def open_database(
     trouble, clock = Trouble.of(path), clock or SystemClock()
     try:
         trouble.begin()
-        is_free = await _examine(path, vm_id, trouble)
+        is_free = await _examine(path, vm_id, trouble, clock)
         async with Database.open(
             path,
             may_degrade=True,
@@ -185,7 +187,9 @@ async def _forget(trouble: Trouble, clock: Clock, seconds: float) -> None:
     await asyncio.to_thread(trouble.forget)
 
 
-async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
+async def _examine(
+    path: Path, vm_id: str | None, trouble: Trouble, clock: Clock
+) -> bool:
     """Move the file aside if it cannot be used here.
 
     Returns:
@@ -197,21 +201,23 @@ async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
             "several starts in a row failed because of this file, the last with: "
             f"{trouble.note.damage}"
         )
-        await asyncio.to_thread(_renew, path, why, trouble)
+        await asyncio.to_thread(_renew, path, why, trouble, clock)
     try:
-        owner, is_free = await _check_file(path, trouble)
+        owner, is_free = await _check_file(path, trouble, clock)
     except OutboxCorruptError as error:
-        await asyncio.to_thread(_renew, path, str(error), trouble)
-        owner, is_free = await _check_file(path, trouble)
+        await asyncio.to_thread(_renew, path, str(error), trouble, clock)
+        owner, is_free = await _check_file(path, trouble, clock)
     if vm_id and owner and owner.casefold() != vm_id.casefold():
         log.error(
             "state file is of another VM: starting afresh",
-            extra={"vmId": owner, "kept": str(set_aside(path, owner))},
+            extra={"vmId": owner, "kept": str(set_aside(path, owner, clock.now()))},
         )
     return is_free
 
 
-async def _check_file(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
+async def _check_file(
+    path: Path, trouble: Trouble, clock: Clock
+) -> tuple[str | None, bool]:
     """Check the file, thoroughly if there was trouble.
 
     Returns:
@@ -231,7 +237,7 @@ async def _check_file(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
         ) as database:
             is_file = not database.is_degraded
             is_whole = is_file and await database.read(
-                lambda db: check(db, seconds=seconds, clock=SystemClock())
+                lambda db: check(db, seconds=seconds, clock=clock)
             )
             owner = await owner_of(database)
     except (OutboxUnavailableError, NewerSchemaError, ForeignDatabaseError):
@@ -245,7 +251,7 @@ async def _check_file(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
     return owner, is_file
 
 
-def _renew(path: Path, why: str, trouble: Trouble) -> None:
+def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
     """Move the file aside, and copy its readable rows into a fresh file.
 
     The fresh file is complete before the old one is moved, so that a kill at any time
@@ -259,11 +265,11 @@ def _renew(path: Path, why: str, trouble: Trouble) -> None:
     fresh, found = Path(f"{path}{_FRESH}"), Salvage(is_whole=False)
     if trouble.note.moved == 0:  # after a move, a copied row may be the cause
         try:
-            found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=SystemClock())
+            found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=clock)
         except _UNSAVED as error:
             why = f"{why}; nothing could be copied: {type(error).__name__}: {error}"
             _drop(fresh)
-    kept = set_aside(path, "corrupt")
+    kept = set_aside(path, "corrupt", clock.now())
     _use_fresh(path)
     trouble.moved()
     log.error(
@@ -301,14 +307,19 @@ def _drop(fresh: Path) -> None:
             Path(f"{fresh}{suffix}").unlink(missing_ok=True)
 
 
-def set_aside(path: Path, why: str) -> Path:
+def set_aside(path: Path, why: str, now: datetime) -> Path:
     """Rename the state file and the files that belong to it; return its new path.
+
+    Args:
+        path: the file.
+        why: the reason; a part of the new name.
+        now: the time; the end of the new name.
 
     Raises:
         OutboxError: it cannot be renamed.
     """
     plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
-    at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    at = now.strftime("%Y%m%dT%H%M%S")
     try:
         kept = _free(path.with_name(f"{path.name}.{plain}-{at}"))
         for suffix in ("", "-wal", "-shm"):

@@ -15,7 +15,7 @@ from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import Success
+from bridge.outbox.records import DeliveryState, Success
 from bridge.outbox.runs import Runs
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.policy import RelayPolicy
@@ -24,7 +24,11 @@ from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_STATES = {Fate.SUCCEEDED: "delivered", Fate.FAILED: "dead", Fate.SKIPPED: "skipped"}
+_STATES: dict[Fate, DeliveryState] = {
+    Fate.SUCCEEDED: "delivered",
+    Fate.FAILED: "dead",
+    Fate.SKIPPED: "skipped",
+}
 
 
 @dataclass(slots=True, eq=False)

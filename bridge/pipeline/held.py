@@ -27,8 +27,9 @@ from bridge.events.build import (
     from_document,
     from_transition,
 )
-from bridge.events.document import STARTED, Document, ScheduledEvent
+from bridge.events.document import Document, ScheduledEvent
 from bridge.events.transitions import Transition
+from bridge.events.vocabulary import EventStatus
 from bridge.events.watch import Known, Watch
 from bridge.foundation.hashing import hash32
 
@@ -133,7 +134,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 def _may_not_wait(event: ScheduledEvent, now: datetime) -> bool:
     """Return whether an event's impact has begun, or may begin within two minutes."""
-    if event.status == STARTED or event.not_before is None:
+    if event.status == EventStatus.STARTED or event.not_before is None:
         return True
     return event.not_before - now < _MAY_WAIT
 

@@ -116,6 +116,7 @@ class Resources(Struct, frozen=True, kw_only=True):
         clock: the time, and how to wait.
         memory: what the sink keeps across restarts.
         bus: how long Service Bus may take.
+        environ: the environment of this process, for a program that the sink starts.
     """
 
     http: "aiohttp.ClientSession"
@@ -126,6 +127,7 @@ class Resources(Struct, frozen=True, kw_only=True):
     clock: Clock = field(default_factory=SystemClock)
     memory: Memory = field(default_factory=Notebook)
     bus: Timings = TIMINGS
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class Preview(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from pythonjsonlogger.orjson import OrjsonFormatter
 
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import OutcomeKind, TransitionKind
 from bridge.foundation.errors import Reason
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import Section
@@ -27,18 +27,7 @@ from bridge.telemetry.log_summary import RepeatFilter
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-OUTCOMES = (
-    "invalid",
-    "relayed",
-    "expired",
-    "unknown-event",
-    "event-ended",
-    "already-started",
-    "denied",
-    "rejected",
-    "failed",
-    "withheld",
-)
+OUTCOMES = tuple(kind.value for kind in OutcomeKind)
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
 # The label for each reason of a failed attempt: a small set, for use in alerts.

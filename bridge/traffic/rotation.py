@@ -20,8 +20,9 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace as with_fields
 
-from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
+from bridge.events.vocabulary import EventStatus
 from bridge.events.watch import Known, Moment, Watch
 from bridge.traffic.config import TrafficConfig
 
@@ -185,7 +186,7 @@ def _holding(
     found = []
     for known in own:
         event, leaves_at = known.event, _leaves_at(known.event, config)
-        if event.status == STARTED:
+        if event.status == EventStatus.STARTED:
             found.append((0.0, event.event_id, Why.STARTED))
             continue
         nearness = event.not_before.timestamp() if event.not_before else 1.0
@@ -201,7 +202,7 @@ def _holding(
 
 def _leaves_at(event: ScheduledEvent, config: TrafficConfig) -> datetime | None:
     """Return when an event begins to hold this VM out; None = at once."""
-    if event.status == STARTED or event.not_before is None:
+    if event.status == EventStatus.STARTED or event.not_before is None:
         return None
     try:
         return event.not_before - timedelta(seconds=config.lead)

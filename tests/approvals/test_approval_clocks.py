@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bridge.approvals.message import Approval
-from bridge.approvals.policy import Conclusion, OutcomeKind, Post, Request
+from bridge.approvals.policy import Conclusion, Post, Request
 from bridge.approvals.start_request import StartRequestFlow
+from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MetadataUnavailableError
 from tests.approvals.approval_world import World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event, not_before

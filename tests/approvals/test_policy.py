@@ -13,7 +13,6 @@ from bridge.approvals.message_flow import dead_letter
 from bridge.approvals.policy import (
     Conclusion,
     Initiative,
-    OutcomeKind,
     Post,
     Request,
     Standing,
@@ -26,6 +25,7 @@ from bridge.approvals.policy import (
 from bridge.approvals.rules import Rule, content_of
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.look import Look
+from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Fall, Known, Moment, Watch
 from tests.support.builders import EVENT_ID, ME, document, imds_event, started
 from tests.support.fakes import START

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.policy import Conclusion, OutcomeKind, Post, Wait
+from bridge.approvals.policy import Conclusion, Post, Wait
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.vocabulary import OutcomeKind
 from tests.approvals.approval_world import World, world_of
 from tests.approvals.slow_world import (
     SlowImds,

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -29,7 +30,8 @@ from bridge.outbox.store import Outbox
 from bridge.servicebus.decode import read
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
-from tests.support.builders import router, told
+from tests.support.builders import imds_event, router, told
+from tests.support.nested import HERE, holding, lists, objects
 from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
 
 NOWHERE = (
@@ -216,6 +218,16 @@ OVER = cloud_event("scheduledevent.cancelled")
 TEST = cloud_event(test=True)
 CUT = cloud_event(truncated=["previous", "Resources"])
 NO_EVENT = cloud_event("bridge.started", event=None)
+DEEP = [
+    holding(orjson.loads(event.to_json()), nest(depth))
+    for event in (
+        cloud_event(unknown=HERE),
+        cloud_event(transition=HERE),
+        cloud_event(truncated=[HERE]),
+        cloud_event(event=imds_event() | {"EventStatus": HERE}),
+    )
+    for depth, nest in ((100, lists), (500, objects), (990, lists), (1015, lists))
+]
 WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
     ({}, [], b"", "EVENT_ID or --from-event must be given"),
     ({}, ["E"], b"", "that of --from-event"),
@@ -235,6 +247,8 @@ WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
     ({}, [], OVER.to_json(), "says that the event is over (cancelled)"),
     ({}, [], TEST.to_json(), "is a test event"),
     ({}, [], CUT.to_json(), "does not hold the whole event"),
+    *(({}, [], body, "is nested more than 80 levels deep") for body in DEEP),
+    ({}, [], b"[" * 100_000, "is no JSON"),
     ({"sessions": ["{vm_id}"]}, [EVENT_ID], b"", "--session or --from-event"),
     ({"sessions": ["{vm_id}", "group-7"]}, [EVENT_ID], b"", '"{vm_id}", "group-7"'),
     (
@@ -553,16 +567,20 @@ async def test_reply_without_an_outcome_ends_with_1(
 async def test_reply_that_no_bridge_wrote_has_no_outcome(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
+    nested = {"outcomes": [{"outcome": HERE}]}
+    depths = (100, 990, 1015, 100_000)
+    bodies = [b"{", b"[]", b'{"outcomes": 1}']
+    bodies += [holding(nested, lists(depth)) for depth in depths]
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_sender("replies") as sender:
-        for body in (b"{", b"[]", b'{"outcomes": 1}'):
+        for number, body in enumerate(bodies):
             await sender.send_messages(
-                ServiceBusMessage(body, correlation_id=f"{body!r}")
+                ServiceBusMessage(body, correlation_id=f"{number}")
             )
 
     async with Answers(namespace, "replies", SystemClock()) as answers:
-        for body in (b"{", b"[]", b'{"outcomes": 1}'):
-            assert await answers.outcomes(f"{body!r}", within=10) == []
+        for number, _ in enumerate(bodies):
+            assert await answers.outcomes(f"{number}", within=10) == []
 
 
 async def test_replies_to_others_stay_in_the_queue(

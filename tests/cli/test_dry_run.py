@@ -264,7 +264,9 @@ async def test_metadata_that_hangs_is_not_waited_for_long(
         path = written(tmp_path, webhook(inbox.url), imds=imds.url)
         config = configuration.load(Path(path), {})
 
-        report = await dry_run.send_test(config, "Reboot", SystemClock(), patience=0.1)
+        report = await dry_run.send_test(
+            config, "Reboot", SystemClock(), environ={}, patience=0.1
+        )
 
     assert report.is_good
     assert str(report.warning).endswith("(no answer within 0.1 s): it is not known")

@@ -27,7 +27,8 @@ from bridge.events.build import (
 )
 from bridge.events.document import Document
 from bridge.events.identity import Identity
-from bridge.events.transitions import TransitionKind, diff
+from bridge.events.transitions import diff
+from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.imds.config import ImdsConfig

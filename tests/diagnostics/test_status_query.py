@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ async def lived(
     return state_path
 
 
-async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
+async def status_in(config: Config, clock: FakeClock) -> Mapping[str, object]:
     names = [sink.name for sink in config.sinks]
     return (await status_query.status(config, names, clock)).report
 
@@ -99,6 +99,26 @@ async def test_status_of_a_forwarder_that_does_not_run(
     assert status["document"] == {"incarnation": 2, "events": [imds_event()]}
     assert status["imds"]["lastSuccess"] == "2026-03-02T12:00:00Z"
     assert status["approvals"] == []
+
+
+async def test_stored_status_keeps_its_bytes(lived: Path, clock: FakeClock) -> None:
+    clock.pass_by(60)
+
+    text = orjson.dumps(await status_in(config_of(lived), clock)).decode()
+
+    event = orjson.dumps(imds_event()).decode()
+    assert text == (
+        f'{{"vm":{{"vmName":"{ME.vm_name}","vmId":"{ME.vm_id}",'
+        f'"resourceId":"{ME.resource_id}","location":"{ME.location}",'
+        f'"vmScaleSetName":"{ME.vm_scale_set_name}"}},'
+        f'"document":{{"incarnation":2,"events":[{event}]}},'
+        '"imds":{"lastSuccess":"2026-03-02T12:00:00Z","state":"unknown"},'
+        '"sinks":[{"name":"siem","state":"unknown","pending":1,"dead":0,'
+        '"oldestSeconds":60,"lastError":null},{"name":"ops","state":"unknown",'
+        '"pending":0,"dead":0,"oldestSeconds":null,"lastError":null}],'
+        '"approvals":[],"commands":[],'
+        '"replies":{"pending":0,"dead":0,"lastError":null}}'
+    )
 
 
 async def test_every_sink_of_the_configuration_is_shown(

@@ -12,10 +12,10 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from bridge.approvals.policy import OutcomeKind
 from bridge.cli.main import main
 from bridge.configuration.load import parse as load_tables
 from bridge.events.build import numbered
+from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.hashing import hash32
 from bridge.hub.load import load as load_hub
 from tests.docs.pages import (

@@ -30,8 +30,9 @@ from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.config import EventsConfig
 from bridge.events.document import ScheduledEvent, parse
 from bridge.events.identity import Identity
-from bridge.events.transitions import Transition, TransitionKind, diff
+from bridge.events.transitions import Transition, diff
 from bridge.events.truncate import MAX_BYTES
+from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Reader

@@ -14,7 +14,8 @@ from bridge.configuration import load as configuration
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.link import link_fault, link_of, link_to
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import ConfigError
 from bridge.sinks.email.message import message
 from bridge.sinks.slack.blocks import render, render_card, render_step

@@ -13,6 +13,7 @@ from bridge.events.routing import Subject
 from bridge.events.samples import Sample, marked_event, sample
 from tests.support.builders import ME, body_of, event_context_of, imds_event, started
 from tests.support.fakes import START
+from tests.support.nested import HERE, holding, lists
 from tests.support.schemas import validator
 from tests.support.sink_fixtures import cloud_event
 
@@ -135,6 +136,11 @@ def changed(**members: object) -> bytes:
     return json.dumps({k: v for k, v in told.items() if v is not None}).encode()
 
 
+def nested(depth: int) -> bytes:
+    """Return an event with data of this depth."""
+    return holding(json.loads(cloud_event(unknown=HERE).to_json()), lists(depth))
+
+
 def with_null(name: str) -> bytes:
     return json.dumps(json.loads(cloud_event().to_json()) | {name: None}).encode()
 
@@ -246,6 +252,9 @@ def test_reporter_that_is_none_says_nothing() -> None:
         (at("0001-01-01T00:00:00+23:59"), "not as in RFC 3339"),
         (at("x\n"), r"its time is 'x\\n', and not as in RFC 3339"),
         (with_attribute("\u0130"), "attribute is called '.*a to z and 0 to 9"),
+        (nested(100), "is nested more than 80 levels deep"),
+        (nested(990), "is nested more than 80 levels deep|is no JSON object"),
+        (nested(1015), "is no JSON object"),
     ],
 )
 def test_file_that_holds_no_event_is_refused(body: bytes, words: str) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.events import checkpoint
 from bridge.events.document import Document, ScheduledEvent, exact, parse
-from bridge.events.transitions import Transition, TransitionKind, diff, same_again
+from bridge.events.transitions import Transition, diff, same_again
+from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Moment, Watch
 from tests.support.builders import (
     EVENT_ID,

@@ -34,7 +34,8 @@ from bridge.foundation.values import Secret
 from bridge.health import port as health_port
 from bridge.health import server as health
 from bridge.health.config import HttpConfig
-from bridge.health.status import StatusSource, kinds_of
+from bridge.health.server import kinds_of
+from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
@@ -44,7 +45,15 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import EVENT_ID, SINK, body_of, imds_event, observed, told
+from tests.support.builders import (
+    EVENT_ID,
+    ME,
+    SINK,
+    body_of,
+    imds_event,
+    observed,
+    told,
+)
 from tests.support.fakes import START, FakeClock, FakeMetadata, RecordingSink
 from tests.support.hanging import Hanging
 from tests.support.ports import free_port
@@ -390,6 +399,68 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
             "lastError": None,
         }
     ]
+
+
+async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
+    """Programs of others may compare the text: the order of the members counts too."""
+    source = bridge.status_source
+    error = TransientDeliveryError("siem answered 503", Reason.SERVER)
+    await bridge.fail(error, attempts=1)
+    source.auto_approvers = [Approver({EVENT_ID: Held(EVENT_ID, "r", "Delay")})]
+    source.rotation = Rotation({"traffic": "in"})
+
+    _, text = await bridge.get("/status")
+
+    event = json.dumps(imds_event(), separators=(",", ":"))
+    assert text == (
+        f'{{"vm":{{"vmName":"WestNO_0","vmId":"{ME.vm_id}",'
+        f'"resourceId":"{ME.resource_id}","location":"westnorway",'
+        f'"vmScaleSetName":"WestNO","version":"1.2.3","source":"{ME.source}"}},'
+        f'"document":{{"incarnation":2,"events":[{event}]}},'
+        '"imds":{"lastSuccess":"2026-03-02T12:00:00Z","state":"ok"},'
+        '"sinks":[{"name":"siem","state":"retrying","pending":1,"dead":0,'
+        '"oldestSeconds":0,"lastError":"siem answered 503"}],'
+        '"approvals":[],"commands":[],'
+        '"replies":{"pending":0,"dead":0,"lastError":null},'
+        '"receivers":[{"entity":"vm-approvals","attached":true,"standsBy":false,'
+        '"linkSeconds":null,"lastReceive":null,"lastError":null}],'
+        '"missing":[],"notes":[],'
+        f'"withheld":[{{"eventId":"{EVENT_ID}","rule":"r","reason":"Delay"}}],'
+        '"traffic":{"traffic":"in"}}'
+    )
+
+
+async def test_status_of_a_starting_bridge_keeps_its_bytes(
+    newborn: Client, status_source: StatusSource
+) -> None:
+    status_source.rotation = Rotation({"traffic": "in"})
+
+    async with newborn.get("/status") as response:
+        text = await response.text()
+
+    assert text == (
+        '{"vm":{"vmName":null,"vmId":null,"resourceId":null,"location":null,'
+        '"vmScaleSetName":null},"document":{"incarnation":null,"events":[]},'
+        '"imds":{"lastSuccess":null,"state":"starting"},"sinks":[],"approvals":[],'
+        '"commands":[],"replies":{"pending":0,"dead":0,"lastError":null},'
+        '"traffic":{"traffic":"in"}}'
+    )
+
+
+@dataclass(frozen=True)
+class Held:
+    """A fake of an event that a rule holds."""
+
+    event_id: str
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Approver:
+    """A fake of the worker that approves by rules."""
+
+    withheld: dict[str, Held]
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.health.status import sink_of
+from bridge.health.report import sink_of
 from bridge.outbox.records import Tally
 
 

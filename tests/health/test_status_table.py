@@ -1,6 +1,8 @@
 """The status at a shell: aligned if it fits, otherwise with one value per line."""
 
-from bridge.health.status import nothing_known
+from collections.abc import Mapping
+
+from bridge.health.report import nothing_known
 from bridge.health.status_cells import Mood
 from bridge.health.status_table import plain
 from tests.health.test_status_view import status_of
@@ -17,7 +19,7 @@ def unpainted(text: str, mood: Mood) -> str:
     return text
 
 
-def shown(status: dict[str, object], width: int | None = None) -> str:
+def shown(status: Mapping[str, object], width: int | None = None) -> str:
     return plain(status, START, width=width, paint=unpainted)
 
 
@@ -74,6 +76,6 @@ def test_colours_do_not_move_columns() -> None:
 
 
 def test_empty_status_is_shown_as_empty() -> None:
-    text = shown(nothing_known(state="not answering"))
+    text = shown(nothing_known("not answering"))
 
     assert text.startswith("No scheduled events\nNo forwarder answers.")

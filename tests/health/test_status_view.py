@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.health.status import nothing_known
+from bridge.health.report import nothing_known
 from bridge.health.status_cells import Cell, Table
 from bridge.health.status_times import countdown, span
 from bridge.health.status_view import overview
@@ -147,7 +147,7 @@ def test_causes_come_before_notes() -> None:
     ],
 )
 def test_bridge_without_an_answer_is_not_called_ready(state: str, words: str) -> None:
-    (notice,) = overview(nothing_known(state=state), START).notices
+    (notice,) = overview(nothing_known(state), START).notices
 
     assert words in notice.text
     assert notice.mood == "warning"
@@ -203,7 +203,7 @@ def test_sink_with_an_error_is_not_green() -> None:
 
 
 def test_dead_letters_are_shown_without_a_forwarder() -> None:
-    status = nothing_known(state="not answering") | {"sinks": [{**WELL, "dead": 1}]}
+    status = nothing_known("not answering") | {"sinks": [{**WELL, "dead": 1}]}
 
     first, second = overview(status, START).notices
 
@@ -212,7 +212,7 @@ def test_dead_letters_are_shown_without_a_forwarder() -> None:
 
 
 def test_facts_that_are_not_known_are_left_out() -> None:
-    facts = dict(overview(nothing_known(state="starting"), START).facts)
+    facts = dict(overview(nothing_known("starting"), START).facts)
 
     assert facts == {"IMDS": Cell("starting", "warning")}
 
@@ -348,7 +348,7 @@ def test_any_status_can_be_shown(status: dict[str, object]) -> None:
 def test_traffic_is_shown_where_there_is_a_probe(
     traffic: object, cell: Cell | None
 ) -> None:
-    status = nothing_known(state="starting") | {"traffic": traffic}
+    status = nothing_known("starting") | {"traffic": traffic}
 
     assert dict(overview(status, START).facts).get("Traffic") == cell
 

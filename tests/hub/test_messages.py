@@ -13,6 +13,7 @@ from bridge.foundation.errors import UnreadableMessageError
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.bridge_messages import NOTHING, Read
 from bridge.hub.facts import Fact, Kind, group_of
+from tests.support.builders import document, imds_event
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, life, outcome, step
 from tests.support.strategies import JSON_VALUES
 
@@ -100,12 +101,25 @@ def test_list_that_was_cut_is_not_whole() -> None:
         lambda e: e["data"].update(event={"EventId": ""}),
         lambda e: e["data"]["event"].update(EventId="x" * 1025),
         lambda e: e["data"]["reporter"].update(vmId="Azure"),
-        lambda e: e["data"]["event"].update(Description=nested(65)),
+        lambda e: e["data"]["event"].update(Description=nested(78)),
     ],
 )
 def test_event_that_says_nothing_is_refused(change: Change) -> None:
     with pytest.raises(UnreadableMessageError):
         read(changed(step("scheduled"), change))
+
+
+def test_deepest_event_of_a_bridge_is_read() -> None:
+    """A bridge leaves out an event of IMDS that has more levels."""
+    deepest = imds_event(Deep=nested(62))
+    (event,) = document(deepest).events.values()
+
+    body = changed(step("scheduled"), lambda e: e["data"].update(event=event.raw))
+
+    found = read(body).fact
+    assert found is not None
+    assert found.event is not None
+    assert found.event.raw == deepest
 
 
 def test_many_brackets_are_no_depth() -> None:

@@ -29,7 +29,8 @@ from approver.vote_rules import digest
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from bridge.servicebus.sender import Message
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (

@@ -28,8 +28,9 @@ from bridge.events.build import (
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.samples import marked_event
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
 from bridge.events.truncate import MAX_BYTES
+from bridge.events.vocabulary import TransitionKind
 from bridge.sinks.syslog import cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record

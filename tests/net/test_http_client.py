@@ -6,6 +6,8 @@ from typing import NoReturn, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,6 +177,34 @@ async def test_host_that_no_name_server_can_be_asked_for_is_no_url(host: str) ->
 
     assert caught.value.reason is Reason.NOT_FOUND
     assert "5ec12e7" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds"),
+    [
+        ("Sun, 06 Nov 1994 08:49:00 GMT", 37.0),
+        ("never", 7.0),  # then the clock that was passed in counts
+    ],
+)
+async def test_date_in_retry_after_counts_from_the_date_of_the_response(
+    date: str, seconds: float
+) -> None:
+    headers = {"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT", "Date": date}
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=503, headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/", answer)
+    async with TestServer(app) as server, open_session(user_agent="x") as session:
+        request = Request(
+            url=str(server.make_url("/")), headers={}, body=b"", timeout=5
+        )
+        found = await exchange(
+            session, request, "x", lambda: datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
+        )
+
+    assert found.retry_after == seconds
 
 
 async def test_session_reads_no_proxy_and_keeps_no_cookies() -> None:

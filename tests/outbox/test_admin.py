@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Ledger, Selection, as_json
-from bridge.outbox.delivery import Delivery, State
-from bridge.outbox.records import Reply
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import DeliveryState, Reply
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, told
 
@@ -81,7 +81,7 @@ async def test_deliveries_are_found_oldest_first(
     ],
 )
 async def test_deliveries_are_found_by_state(
-    wanted: tuple[State, ...] | None,
+    wanted: tuple[DeliveryState, ...] | None,
     expected: list[str],
     ledger: Ledger,
     outbox: Outbox,

@@ -15,9 +15,15 @@ from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
 from bridge.outbox.admin import Ledger, Observation, Selection
 from bridge.outbox.checksum import Content, checksum_of
-from bridge.outbox.delivery import State
 from bridge.outbox.owner import owner_of
-from bridge.outbox.records import CHECKPOINT, REPLIES, Decision, Reply, value_of
+from bridge.outbox.records import (
+    CHECKPOINT,
+    REPLIES,
+    Decision,
+    DeliveryState,
+    Reply,
+    value_of,
+)
 from bridge.outbox.recovery.salvage import rescue
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.runs import Runs
@@ -412,9 +418,9 @@ async def test_rescue_that_takes_too_long_has_copied_what_waits(
         assert delivery.cloud_event_id == "waits"
 
 
-@pytest.mark.parametrize("state", get_args(State))
+@pytest.mark.parametrize("state", get_args(DeliveryState))
 async def test_intact_delivery_in_any_state_is_no_damage(
-    state: State, state_path: Path, tmp_path: Path
+    state: DeliveryState, state_path: Path, tmp_path: Path
 ) -> None:
     """A delivery is copied as long as it waits, or as a dead letter."""
     await left(state_path)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bridge.outbox.tables.values import load, save
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 async def written(path: Path, vm_id: str | None) -> None:
@@ -319,7 +321,7 @@ def test_what_belongs_to_the_state_is_moved_along(state_path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         put(Path(f"{state_path}{suffix}"), suffix.encode())
 
-    kept = set_aside(state_path, "corrupt")
+    kept = set_aside(state_path, "corrupt", NOW)
 
     for suffix in ("", "-wal", "-shm"):
         assert Path(f"{kept}{suffix}").read_bytes() == suffix.encode()
@@ -329,7 +331,7 @@ def test_what_belongs_to_the_state_is_moved_along(state_path: Path) -> None:
 def test_two_moved_aside_in_one_second_are_both_kept(state_path: Path) -> None:
     for content in (b"first", b"second", b"third"):
         put(state_path, content)
-        set_aside(state_path, "corrupt")
+        set_aside(state_path, "corrupt", NOW)
 
     kept = [path.read_bytes() for path in state_path.parent.glob("*.corrupt-*")]
     assert sorted(kept) == [b"first", b"second", b"third"]

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from bridge.events.routing import Router
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import GONE, TransitionKind
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
@@ -49,8 +49,8 @@ def later_step_overtakes_no_prepare(patch: Patch) -> None:
 
 @bug
 def event_that_ended_somehow_is_not_restored(patch: Patch) -> None:
-    gone = actor._GONE - {TransitionKind.ENDED.value}
-    patch.setattr(actor, "_GONE", gone)
+    gone = GONE - {TransitionKind.ENDED.value}
+    patch.setattr(actor, "GONE", gone)
 
 
 @bug

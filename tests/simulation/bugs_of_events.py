@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.events import build, checkpoint, transitions
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox.ages import Ages

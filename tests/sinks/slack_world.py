@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent, parse
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.rate_limit import Pace
 from bridge.simulator.faults import Fault, Garbage, Strike
 from bridge.simulator.inbox.server import Inbox

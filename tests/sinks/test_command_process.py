@@ -294,6 +294,7 @@ def actor_of(path: Path, account: int | None = None, **options: object) -> Comma
         outlook=Here(),
         runner=RUNNER,
         clock=SystemClock(),
+        outer=os.environ,
         account=os.geteuid() if account is None else account,
     )
 

@@ -15,7 +15,8 @@ import pytest
 from bridge.events.build import from_bridge, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     RefusedDeliveryError,
@@ -454,6 +455,7 @@ def test_odd_times_and_durations_make_a_plan_all_the_same() -> None:
     [
         (b"<html>", TransientDeliveryError),
         (b'{"result": {}}', PermanentDeliveryError),
+        (b'{"result": [{"sys_id": "a"}, {"state": "-1"}]}', PermanentDeliveryError),
         (b"{}", PermanentDeliveryError),
     ],
 )
@@ -475,15 +477,19 @@ def test_no_change_is_made_where_the_search_says_nothing(
 def test_state_may_be_written_plainly_or_be_missing() -> None:
     talk = PRESETS["servicenow-change"].talk
     assert talk is not None
-    body = b'{"result": [{"sys_id": "a", "state": "-1"}, {"sys_id": "b"}]}'
+    body = (
+        b'{"result": [{"sys_id": "a", "state": "-1"}, {"sys_id": "b"},'
+        b' {"sys_id": "c", "state": "1e999"}]}'
+    )
     requests = talk(told("updated"), lambda _: None, START)
     advanced(requests, None)
     answer = Answer(status=200, body=body, retry_after=None)
-    calls = [advanced(requests, answer), advanced(requests, answer)]
+    calls = [advanced(requests, answer) for _ in range(3)]
 
     assert [c.path for c in calls if isinstance(c, Call)] == [
         f"{servicenow.CHANGES}/a",
         f"{servicenow.CHANGES}/b",
+        f"{servicenow.CHANGES}/c",
     ]
 
 

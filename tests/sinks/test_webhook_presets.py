@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from bridge.cli.main import main
 from bridge.events.build import Outcome, from_document, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
 from bridge.events.truncate import MAX_BYTES
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
     ConfigError,
     DeliveryError,

@@ -15,7 +15,8 @@ from bridge.events.build import (
 )
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from tests.support.builders import EVENT_ID, event_context_of, imds_event
 from tests.support.fakes import START
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from bridge.events.build import from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from tests.support.builders import (
     document,
     event_context_of,

@@ -105,7 +105,7 @@ async def running(stage: Stage) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def test_it_is_run_and_its_result_is_told(tmp_path: Path) -> None:
     async with simulator_here() as at:
-        stage = Stage(tmp_path, at, "echo drained; exit 0")
+        stage = Stage(tmp_path, at, "echo drained for $HOME; exit 0")
         async with running(stage) as process:
             watch = Stopwatch()
             await at.control("POST", "events", event_of())
@@ -116,7 +116,8 @@ async def test_it_is_run_and_its_result_is_told(tmp_path: Path) -> None:
         assert [run[:2] for run in stage.runs] == [["prepare", EVENT_ID]]
         assert result["type"] == "sebridge.command.succeeded.v1"
         assert result["subject"] == EVENT_ID
-        assert result["data"]["output"] == "drained"
+        # The hook inherits HOME from the forwarder.
+        assert result["data"]["output"] == f"drained for {os.environ['HOME']}"
 
 
 async def test_kill_in_the_middle_runs_it_again(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.values import Secret
 from bridge.telemetry.metrics import (
     EVENT_TYPES,

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
 
+from bridge.events.vocabulary import PRESENT
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, kept_name
@@ -20,8 +21,6 @@ from bridge.hub.targets import (
 )
 from bridge.hub.view_rows import BridgeRow, Situation
 from bridge.hub.voting import CurrentEvent
-
-_APPEARANCES = ("scheduled", "started", "updated")
 
 
 def current_event(connection: Connection, key: str) -> CurrentEvent | None:
@@ -55,7 +54,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
 def _content_since(connection: Connection, key: str) -> int | None:
     """Return the time of the latest message with the content of an event."""
     query = select(func.max(messages.c.time)).where(
-        messages.c.event_key == key, messages.c.kind.in_(_APPEARANCES)
+        messages.c.event_key == key, messages.c.kind.in_(sorted(PRESENT))
     )
     found: int | None = connection.scalar(query)
     return found

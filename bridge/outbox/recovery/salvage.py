@@ -19,8 +19,8 @@ from bridge.events import checkpoint
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.outbox.checksum import BROKEN, Content, damage_of
-from bridge.outbox.delivery import UNREADABLE, State
-from bridge.outbox.records import CHECKPOINT
+from bridge.outbox.delivery import UNREADABLE
+from bridge.outbox.records import CHECKPOINT, DeliveryState
 from bridge.outbox.recovery.soundness import (
     KEYED,
     Column,
@@ -32,7 +32,7 @@ from bridge.outbox.recovery.soundness import (
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.tables.observations import publish_again
 
-_STATES = get_args(State)
+_STATES = get_args(DeliveryState)
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
 # Errors that may occur when a damaged file is read.

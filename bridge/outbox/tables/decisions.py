@@ -28,7 +28,7 @@ def save(db: sqlite3.Connection, decision: Decision, now: float) -> None:
     for earlier in select(
         db, "message = ? AND key = ?", (decision.message, decision.key)
     ):
-        is_new_try = state == "intent" and earlier.state != "intent"
+        is_new_try = decision.is_intent and not earlier.is_intent
         posted = posted if is_new_try else max(posted, earlier.posted)
         data = earlier.data if data is None else data
     columns = (

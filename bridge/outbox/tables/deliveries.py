@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from bridge.outbox.checksum import Content, checksum_of
 from bridge.outbox.delivery import Delivery, select, select_checked
+from bridge.outbox.records import DeliveryState
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.tables import ages
 
@@ -286,7 +287,7 @@ def delivered(
 def settle(
     db: sqlite3.Connection,
     delivery: Delivery,
-    state: str,
+    state: DeliveryState,
     *,
     now: float,
     error: tuple[str, str] | None = None,

@@ -6,7 +6,7 @@ A success counts until the EventId has gone. An EventId that returns is another 
 import sqlite3
 from collections.abc import Iterable
 
-from bridge.outbox.records import CommandStanding, Success, value_of
+from bridge.outbox.records import CommandStanding, DeliveryState, Success, value_of
 
 _LAST_ITEMS = 2000
 _COLUMNS = ("sink", "key", "appearance", "content", "at")
@@ -97,12 +97,13 @@ def _is_pending(db: sqlite3.Connection, sink: str, key: str) -> bool:
     return db.execute(query, (sink, key)).fetchone() is not None
 
 
-def _last(db: sqlite3.Connection, sink: str, key: str) -> str | None:
+def _last(db: sqlite3.Connection, sink: str, key: str) -> DeliveryState | None:
     query = """SELECT state FROM deliveries WHERE sink = ? AND key = ?
         AND state IN ('delivered', 'dead', 'skipped', 'discarded')
         ORDER BY id DESC LIMIT 1"""
     row = db.execute(query, (sink, key)).fetchone()
-    return None if row is None else str(row[0])
+    state: DeliveryState | None = None if row is None else row[0]
+    return state
 
 
 def recent_results(db: sqlite3.Connection, limit: int) -> list[dict[str, object]]:

@@ -18,6 +18,8 @@ import orjson
 from msgspec import Struct, field
 
 from bridge.simulator.clock import Clock, SystemClock
+from bridge.simulator.errors import BadInputError
+from bridge.simulator.foreign import load
 
 Schema = Literal["cloudevents", "eventgrid"]
 
@@ -151,9 +153,9 @@ class EventGrid(Struct):
     def look(self) -> None:
         """Publish what has changed since the last look."""
         try:
-            found = orjson.loads(self.document.peek().body)
+            found: Any = load(self.document.peek().body)
             events = {str(one["EventId"]): one for one in found["Events"]}
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        except (BadInputError, KeyError, TypeError):
             return  # a given document may be invalid: nothing to publish
         for event, status in self._changes(events):
             self._send(event, status)

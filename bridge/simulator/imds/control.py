@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
-import orjson
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
 from bridge.simulator.errors import BadInputError, NoSuchEventError
 from bridge.simulator.faults import parse_fault
-from bridge.simulator.foreign import Input, parse
+from bridge.simulator.foreign import Input, load, load_object, parse
 from bridge.simulator.http_server import as_json
 from bridge.simulator.imds.document import ScheduledEvent, Status
 from bridge.simulator.imds.lifecycle import EventLife, StartOn
@@ -102,11 +101,9 @@ async def _show(state: ImdsState, request: web.Request) -> object:
     body = await request.read()
     if request.query.get("raw") != "1":
         try:
-            orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise BadInputError(
-                f"the document is no JSON ({error}); ?raw=1 shows any bytes"
-            ) from error
+            load(body)
+        except BadInputError as error:
+            raise BadInputError(f"{error}; ?raw=1 shows any bytes") from error
     state.show(body)
     return state_view(state)
 
@@ -185,12 +182,12 @@ async def _set_incarnation(state: ImdsState, request: web.Request) -> object:
 async def _replace_instance(state: ImdsState, request: web.Request) -> object:
     body = await request.read()
     # null: IMDS answers 404, so that clients do not learn the VM's identity
-    state.compute = None if body == b"null" else parse(body, dict[str, object])
+    state.compute = None if body == b"null" else load_object(body)
     return state.compute
 
 
 async def _patch_instance(state: ImdsState, request: web.Request) -> object:
-    given = parse(await request.read(), dict[str, object])
+    given = load_object(await request.read())
     state.compute = {**(state.compute or {}), **given}
     return state.compute
 

@@ -20,7 +20,7 @@ import orjson
 from msgspec import Struct
 
 from bridge.simulator.errors import BadInputError, ScenarioError
-from bridge.simulator.foreign import Input, parse
+from bridge.simulator.foreign import Input, check_depth, parse
 from bridge.simulator.imds.document import Status
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.source import event_objects
@@ -154,6 +154,7 @@ def parse_scenario(body: bytes, name: str) -> Scenario:
 
 def _parsed(body: bytes, name: str) -> Scenario:
     raw = orjson.loads(body)
+    check_depth(raw)
     if isinstance(raw, list):
         parse(body, _Reel)
         return Scenario(name=name, documents=tuple(raw))

@@ -1,9 +1,9 @@
 """The simulated IMDS as plain JSON values with camelCase names, for its control API."""
 
-import orjson
 from msgspec.structs import asdict
 
 from bridge.simulator.faults import Fault
+from bridge.simulator.foreign import load_or_text
 from bridge.simulator.imds.document import ScheduledEvent, Status
 from bridge.simulator.imds.source import Approval
 from bridge.simulator.imds.state import ImdsOptions, ImdsState
@@ -12,7 +12,7 @@ from bridge.simulator.imds.state import ImdsOptions, ImdsState
 def state_view(state: ImdsState) -> dict[str, object]:
     """Return the whole state, with the document as a VM would get it now."""
     return {
-        "document": _json_or_text(state.peek().body),
+        "document": load_or_text(state.peek().body),
         "showsEvents": state.is_live,
         "events": [event_view(event) for event in state.events()],
         "approvals": [_approval_view(approval) for approval in state.approvals],
@@ -21,14 +21,6 @@ def state_view(state: ImdsState) -> dict[str, object]:
         "faults": [_fault_view(fault) for fault in state.faults.waiting()],
         "requests": len(state.requests),
     }
-
-
-def _json_or_text(body: bytes) -> object:
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return body.decode(errors="replace")
-    return value
 
 
 def event_view(event: ScheduledEvent) -> dict[str, object]:

@@ -20,7 +20,7 @@ class Message(Struct, frozen=True, kw_only=True):
     Attributes:
         received_at: RFC 3339, UTC.
         headers: by their lower-case names.
-        body: JSON if the content type says so and it is valid; else text.
+        body: JSON if the content type says so, and ``load`` accepts it; else text.
     """
 
     received_at: str

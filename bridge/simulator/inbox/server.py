@@ -17,14 +17,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from bridge.simulator.callers import for_callers_here
 from bridge.simulator.clock import Clock, SystemClock
 from bridge.simulator.faults import FaultQueue, parse_fault
-from bridge.simulator.foreign import Input, parse
+from bridge.simulator.foreign import Input, load_or_text, parse
 from bridge.simulator.http_server import (
     MAX_BODY,
     as_json,
@@ -239,12 +238,6 @@ def _headers(request: web.Request) -> dict[str, str]:
 
 
 def _body(body: bytes, content_type: str) -> object:
-    text = body.decode(errors="replace")
     subtype = content_type.partition("/")[2]
-    if subtype != "json" and not subtype.endswith("+json"):
-        return text
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return text
-    return value
+    is_json = subtype == "json" or subtype.endswith("+json")
+    return load_or_text(body) if is_json else body.decode(errors="replace")

@@ -8,8 +8,8 @@ from email.message import Message
 from typing import Final
 from urllib.parse import parse_qsl
 
-import orjson
-
+from bridge.simulator.errors import BadInputError
+from bridge.simulator.foreign import load
 from bridge.simulator.slack.refusals import RefusedError
 
 _JSON: Final = "application/json"
@@ -67,8 +67,8 @@ def _kind(content_type: str) -> tuple[str, str | None]:
 
 def _from_json(body: bytes) -> dict[str, object]:
     try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        value = load(body)
+    except BadInputError as error:
         raise RefusedError("invalid_json") from error
     if not isinstance(value, dict):
         raise RefusedError("json_not_object")
@@ -92,6 +92,6 @@ def _value(name: str, value: object) -> object:
     if name not in _NESTED or not isinstance(value, str) or not value:
         return value
     try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
+        return load(value)
+    except BadInputError as error:
         raise RefusedError(_NESTED[name]) from error

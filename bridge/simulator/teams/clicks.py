@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import BadInputError, NoSuchEntityError
-from bridge.simulator.foreign import Input
+from bridge.simulator.foreign import Input, load
 from bridge.simulator.teams.keys import Keys
 from bridge.simulator.teams.refusals import CARD_TYPE, TeamsRefusalError, checked
 from bridge.simulator.teams.team import Conversation, Person, Post, Seen, Table, Team
@@ -45,7 +45,7 @@ class Sent(Struct, frozen=True, kw_only=True):
         body: the activity.
         token: the Bot Framework token that was sent with it.
         status: the status of the answer; None: the bot did not answer in time.
-        answer: the body of the answer; None: it is not JSON.
+        answer: the body of the answer; None: ``load`` refuses it.
     """
 
     body: bytes
@@ -195,10 +195,9 @@ async def _posted(url: str, body: bytes, token: str) -> tuple[int | None, object
 
 def _json(body: bytes) -> object:
     try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return load(body)
+    except BadInputError:
         return None
-    return value
 
 
 def _seen(status: int | None, answer: object, shown: Table | None) -> Seen:

@@ -9,10 +9,11 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-import orjson
 from aiohttp import web
 
 from bridge.simulator.clock import Clock
+from bridge.simulator.errors import BadInputError
+from bridge.simulator.foreign import load
 from bridge.simulator.http_server import as_json
 from bridge.simulator.slack.rates import Limiter, Rate
 from bridge.simulator.teams.keys import ISSUER
@@ -134,9 +135,9 @@ def object_of(body: bytes) -> dict[str, object]:
         TeamsRefusalError: the body is not a JSON object.
     """
     try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise TeamsRefusalError(400, "BadSyntax", "the body is not JSON") from error
+        found = load(body)
+    except BadInputError as error:
+        raise TeamsRefusalError(400, "BadSyntax", f"Bad format: {error}") from error
     if not isinstance(found, dict):
         raise TeamsRefusalError(400, "BadSyntax", "the body is not an object")
     return found

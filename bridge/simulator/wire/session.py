@@ -130,9 +130,10 @@ class Session:
         if flow.handle is None:
             return
         link = self._link(flow.handle)
+        if link.is_closed:
+            return  # the client sent it before it read the server's Detach
         link.on_flow(flow)
-        if not link.is_closed:
-            yield LinkFlowed(link)
+        yield LinkFlowed(link)
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
         """Take a message, or a part of one."""

@@ -7,18 +7,17 @@ waits ──lead, a good document, its turn──▶ runs ──exit 0──▶ 
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.material import is_material
 from bridge.events.routing import Route
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import GONE, EventStatus, TransitionKind
 from bridge.foundation.clock import Clock
 from bridge.sinks.acting import (
     Action,
@@ -41,11 +40,6 @@ log = logging.getLogger(__name__)
 _LIMIT_BEYOND_TIMEOUT = 15.0
 _LONGEST_WAIT = 60.0
 _CHANGES = {TransitionKind.UPDATED.value, TransitionKind.STARTED.value}
-_GONE = {
-    TransitionKind.COMPLETED.value,
-    TransitionKind.CANCELLED.value,
-    TransitionKind.ENDED.value,
-}
 _OUTPUTS = {
     "failed": frozenset({Fate.FAILED}),
     "always": frozenset(Fate),
@@ -70,8 +64,8 @@ class CommandActor:
     outlook: Outlook
     runner: Runner
     clock: Clock
+    outer: Mapping[str, str]
     account: int | None = field(default_factory=ownership.account)
-    outer: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     is_test: bool = False
 
     @property
@@ -124,7 +118,7 @@ class CommandActor:
         step = _transition_of(event)
         if (
             at_start.is_start(event)
-            or step in _GONE
+            or step in GONE
             or (step in _CHANGES and not self._fits(event_of(event)))
         ):
             return Action.RESTORE
@@ -149,7 +143,7 @@ class CommandActor:
     def _verdict_on_restore(self, step: Step, event: ScheduledEvent) -> Verdict:
         if self.outlook.document is None:
             return Wait()  # it is not known yet whether other events are pending
-        is_over = _transition_of(step.event) in _GONE
+        is_over = _transition_of(step.event) in GONE
         if is_over and not self._fits(event) and not self._is_prepared(step):
             return Skip("the event does not fit this sink")
         return Begin()
@@ -174,7 +168,7 @@ class CommandActor:
             return Wait()  # the step may have been stored before the last restart
         if (found := document.events.get(step.key)) is None:
             return self._verdict_on_absent(step)
-        if found.status == STARTED and not _is_of_start(step.event):
+        if found.status == EventStatus.STARTED and not _is_of_start(step.event):
             fate = Fate.FAILED if step.attempts else Fate.SKIPPED
             return Skip("the event has started", fate)
         if step.done is not None and not is_material(_read(step.done, event), event):
@@ -217,7 +211,7 @@ class CommandActor:
             return False
         document = self.outlook.document
         found = None if document is None else document.events.get(step.key)
-        return found is not None and found.status != STARTED
+        return found is not None and found.status != EventStatus.STARTED
 
     def may_join(self, step: Step, other: Step, seconds: float) -> bool:
         """Whether a prepare would be too late after the other run; see ``Actor``."""

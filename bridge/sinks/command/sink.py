@@ -146,6 +146,7 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             outlook=outlook,
             runner=runner,
             clock=clock,
+            outer=resources.environ,
             account=self.account,
         )
 

@@ -21,6 +21,7 @@ from urllib.parse import urljoin
 import aiohttp
 import orjson
 
+from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -136,12 +137,14 @@ class SlackApi:
         url: the base URL of the methods, such as ``https://slack.com/api/``.
         token: the bot's token; read at each call, so that a rotated one is used.
         timeout: seconds for one call.
+        clock: the time, see ``exchange``.
     """
 
     http: aiohttp.ClientSession
     url: str
     token: Secret = field(repr=False)
     timeout: float
+    clock: Clock
 
     @property
     def target(self) -> str:
@@ -165,7 +168,7 @@ class SlackApi:
             body=orjson.dumps(arguments),
             timeout=self.timeout,
         )
-        answer = await exchange(self.http, request, self.target)
+        answer = await exchange(self.http, request, self.target, self.clock.now)
         return read(answer, self.target)
 
     def _revealed(self) -> str:

@@ -15,9 +15,8 @@ import msgspec
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.link import link_of
 from bridge.events.samples import TEST_ATTRIBUTE
+from bridge.events.vocabulary import GONE, NOTHING_TO_APPROVE
 
-_GONE = frozenset({"completed", "cancelled", "ended"})
-_DECIDING = frozenset({"relayed", "already-started", "event-ended"})
 _CUTS = ("Resources", "event")  # of data.truncated
 _MOST_RULINGS = 3
 
@@ -90,7 +89,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_over(self) -> bool:
         """Whether the event is gone."""
-        return self.step in _GONE
+        return self.step in GONE
 
     def can_be_decided(self, now: datetime) -> bool:
         """Whether an approval would still have an effect."""
@@ -98,7 +97,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         return (
             self.status == "scheduled"
             and not self.is_test
-            and not any(ruling.outcome in _DECIDING for ruling in self.rulings)
+            and not any(ruling.outcome in NOTHING_TO_APPROVE for ruling in self.rulings)
             and (until is None or now < until)
         )
 
@@ -203,8 +202,8 @@ def _few(rulings: tuple[Ruling, ...]) -> tuple[Ruling, ...]:
     """Return the last rulings; one that decided is always among them."""
     if len(rulings) <= _MOST_RULINGS:
         return rulings
-    decided = [each for each in rulings if each.outcome in _DECIDING][-1:]
-    others = [each for each in rulings if each.outcome not in _DECIDING]
+    decided = [each for each in rulings if each.outcome in NOTHING_TO_APPROVE][-1:]
+    others = [each for each in rulings if each.outcome not in NOTHING_TO_APPROVE]
     chosen = [*decided, *others[len(decided) - _MOST_RULINGS :]]
     return tuple(each for each in rulings if each in chosen)
 

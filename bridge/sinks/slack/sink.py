@@ -182,6 +182,7 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
                 url=self.api_url,
                 token=self.token or Secret("", {}),
                 timeout=self.timeout,
+                clock=resources.clock,
             ),
             channel=self.channel,
             approvals=resources.approvals,
@@ -234,7 +235,8 @@ class SlackHook:
         message = render(event, self.clock.now(), self.approvals)
         request = self._request(orjson.dumps(message))
         target = redact(request.url)
-        _judge(await exchange(self.http, request, target), target, request.url)
+        answer = await exchange(self.http, request, target, self.clock.now)
+        _judge(answer, target, request.url)
 
     async def reach(self) -> str:
         """Test the connection to Slack; see ``SinkConfig.reach``.

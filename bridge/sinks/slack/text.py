@@ -12,6 +12,7 @@ from datetime import datetime
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.link import link_of, shown_link
+from bridge.events.vocabulary import APPROVED
 from bridge.sinks.slack.card import Card, Ruling, command_of, family_of
 from bridge.sinks.slack.phrases import (
     LINE,
@@ -277,7 +278,7 @@ def _ruling_of_command(ruling: Ruling) -> str:
 
 
 def _sign_of(outcome: str) -> str:
-    return _DONE if outcome in {"relayed", "already-started"} else _NOT_DONE
+    return _DONE if outcome in APPROVED else _NOT_DONE
 
 
 def _footer(event: CloudEvent) -> str:

@@ -18,7 +18,8 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.document import parse
 from bridge.events.identity import Identity
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _AT = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)

@@ -273,7 +273,7 @@ class WebhookSink:
         asked = question(origin, self.pace.most)
         request = replace(await self._request(asked), method="OPTIONS")
         target = redact(request.url)
-        answer = await exchange(self.http, request, target)
+        answer = await exchange(self.http, request, target, self.clock.now)
         error = failure(answer.status, target=target, retry_after=answer.retry_after)
         is_busy = isinstance(error, TransientDeliveryError) and answer.status != 501
         if error and is_busy and self.config.handshake == "required":
@@ -305,7 +305,7 @@ class WebhookSink:
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time
             url = _placed(request.url, call.path)
             request = replace(request, method=call.method, url=url, most=call.most)
-        return await exchange(self.http, request, redact(request.url))
+        return await exchange(self.http, request, redact(request.url), self.clock.now)
 
     def _signature(self, name: str, body: bytes) -> dict[str, str]:
         if self.config.signature is None:

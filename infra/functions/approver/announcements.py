@@ -4,13 +4,13 @@ The body of a Service Bus message is the event as structured JSON. Two kinds mat
 here: steps of scheduled events, and outcomes of approvals.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from approver.errors import UnreadableError
+from approver.loading import load
 
 ENDS: Final = frozenset({"completed", "cancelled", "ended"})
 """The transitions after which an event is gone."""
@@ -88,10 +88,7 @@ def read(body: bytes, prefix: str) -> Announcement | Outcome | None:
     Raises:
         UnreadableError: it is not a structured CloudEvent of the expected form.
     """
-    try:
-        cloud_event = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError("the body is not JSON") from error
+    cloud_event = load(body, "the body")
     if not isinstance(cloud_event, dict) or cloud_event.get("specversion") != "1.0":
         raise UnreadableError("the body is not a structured CloudEvent 1.0")
     kind, ours = str(cloud_event.get("type")), f"{prefix}."

@@ -9,13 +9,14 @@ docs.slack.dev/reference/interaction-payloads/block_actions-payload.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qs
 
 from slack_sdk.signature import SignatureVerifier
 
 from approver.buttons import ACTION_PREFIX
 from approver.errors import UnreadableError
+from approver.loading import load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,9 @@ class Click:
             UnreadableError: the body is not a click.
         """
         try:
-            members = json.loads(body)
+            members: Any = load(body, "the message")
             return cls(**{**members, "blocks": tuple(members["blocks"])})
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (TypeError, KeyError) as error:
             raise UnreadableError("the message is not a click") from error
 
 
@@ -101,10 +102,10 @@ def read(body: bytes) -> Click | None:
 
 def _payload(body: bytes) -> Mapping[str, object]:
     try:
-        fields = parse_qs(body.decode(), strict_parsing=True)
-        payload = json.loads(fields["payload"][0])
-    except (ValueError, KeyError, RecursionError) as error:
+        text = parse_qs(body.decode(), strict_parsing=True)["payload"][0]
+    except (ValueError, KeyError) as error:
         raise UnreadableError("the request is not a form with a payload") from error
+    payload = load(text, "the payload")
     if not isinstance(payload, dict):
         raise UnreadableError("the payload is not an object")
     return payload

@@ -7,7 +7,10 @@ forget  delete the state of an event that is over
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
+
+from approver.errors import UnreadableError
+from approver.loading import load
 
 _MARK = "reminder"
 
@@ -34,6 +37,7 @@ class Reminder:
     def from_bytes(cls, body: bytes) -> Self | None:
         """Read the result of ``to_bytes``; None: it is something else."""
         try:
-            return cls(**json.loads(body)[_MARK])
-        except (ValueError, TypeError, KeyError, RecursionError):
+            members: Any = load(body, "the message")
+            return cls(**members[_MARK])
+        except (UnreadableError, TypeError, KeyError):
             return None

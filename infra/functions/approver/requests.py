@@ -1,11 +1,11 @@
 """Read the approval that a person or a tool sends over HTTP. Pure."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from approver.announcements import moment
 from approver.errors import UnreadableError
+from approver.loading import load
 
 MOST_BYTES = 62 * 1024
 """Leaves room, so that the message on the queue stays below the bridge's limit."""
@@ -68,10 +68,7 @@ def read(body: bytes) -> ApprovalRequest:
 def _object(body: bytes) -> Mapping[str, object]:
     if len(body) > MOST_BYTES:
         raise UnreadableError(f"the body must not be larger than {MOST_BYTES} bytes")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError("the body must be JSON") from error
+    found = load(body, "the body")
     if not isinstance(found, dict):
         raise UnreadableError("the body must be a JSON object")
     if set(found) - {*_TEXTS, "approvedEvent"}:

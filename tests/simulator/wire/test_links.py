@@ -1,5 +1,6 @@
 """Links: credit, messages in pieces, outcomes, windows."""
 
+from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import pytest
@@ -189,6 +190,32 @@ def test_what_crosses_a_detach_is_let_pass() -> None:
     assert client.answers() == []
     client.say(Detach(handle=0, closed=True))
     assert attached(client, sends()).handle == 0
+
+
+@pytest.mark.parametrize("begin", [outgoing, incoming])
+def test_link_that_the_server_closed_sends_no_flow(
+    begin: Callable[[], tuple[Client, Link]],
+) -> None:
+    """After the server's Detach its handle is free: a strict client would object."""
+    client, link = begin()
+    link.close(AmqpError("amqp:link:detach-forced", "idle"))
+    client.answers()
+
+    assert client.say(flow(10, echo=True, delivery_count=0)) == []
+
+    assert client.answers() == []
+
+
+@pytest.mark.parametrize("attach", [receives(), sends()])
+def test_refused_link_sends_no_flow(attach: Attach) -> None:
+    client = Client()
+    client.open()
+    attached(client, attach).refuse(AmqpError("amqp:not-found", "no queue"))
+    client.answers()
+
+    assert client.say(flow(10, echo=True, delivery_count=0)) == []
+
+    assert client.answers() == []
 
 
 def test_coordinator_of_transactions_is_known_as_one() -> None:

@@ -16,11 +16,10 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
 from bridge.events.severity import DISRUPTIVE
+from bridge.events.vocabulary import APPROVED, GONE
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 
-_GONE = frozenset({"completed", "cancelled", "ended"})
-_APPROVED = frozenset({"relayed", "already-started"})
 _LONGEST_KEY = 100  # the smallest limit of all services: Datadog, ServiceNow
 _LONGEST_TEXT = 1000
 _MOST_NAMES = 20
@@ -104,11 +103,11 @@ def _action(event: CloudEvent, seen: Facts) -> tuple[AlertAction, str, str] | No
     key = (event.text("correlationid") or "").upper()
     if seen.family == "scheduledevent" and key:
         return (
-            AlertAction.RESOLVE if seen.step in _GONE else AlertAction.OPEN,
+            AlertAction.RESOLVE if seen.step in GONE else AlertAction.OPEN,
             "ScheduledEvent",
             key,
         )
-    if seen.family == "startrequest" and key and seen.step in _APPROVED:
+    if seen.family == "startrequest" and key and seen.step in APPROVED:
         return AlertAction.ACKNOWLEDGE, "ScheduledEvent", key
     steps = {"failed": AlertAction.OPEN, "succeeded": AlertAction.RESOLVE}
     if seen.family == "command" and seen.step in steps:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.vocabulary import APPROVED
 from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer, failure
 from bridge.sinks.webhook.auth import AuthDefaults
@@ -37,7 +38,6 @@ _TYPES = {
 }
 _KIND = re.compile(r"[a-z_]{1,50}_exception")  # a pattern that no API key matches
 _NDJSON = {"Content-Type": "application/x-ndjson"}
-_SUCCESS = {"relayed", "already-started"}
 
 
 def render(event: CloudEvent) -> Rendered:
@@ -119,7 +119,7 @@ def _outcome(seen: Facts) -> str | None:
         outcomes = {"succeeded": "success", "failed": "failure"}
         return outcomes.get(seen.step, "unknown")
     if seen.family == "startrequest":
-        return "success" if seen.step in _SUCCESS else "failure"
+        return "success" if seen.step in APPROVED else "failure"
     return (
         "unknown" if (seen.family, seen.step) == ("scheduledevent", "ended") else None
     )

@@ -67,21 +67,26 @@ def _read(
         result = table(orjson.loads(answer.body)).get("result")
     except orjson.JSONDecodeError:
         return no_json(answer, "ServiceNow"), []
-    if not isinstance(result, list):
+    found = [_change(table(one)) for one in result] if isinstance(result, list) else []
+    if not isinstance(result, list) or not all(sys_id for sys_id, _ in found):
         text = "ServiceNow answered without the list of changes that was asked for"
         return PermanentDeliveryError(text, Reason.REJECTED), []
-    return None, [_change(table(one)) for one in result]
+    return None, found
 
 
 def _change(raw: Mapping[str, object]) -> tuple[str, int]:
-    """Return id and state; a field is a value, or an object with ``value``."""
-    sys_id, state = (
-        table(raw.get(k)).get("value", raw.get(k)) for k in ("sys_id", "state")
-    )
+    """Return id and state of a change; "" if it has no id."""
+    sys_id, state = (_field(raw.get(name)) for name in ("sys_id", "state"))
     try:
-        return str(sys_id), int(float(str(state)))
-    except ValueError:
-        return str(sys_id), _SCHEDULED
+        return sys_id, int(float(state))
+    except (ValueError, OverflowError):
+        return sys_id, _SCHEDULED
+
+
+def _field(value: object) -> str:
+    """Return a field as text; it is a value, or an object with ``value``."""
+    found = table(value).get("value", value)
+    return str(found) if isinstance(found, (str, int, float)) else ""
 
 
 def _opened(event: CloudEvent, found: Alert) -> Call:

@@ -7,9 +7,10 @@ Source: learn.microsoft.com/adaptive-cards/authoring-cards/universal-action-mode
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 from approver.errors import UnreadableError
+from approver.loading import load
 from approver.people import is_object_id
 from approver.teams.connector import CARD_TYPE
 
@@ -52,8 +53,9 @@ class Invoke:
     def from_bytes(cls, body: bytes) -> Self | None:
         """Read the result of ``to_bytes``; None: it is something else."""
         try:
-            found = cls(**json.loads(body)[_MARK])
-        except (ValueError, TypeError, KeyError, RecursionError):
+            members: Any = load(body, "the message")
+            found = cls(**members[_MARK])
+        except (UnreadableError, TypeError, KeyError):
             return None
         are_texts = all(isinstance(each, str) for each in asdict(found).values())
         is_click = are_texts and is_object_id(found.user) and found.verb in _VERBS
@@ -66,10 +68,7 @@ def activity_of(body: bytes) -> Mapping[str, object]:
     Raises:
         UnreadableError: there is none.
     """
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError("the body is not JSON") from error
+    found = load(body, "the body")
     if not isinstance(found, dict):
         raise UnreadableError("the body is not an activity")
     return found

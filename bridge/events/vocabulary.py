@@ -1,0 +1,61 @@
+"""The closed sets of words that events, sinks, approvals and the hub share. Pure.
+
+The members are text: they compare equal to the words of a type, of ``data`` and of a
+row, and are written as these words.
+
+Source: config/events.md, config/approvals.md.
+"""
+
+from enum import StrEnum
+
+
+class EventStatus(StrEnum):
+    """The documented values of EventStatus; Azure may send others."""
+
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+
+
+class TransitionKind(StrEnum):
+    """What happened to a scheduled event; CloudEvents types contain these values."""
+
+    SCHEDULED = "scheduled"
+    STARTED = "started"
+    UPDATED = "updated"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    ENDED = "ended"
+
+
+class OutcomeKind(StrEnum):
+    """The outcome of one EventId; CloudEvents types contain these values."""
+
+    INVALID = "invalid"
+    RELAYED = "relayed"
+    EXPIRED = "expired"
+    UNKNOWN_EVENT = "unknown-event"
+    EVENT_ENDED = "event-ended"
+    ALREADY_STARTED = "already-started"
+    DENIED = "denied"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    WITHHELD = "withheld"  # only for a rule's request, never for a message
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the event is approved: no further POST is needed."""
+        return self in APPROVED
+
+
+# The sets are of ``str``, because most callers look up a word from outside.
+TRANSITIONS: frozenset[str] = frozenset(TransitionKind)
+# The transitions after which the scheduled event is no longer in the document.
+GONE: frozenset[str] = frozenset(
+    {TransitionKind.COMPLETED, TransitionKind.CANCELLED, TransitionKind.ENDED}
+)
+# The transitions after which the scheduled event is in the document.
+PRESENT: frozenset[str] = TRANSITIONS - GONE
+# The outcomes that mean: the event is approved, and no further POST is needed.
+APPROVED: frozenset[str] = frozenset({OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED})
+# The outcomes after which an approval would change nothing: approved, or gone.
+NOTHING_TO_APPROVE: frozenset[str] = APPROVED | {OutcomeKind.EVENT_ENDED}
