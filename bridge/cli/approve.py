@@ -139,8 +139,9 @@ def approve(  # noqa: PLR0913  each is an option
     file on this machine, or the hub, has exactly one EventId that begins with them.
 
     Exit code 0: the broker or the hub has the approval; with --wait, the approval was
-    relayed or the event had already started. 1: there was another outcome, or no reply
-    in time.
+    relayed or the event had already started (with --refuse: the refusal is stored). 1:
+    there was another outcome, or no reply in time; with --hub and --wait, also if more
+    people must approve.
 
     Example: sebridge approve 9C1F2A34 --reason "drained" --wait
     """

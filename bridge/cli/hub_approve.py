@@ -14,7 +14,15 @@ import orjson
 from bridge import __version__
 from bridge.cli.common import echo_json
 from bridge.cli.ending import fail
-from bridge.cli.hub_client import HubClient, open_hub, url_of
+from bridge.cli.hub_client import (
+    HubClient,
+    HubDecision,
+    HubEvent,
+    HubVoteResult,
+    checked,
+    open_hub,
+    url_of,
+)
 from bridge.cli.running import run
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.clock import Clock, SystemClock
@@ -29,6 +37,7 @@ _LAST = 99  # a high number of the attempt, so that a refusal counts as final
 _MOST_SHOWN = 5
 _LOOK_EVERY = 1.0
 _OVER = {"done", "failed", "void", "refused"}
+_GOOD = {"relayed", "already-started", "acknowledged"}  # not event-ended
 _LIFETIME = timedelta(minutes=15)
 
 
@@ -83,31 +92,36 @@ async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bo
     async with open_hub(url, options.scope) as hub:
         event = await _event_of(hub, options.event_id)
         if options.via == ARM and not options.refuse:
-            _confirm(options, event["machines"], _NO_BRIDGE_ANSWERS)
+            _confirm(options, event.machines, _NO_BRIDGE_ANSWERS)
         decision = {
             "decision": "refuse" if options.refuse else "approve",
             "via": options.via,
             "reason": options.reason,
-            "content": event["content"],
+            "content": event.content,
         }
-        status, body = await hub.decide(event["eventId"], decision)
+        status, body = await hub.decide(event.event_id, decision)
         if status not in {200, 202}:
             raise BridgeError(hub.refusal(status, body))
-        result = {"eventId": event["eventId"], **body}
-        if status == 200 and options.timeout is not None:
-            result |= await _outcome(hub, event["eventId"], body["id"], options.timeout)
+        vote = checked(body, HubVoteResult)
+        result = {"eventId": event.event_id, **body}
+        if vote.id is not None and options.timeout is not None:
+            result |= await _outcome(hub, event.event_id, vote.id, options.timeout)
     if as_json:
         echo_json(result)
     else:
         click.echo(printable(_line(result, options)))
-    return (
-        options.timeout is None
-        or status == 202
-        or result["state"] in {"done", "refused"}
-    )
+    return options.timeout is None or _is_good(result, options)
 
 
-async def _event_of(hub: HubClient, given: str | None) -> dict[str, Any]:
+def _is_good(result: Mapping[str, Any], options: RemoteOptions) -> bool:
+    """Whether the event starts or has started; or it is refused, if that was asked."""
+    state: str = result["state"]
+    if options.refuse:
+        return state == "refused"
+    return state == "done" and result["outcome"] in _GOOD
+
+
+async def _event_of(hub: HubClient, given: str | None) -> HubEvent:
     """Return the event with an EventId, or the one open event that begins with it.
 
     Raises:
@@ -117,11 +131,11 @@ async def _event_of(hub: HubClient, given: str | None) -> dict[str, Any]:
         raise ValueError("EVENT_ID must be given")
     status, found = await hub.get(f"/api/v1/events/{quote(given, safe='')}")
     if status == 200:
-        return dict(found)
-    rows = await hub.pages("/api/v1/events", "events", open="true", q=given)
+        return checked(found, HubEvent)
+    rows = await hub.pages("/api/v1/events", "events", HubEvent, open="true", q=given)
     mine = [one for one in rows if one["eventId"].upper().startswith(given.upper())]
     if len(mine) == 1 and len(given) >= _SHORTEST:
-        return dict(mine[0])
+        return checked(mine[0], HubEvent)
     if len(mine) > 1:
         several = ", ".join(one["eventId"] for one in mine[:_MOST_SHOWN])
         raise ValueError(
@@ -140,16 +154,25 @@ async def _outcome(
     clock: Clock = SystemClock()
     never, end = asyncio.Event(), clock.monotonic() + patience
     while True:
-        found: dict[str, Any] = {}
+        found: HubDecision | None = None
         with suppress(BridgeError):  # the hub may be restarting; it keeps the decision
-            _, found = await hub.get(f"/api/v1/events/{quote(event_id, safe='')}")
-        mine = [one for one in found.get("decisions", ()) if one["id"] == decision]
-        state = mine[0]["state"] if mine else "unknown"
+            found = await _decision_of(hub, event_id, decision)
+        state = found.state if found else "unknown"
         if state in _OVER or clock.monotonic() >= end:
-            known = mine[0] if mine else {}
-            outcome, reason = known.get("outcome"), known.get("outcomeReason")
+            outcome = found.outcome if found else None
+            reason = found.outcome_reason if found else None
             return {"state": state, "outcome": outcome, "outcomeReason": reason}
         await clock.wait(never, _LOOK_EVERY)
+
+
+async def _decision_of(
+    hub: HubClient, event_id: str, decision: str
+) -> HubDecision | None:
+    status, found = await hub.get(f"/api/v1/events/{quote(event_id, safe='')}")
+    if status != 200:
+        return None
+    known = checked(found, HubEvent).decisions or []
+    return next((one for one in known if one.id == decision), None)
 
 
 def _line(result: Mapping[str, Any], options: RemoteOptions) -> str:

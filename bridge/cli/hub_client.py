@@ -1,12 +1,16 @@
-"""A client of the hub's API; it signs in as the user who runs the command."""
+"""A client of the hub's API; it signs in as the user who runs the command.
+
+The fields that commands use are checked: the address may be that of another service.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
+import msgspec
 import orjson
 
 from bridge import __version__
@@ -22,6 +26,82 @@ _SECONDS = 30.0
 _MOST_BYTES = 32 * 2**20
 _MOST_PAGES = 1000
 _SIGN_IN = {301, 302, 303, 307, 308, 401}
+
+
+class HubDecision(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of a decision that commands use."""
+
+    id: str
+    decision: str
+    state: str
+    outcome: str | None
+    outcome_reason: str | None
+
+
+class HubVote(msgspec.Struct, frozen=True):
+    """The fields of a vote that commands use."""
+
+    via: str
+
+
+class HubApproval(msgspec.Struct, frozen=True):
+    """The progress of an approval."""
+
+    votes: list[HubVote]
+    decision: HubDecision | None
+
+
+class HubEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of an event that commands use.
+
+    Attributes:
+        decisions: all its decisions, the newest first; None = a row of a list.
+    """
+
+    event_id: str
+    content: str
+    machines: list[str]
+    not_before: str | None
+    event_type: str | None
+    status: str
+    unreported: bool
+    approval: HubApproval
+    decisions: list[HubDecision] | None = None
+
+
+class HubBridge(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of a bridge that commands use."""
+
+    vm_id: str
+    vm_name: str
+    state: str
+
+
+class HubVoteResult(msgspec.Struct, frozen=True):
+    """The result of a vote: decided, or counted while more are missing."""
+
+    state: Literal["decided", "counted"]
+    id: str | None
+    missing: int
+
+
+class _Page(msgspec.Struct, frozen=True):
+    next: str | None
+
+
+T = TypeVar("T")
+
+
+def checked(body: object, shape: type[T]) -> T:
+    """Return the fields of a response.
+
+    Raises:
+        BridgeError: the response is not that of a hub.
+    """
+    try:
+        return msgspec.convert(body, shape)
+    except msgspec.ValidationError as error:
+        raise BridgeError(f"this is no hub, or not of this version: {error}") from None
 
 
 def url_of(given: str, scope: str | None) -> str:
@@ -61,11 +141,14 @@ class HubClient:
         more = f"?{urlencode(query)}" if query else ""
         return await self._ask("GET", f"{path}{more}", b"", {})
 
-    async def pages(self, path: str, name: str, **query: str) -> list[Any]:
-        """Read all pages of a list; return all rows.
+    async def pages(
+        self, path: str, name: str, shape: type[T], **query: str
+    ) -> list[Any]:
+        """Read all pages of a list; return all rows, which have the given shape.
 
         Raises:
-            BridgeError: as ``get``; or the hub does not answer with HTTP 200.
+            BridgeError: as ``get``; or the hub does not answer with HTTP 200, or not
+                with such a list.
         """
         rows, cursor = list[Any](), ""
         for _ in range(_MOST_PAGES):
@@ -73,8 +156,10 @@ class HubClient:
             status, body = await self.get(path, **given)
             if status != 200:
                 raise BridgeError(self.refusal(status, body))
+            cursor = checked(body, _Page).next or ""
+            checked(body.get(name), list[shape])  # type: ignore[valid-type]  # an argument
             rows += body[name]
-            if not (cursor := body["next"] or ""):
+            if not cursor:
                 break
         return rows
 

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bridge.cli.hub_client import open_hub
+from bridge.cli.hub_client import HubBridge, HubEvent, open_hub
 from bridge.foundation.printable import printable
 
 _MOST_NAMES = 20
 _HEADS = ("NOT BEFORE", "TYPE", "STATUS", "MACHINES", "APPROVAL", "EVENTID")
+_STANDS = {"decided", "sending", "sent", "done"}  # later votes do not replace it
 
 Paint = Callable[[str, str], str]
 
@@ -20,8 +21,8 @@ async def fetch(url: str, scope: str | None) -> dict[str, Any]:
         BridgeError: the hub does not answer, or refuses the request.
     """
     async with open_hub(url, scope) as hub:
-        events = await hub.pages("/api/v1/events", "events", open="true")
-        bridges = await hub.pages("/api/v1/bridges", "bridges")
+        events = await hub.pages("/api/v1/events", "events", HubEvent, open="true")
+        bridges = await hub.pages("/api/v1/bridges", "bridges", HubBridge)
     counts = Counter(one["state"] for one in bridges)
     silent = [one for one in bridges if one["state"] == "silent"]
     return {
@@ -70,10 +71,17 @@ def _cells(event: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _approval(approval: dict[str, Any]) -> str:
-    decision, votes = approval["decision"], approval["votes"]
-    if decision is not None and not votes:
-        return f"{decision['decision']}: {decision['state']}"
-    return f"{len(votes)} voted" if votes else "-"
+    """Return the decision and the votes, by channel: each channel has its own."""
+    decision, counts = (
+        approval["decision"],
+        Counter(v["via"] for v in approval["votes"]),
+    )
+    found = [f"{counts['bridge']} voted"] if counts["bridge"] else []
+    found += [f"{counts['arm']} voted through ARM"] if counts["arm"] else []
+    if decision is not None and (not found or decision["state"] in _STANDS):
+        text = f"{decision['decision']}: {decision['state']}"
+        found = [text] if decision["state"] == "done" else [text, *found]
+    return ", ".join(found) or "-"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

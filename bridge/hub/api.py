@@ -77,7 +77,7 @@ class Api:
     async def bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
         limit, situation = limit_of(request.query), self._situation()
-        after = request.query.get("cursor", "")[:_LONGEST]
+        after = _word(request.query, "cursor")
         found = await self._store.read(
             lambda connection: fleet_view.fleet(
                 connection, situation, after=after, limit=limit

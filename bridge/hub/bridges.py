@@ -8,7 +8,8 @@ repetition of messages make no difference.
     stopped   it has reported that it stops
     gone      its machine was terminated or preempted, or a person said that it is gone,
               or it was silent for ``forget_after``
-    unknown   it sends no heartbeats, or the source is not connected and drained
+    unknown   it sends no heartbeats, or the source is not connected and drained, or not
+              yet for three intervals since its last message
 """
 
 from collections.abc import Mapping
@@ -177,12 +178,13 @@ def _part(part: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT0
     return Part(stamp=part.stamp, data=kept)
 
 
-def liveness(
+def liveness(  # noqa: PLR0913 - each is known to the caller alone
     state: BridgeState,
     now: datetime,
     *,
     listening: datetime | None,
     forget_after: float,
+    absent_until: datetime | None = None,
     gone: datetime | None = None,
 ) -> Liveness:
     """Return whether a bridge is alive, silent, stopped, gone or unknown.
@@ -192,20 +194,29 @@ def liveness(
         now: the present moment.
         listening: since when its source is connected and drained; None = it is not.
         forget_after: seconds of silence after which it counts as gone.
+        absent_until: the end of the last absence of all hubs that was long enough to
+            lose messages; None = there was none. Such an absence is no silence.
         gone: when its machine ended, or a person declared it gone; None = neither.
     """
     if gone is not None and state.heard <= gone:
         return Liveness.GONE
     if listening is None:
         return Liveness.UNKNOWN
-    silent = (now - max(state.heard, min(listening, now))).total_seconds()
-    if (now - state.heard).total_seconds() > forget_after and silent > 0:
+    longest = _INTERVALS * state.interval
+    is_silent = _seconds(now, max(state.heard, min(listening, now))) > longest
+    quiet = _seconds(now, max(state.heard, absent_until or state.heard))
+    if is_silent and quiet > forget_after:
         return Liveness.GONE
     if state.life.data.get("word") == "stopped" and state.life.stamp >= state.who.stamp:
         return Liveness.STOPPED
     if not state.interval:
         return Liveness.UNKNOWN
-    return Liveness.SILENT if silent > _INTERVALS * state.interval else Liveness.ALIVE
+    unheard = Liveness.SILENT if is_silent else Liveness.UNKNOWN
+    return Liveness.ALIVE if _seconds(now, state.heard) <= longest else unheard
+
+
+def _seconds(now: datetime, before: datetime) -> float:
+    return (now - before).total_seconds()
 
 
 def is_unreported(

@@ -28,7 +28,8 @@ class HubConfig(Section, frozen=True, kw_only=True):
             ``"https://maintenance.contoso.com"``.
         store: the database: an SQLite file for one hub, or a PostgreSQL database that
             several hubs share. Example: ``"sqlite:/var/lib/sebridge/hub.db"``.
-        retention: how long events are kept after their end; open events never expire.
+        retention: how long events are kept after their end, and bridges that are gone
+            after their last message; open events never expire.
         audit_retention: how long decisions are kept.
         forget_after: a bridge that was silent for this long counts as gone.
         token: the bearer token that requests for /metrics must have; left out: /metrics

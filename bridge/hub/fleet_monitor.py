@@ -1,11 +1,12 @@
 """Looks once a minute for silent bridges, and for events that no bridge has reported.
 
 Each finding becomes an alarm, a row in the store; ``alarm_sinks`` publishes the alarms.
+Bridges that have been gone for longer than the retention are deleted.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.foundation.clock import Clock
@@ -13,6 +14,7 @@ from bridge.foundation.errors import HubStoreError
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.alarms import news_of, note_silence, note_unreported
 from bridge.hub.store.fleet_view import fleet
+from bridge.hub.store.retention import AT_ONCE, forget_bridges, is_outdated
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.views import open_without_bridge
@@ -25,12 +27,18 @@ _AT_ONCE = 500
 
 @dataclass(slots=True)
 class FleetMonitor:
-    """Checks the fleet until asked to stop."""
+    """Checks the fleet until asked to stop.
+
+    Attributes:
+        retention: for how many seconds a bridge that is gone is kept after its last
+            message.
+    """
 
     store: Store
     clock: Clock
     metrics: HubMetrics
     situation: Callable[[], Situation]
+    retention: float
     name: str = "watchman"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -54,6 +62,7 @@ class FleetMonitor:
             await self.store.write(lambda c: note_silence(c, news, now))
         if now.missing_after is not None and now.drained is not None:
             await self._find_unreported(now)
+        await self._forget(found, now)
         counts = dict.fromkeys(self.metrics.liveness, 0)
         for row in found:
             counts[row.liveness.value] += 1
@@ -76,6 +85,20 @@ class FleetMonitor:
             count, is_last = count + len(late), len(found) < _AT_ONCE
             after = found[-1].key if found else after
         self.metrics.unreported.set(count)
+
+    async def _forget(self, found: Sequence[BridgeRow], situation: Situation) -> None:
+        """Delete bridges that are gone for long; a scale set makes ever new ones."""
+        kept = self.retention
+        old = [
+            row.vm_id for row in found if is_outdated(row, situation, retention=kept)
+        ]
+        for start in range(0, len(old), AT_ONCE):
+            names = old[start : start + AT_ONCE]
+            await self.store.write(
+                lambda c, names=names: forget_bridges(  # type: ignore[misc]  # a default binds it
+                    c, names, situation, retention=kept
+                )
+            )
 
     async def _fleet(self) -> list[BridgeRow]:
         rows, after, situation = list[BridgeRow](), "", self.situation()

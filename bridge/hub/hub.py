@@ -147,7 +147,11 @@ class Parts:
             transports=self.transports,
         )
         fleet_monitor = FleetMonitor(
-            self.store, self.clock, self.metrics, self.situation
+            self.store,
+            self.clock,
+            self.metrics,
+            self.situation,
+            retention=self.file.hub.retention,
         )
         return [*self.readers, self.housekeeping, dispatcher, fleet_monitor]
 

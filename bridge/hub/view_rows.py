@@ -20,8 +20,8 @@ class Situation:
         listening: since when each source of bridges is connected and drained, by its
             name; None = it is not.
         absent_until: the end of the last absence that was long enough to lose messages.
-            Open events without a later message are shown as unknown. None = there was
-            no such absence.
+            Open events without a later message are shown as unknown, and it is not part
+            of the silence of a bridge. None = there was no such absence.
         forget_after: a bridge that was silent for so many seconds counts as gone.
         missing_after: an event of Azure that no bridge has reported after so many
             seconds counts as unreported; None = no source of Azure.
@@ -128,7 +128,7 @@ class EventRow:
         is_unreported: Azure has reported it, and no bridge did in time.
         bridges_say: the end that bridges reported, if Azure reported another one.
         voters: who has approved the event in its present occurrence.
-        decision: the latest decision; None = there is none.
+        decision: the latest decision on the present occurrence; None = there is none.
     """
 
     key: str

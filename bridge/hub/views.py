@@ -13,7 +13,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, text
 
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
@@ -182,7 +182,7 @@ def _rows(
     named = _names(connection, keys)
     voters = _voters(connection, keys)
     decided = _decided(connection, keys)
-    known = _known_machines(connection, [m for one in named.values() for m in one])
+    known = _known_machines(connection, keys)
     return [
         _event(row, named.get(row.event_key, []), known, situation, voters, decided)
         for row in found
@@ -200,24 +200,41 @@ def _names(connection: Connection, keys: Sequence[str]) -> dict[str, list[Machin
 
 def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    query = select(votes).where(votes.c.event_key.in_(keys)).order_by(votes.c.time)
-    for row in connection.execute(query):
+    query = select(votes).where(votes.c.event_key.in_(keys))
+    order = (votes.c.time, votes.c.person, votes.c.via)
+    for row in connection.execute(query.order_by(*order)):
         found.setdefault(row.event_key, []).append(row)
     return found
 
 
-def _decided(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+def _decided(connection: Connection, keys: Sequence[str]) -> dict[tuple[str, int], Any]:
+    """Return the latest decision on each occurrence of each event."""
     query = select(decisions).where(decisions.c.event_key.in_(keys))
     ordered = connection.execute(query.order_by(decisions.c.time))
-    return {row.event_key: row for row in ordered}
+    return {(row.event_key, row.life): row for row in ordered}
 
 
 def _known_machines(
-    connection: Connection, named: Sequence[Machine]
+    connection: Connection, keys: Sequence[str]
 ) -> set[tuple[str, str, str]]:
-    names = {machine.name for machine in named}
-    query = select(bridges.c.subscription, bridges.c.group, bridges.c.name)
-    found = connection.execute(query.where(bridges.c.name.in_(names)))
+    """Return the machines of events that have a bridge.
+
+    A list of their names could be longer than a statement may be.
+    """
+    of = machines.c
+    query = (
+        select(of.subscription, of.group, of.name)
+        .join(
+            bridges,
+            and_(
+                bridges.c.name == of.name,
+                bridges.c.subscription == of.subscription,
+                bridges.c.group == of.group,
+            ),
+        )
+        .where(of.event_key.in_(keys))
+    )
+    found = connection.execute(query)
     return {(row.subscription, row.group, row.name) for row in found}
 
 
@@ -227,14 +244,14 @@ def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
     known: set[tuple[str, str, str]],
     situation: Situation,
     voters: Mapping[str, list[Any]],
-    decided: Mapping[str, Any],
+    decided: Mapping[tuple[str, int], Any],
 ) -> EventRow:
     lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
     life = lives[-1] if lives else {}
     last_reported, absent = moment_of(row.told), situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
     mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
-    decision = decided.get(row.event_key)
+    decision = decided.get((row.event_key, row.lives))
     return EventRow(
         key=row.event_key,
         event_id=row.event_id,

@@ -165,7 +165,13 @@ async def looks(desk: Desk, turns: int) -> Figure:
     metrics = HubMetrics(("b",), "1")
 
     async def ours() -> Sequence[float]:
-        fleet_monitor = FleetMonitor(desk.store, desk.clock, metrics, desk.situation)
+        fleet_monitor = FleetMonitor(
+            desk.store,
+            desk.clock,
+            metrics,
+            desk.situation,
+            retention=desk.config.retention,
+        )
         began = time.perf_counter()
         await fleet_monitor.step()
         return [1000 * (time.perf_counter() - began)]

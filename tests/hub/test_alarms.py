@@ -55,7 +55,9 @@ class Fleet:
         self.listening: Any = at(-60)
         self.missing_after: float | None = 60.0
         metrics = HubMetrics(("b",), "1")
-        self.fleet_monitor = FleetMonitor(store, clock, metrics, self.situation)
+        self.fleet_monitor = FleetMonitor(
+            store, clock, metrics, self.situation, retention=90 * 86400.0
+        )
 
     def situation(self) -> Situation:
         return Situation(
@@ -104,6 +106,17 @@ async def test_silence_while_nobody_listens_is_no_news(fleet: Fleet) -> None:
     fleet.listening = fleet.clock.now()
     assert await fleet.kinds(179) == []
     assert await fleet.kinds(2) == [("hub.bridge-silent", "web-0")]
+
+
+async def test_connection_that_is_made_anew_is_not_the_return_of_a_bridge(
+    fleet: Fleet,
+) -> None:
+    await fleet.store.keep([beat(0)])
+    assert await fleet.kinds(200) == [("hub.bridge-silent", "web-0")]
+    fleet.listening = fleet.clock.now()  # or another hub, or this one after its restart
+
+    assert await fleet.kinds(60) == []
+    assert await fleet.kinds(200) == []
 
 
 @pytest.mark.parametrize("state", ["stopped", "gone"])

@@ -97,6 +97,18 @@ async def test_bridge_that_nobody_can_judge_counts_as_answering(desk: Desk) -> N
     assert "a bridge answers" in str(await objection(desk))
 
 
+async def test_bridge_may_live_when_its_source_is_back_after_weeks(desk: Desk) -> None:
+    """Its messages had a TTL; the next one comes within an interval."""
+    weeks = 30 * 86400.0
+    desk.clock.pass_by(weeks)
+    desk.more["listening"] = {"b": at(weeks + 500)}
+    await desk.store.keep([grid(azure("Scheduled", seconds=weeks), weeks + 590)])
+
+    assert "a bridge answers" in str(await objection(desk))
+    desk.more["listening"] = {"b": at(weeks + 410)}
+    assert await objection(desk) is None
+
+
 @pytest.mark.parametrize(
     ("rules", "words"),
     [

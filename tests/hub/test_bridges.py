@@ -32,9 +32,19 @@ def known(*bodies: bytes, heard: float | None = None) -> BridgeState:
     return reduce(BridgeState.joined, states)
 
 
-def fares(state: BridgeState, seconds: float, since: float | None = 0.0) -> Liveness:
-    listening = None if since is None else at(since)
-    return liveness(state, at(seconds), listening=listening, forget_after=WEEK)
+def fares(
+    state: BridgeState,
+    seconds: float,
+    since: float | None = 0.0,
+    back: float | None = None,
+) -> Liveness:
+    return liveness(
+        state,
+        at(seconds),
+        listening=None if since is None else at(since),
+        forget_after=WEEK,
+        absent_until=None if back is None else at(back),
+    )
 
 
 BEAT = life("heartbeat", seconds=10, intervalSeconds=60, pending=3)
@@ -59,16 +69,34 @@ def test_bridge_is_who_it_says_it_is() -> None:
         (190, 0, Liveness.ALIVE),
         (191, 0, Liveness.SILENT),
         (191, None, Liveness.UNKNOWN),
-        (400, 300, Liveness.ALIVE),
+        (400, 300, Liveness.UNKNOWN),
         (481, 300, Liveness.SILENT),
         (WEEK + 11, 0, Liveness.GONE),
-        (WEEK + 11, WEEK + 20, Liveness.ALIVE),
+        (WEEK + 11, WEEK + 20, Liveness.UNKNOWN),
+        (WEEK + 500, WEEK + 400, Liveness.UNKNOWN),
+        (WEEK + 581, WEEK + 400, Liveness.GONE),
     ],
 )
 def test_silence_is_judged_only_while_somebody_listens(
     seconds: float, since: float | None, how: Liveness
 ) -> None:
     assert fares(known(BEAT, heard=10), seconds, since) is how
+
+
+def test_absence_of_the_hub_is_no_silence_of_a_bridge() -> None:
+    """After it, bridges that live are silent until their next message."""
+    stays = known(BEAT, heard=10)
+    quiet = known(life("started"))
+    stopped = known(BEAT, life("stopped", seconds=20))
+    back = WEEK + 1000
+
+    assert fares(stays, back + 100, since=back, back=back) is Liveness.UNKNOWN
+    assert fares(stays, back + 181, since=back, back=back) is Liveness.SILENT
+    assert fares(quiet, back + 100, since=back, back=back) is Liveness.UNKNOWN
+    assert fares(stopped, back + 100, since=back, back=back) is Liveness.STOPPED
+    for state in (stays, quiet, stopped):
+        seconds = back + WEEK + 1
+        assert fares(state, seconds, since=back, back=back) is Liveness.GONE
 
 
 def test_bridge_without_heartbeats_is_not_judged() -> None:

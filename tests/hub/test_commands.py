@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
-from bridge.cli import hub_client
+from bridge.cli import hub_client, hub_status
 from bridge.cli.hub_client import HubClient
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
-from bridge.hub.access_config import AccessConfig
+from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.store.store import Store
 from bridge.net.http_client import open_session
 from bridge.simulator.azure.arm import Arm
@@ -98,6 +99,34 @@ async def test_text_of_an_event_does_not_control_the_terminal(desk: Desk) -> Non
     assert "\nHub is fine" not in found.stdout
 
 
+def vote(via: str) -> dict[str, str]:
+    return {"person": "ann", "via": via}
+
+
+@pytest.mark.parametrize(
+    ("votes", "state", "words"),
+    [
+        ([], None, "-"),
+        (["bridge", "arm", "bridge"], None, "2 voted, 1 voted through ARM"),
+        ([], "failed", "approve: failed"),
+        (["arm"], "failed", "1 voted through ARM"),
+        (["arm"], "sent", "approve: sent, 1 voted through ARM"),
+        (["arm"], "done", "approve: done"),
+    ],
+)
+def test_status_shows_votes_of_each_channel(
+    votes: list[str], state: str | None, words: str
+) -> None:
+    decision = {"decision": "approve", "state": state} if state else None
+    shown = {"votes": [vote(via) for via in votes], "decision": decision}
+    row: Any = {"eventId": "E", "notBefore": None, "eventType": "Freeze", "status": "s"}
+    row |= {"machines": [], "approval": shown, "unreported": False}
+    bridges: Any = {"states": {}, "silent": []}
+    found = {"hub": "h", "events": [row], "bridges": bridges}
+    *_, line = hub_status.lines(found, lambda text, _: text)
+    assert re.split("  +", line)[-2] == words
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -142,6 +171,75 @@ async def test_answer_that_is_none_of_a_hub_is_one_sentence(
         found = await run("status", "--hub", url)
     assert found.exit_code == 1
     assert words in found.stderr
+
+
+_ROW: dict[str, Any] = {
+    "eventId": EVENT_ID,
+    "content": "c",
+    "machines": ["web-0"],
+    "notBefore": None,
+    "eventType": None,
+    "status": "scheduled",
+    "unreported": False,
+    "approval": {"votes": [], "decision": None},
+}
+
+
+@pytest.mark.parametrize("command", ["status", "approve"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"a": 1},
+        [],
+        None,
+        "hub",
+        7,
+        {"events": None, "next": None},
+        {"events": 1, "next": None},
+        {"events": [], "next": 1},
+        {"events": [None], "next": None},
+        {"events": [{**_ROW, "machines": None}], "next": None},
+        {"events": [{**_ROW, "notBefore": 1}], "next": None},
+        {"events": [{**_ROW, "approval": {"votes": [1]}}], "next": None},
+        {"events": [{**_ROW, "approval": None}], "next": None},
+        {**_ROW, "eventId": 1},
+        {**_ROW, "decisions": [{"id": "d"}]},
+    ],
+    ids=range(15),
+)
+async def test_json_of_another_service_is_one_sentence(
+    command: str, body: object
+) -> None:
+    async def answers(_: web.Request) -> web.Response:
+        return web.json_response(body)
+
+    given = [command, *(["E-123"] if command == "approve" else [])]
+    async with served([web.get("/{path:.*}", answers)]) as url:
+        found = await run(*given, "--hub", url)
+    assert found.exit_code == 1
+    assert found.stderr.startswith("sebridge: this is no hub, or not of this version")
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("status", [200, 202])
+@pytest.mark.parametrize(
+    "body", [{"a": 1}, [], None, {"state": "x", "id": "d", "missing": 0}]
+)
+async def test_vote_at_another_service_is_one_sentence(
+    status: int, body: object
+) -> None:
+    async def shown(_: web.Request) -> web.Response:
+        return web.json_response(_ROW)
+
+    async def decide(_: web.Request) -> web.Response:
+        return web.json_response(body, status=status)
+
+    path = "/api/v1/events/{id}"
+    routes = [web.get(path, shown), web.post(f"{path}/approval", decide)]
+    async with served(routes) as url:
+        found = await run("approve", EVENT_ID, "--hub", url, "--wait")
+    assert (found.exit_code, len(found.stderr.splitlines())) == (1, 1)
+    assert "this is no hub" in found.stderr
 
 
 class Credential:
@@ -204,7 +302,10 @@ async def test_refusal_by_a_hub_is_kept(desk: Desk) -> None:
     assert (await desk.decision())["state"] == "refused"
 
 
-@pytest.mark.parametrize(("what", "code"), [("relayed", 0), ("denied", 1)])
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [("relayed", 0), ("already-started", 0), ("event-ended", 1), ("denied", 1)],
+)
 async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
     await desk.scheduled()
 
@@ -232,9 +333,9 @@ async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again()
         looks.append(request.path)
         if len(looks) in {2, 3} and request.transport is not None:
             request.transport.abort()
-        done = {"id": "d", "state": "done", "outcome": "relayed"}
-        found = {"eventId": EVENT_ID, "content": "c", "decisions": [done]}
-        return web.json_response(found)
+        done: Any = {"id": "d", "decision": "approve", "state": "done"}
+        done |= {"outcome": "relayed", "outcomeReason": None}
+        return web.json_response({**_ROW, "decisions": [done]})
 
     async def decide(_: web.Request) -> web.Response:
         return web.json_response({"state": "decided", "id": "d", "missing": 0})
@@ -246,6 +347,19 @@ async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again()
 
     assert (found.exit_code, len(looks)) == (0, 4)
     assert found.stdout == f"{EVENT_ID}: done, relayed\n"
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--wait",), 1)])
+async def test_vote_that_decides_nothing_is_no_outcome(
+    store: Store, more: tuple[str, ...], code: int
+) -> None:
+    """``--wait`` promises with 0 that the event starts."""
+    two = AccessConfig(approvers=("local",), rules=(AccessRule(persons=2),))
+    async with Desk(store, config(access=two)).open() as desk:
+        await desk.scheduled()
+        found = await run("approve", EVENT_ID, "--hub", desk.url, *more)
+    assert found.exit_code == code
+    assert found.stdout == f"{EVENT_ID}: counted, 1 more person must approve\n"
 
 
 async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ from bridge.outbox.store import Outbox
 from bridge.servicebus.message import ReceivedMessage
 from tests.hub.test_alarms import Fleet
 from tests.hub.test_pages import Browser
-from tests.support.builders import SINK
+from tests.support.builders import EVENT_ID, SINK
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, life, step, vm
 from tests.support.hub import BUS, Desk, beat, config, told
@@ -107,6 +108,65 @@ async def test_event_id_is_data_wherever_it_is_shown(
         for row in csv.reader(StringIO(await desk.get("/api/v1/decisions.csv"))):
             assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
             assert not any(ord(sign) < 32 for cell in row for sign in cell)
+
+
+@pytest.mark.parametrize("changes", [True, 7, "x", {"a": 1}, [None, 1, {}]])
+async def test_changes_of_any_form_are_shown(store: Store, changes: object) -> None:
+    """The form to decide is on this page."""
+    raw, before = event(DurationInSeconds=5), event(DurationInSeconds=9)
+    body = orjson.loads(step("updated", raw, previous=before))
+    body["data"]["changes"] = changes
+    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+        await store.keep([beat(), told(orjson.dumps(body))])
+        browser = Browser(desk, http)
+        assert "Approve now" in await browser.open(f"/events/{EVENT_ID}")
+
+
+async def test_event_of_more_machines_than_a_statement_may_name(store: Store) -> None:
+    """Nobody could see any event, and no alarm would be found, until it is over."""
+    body = orjson.loads(step("scheduled"))
+    body["data"]["event"]["Resources"] = [f"m{n}" for n in range(70_000)]
+    async with Desk(store, config()).open() as desk:
+        given = [beat(), told(orjson.dumps(body)), told(step("scheduled", event("E")))]
+        await store.keep(given)
+        listed = (await desk.get("/api/v1/events"))["events"]
+        assert len(listed) == 2
+        status, found = await desk.post()
+        assert (status, "does not fit" in found["error"]) == (409, True)
+
+
+@pytest.mark.parametrize("path", [f"/events/{EVENT_ID}", "/machines/a/b/web-0"])
+@pytest.mark.parametrize(
+    ("body", "charset"),
+    [
+        (b"\xff\xfe", "utf-8"),
+        (b"token=x", "nothing"),
+        (b"token=x", "hex"),
+        (b"token=x", "undefined"),
+        (b"&" * 60_000, "utf-8"),
+    ],
+    ids=["bytes", "unknown", "binary", "undefined", "empty"],
+)
+async def test_form_that_nobody_can_read_is_the_senders_fault(
+    store: Store, path: str, body: bytes, charset: str
+) -> None:
+    kind = f"application/x-www-form-urlencoded; charset={charset}"
+    headers = {"User": "ann", "Content-Type": kind, "Accept": "text/html"}
+    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+        await desk.scheduled()
+        async with http.post(f"{desk.url}{path}", data=body, headers=headers) as found:
+            assert 400 <= found.status < 500
+            assert "</html>" in await found.text()
+
+
+async def test_cursor_that_no_database_takes_is_no_failure(store: Store) -> None:
+    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+        await desk.scheduled()
+        browser = Browser(desk, http)
+        await browser.open("/bridges?after=a%00b")
+        assert browser.status == 200
+        await browser.open("/api/v1/bridges?cursor=a%00b")
+        assert browser.status == 400
 
 
 def mutated(body: bytes) -> st.SearchStrategy[bytes]:

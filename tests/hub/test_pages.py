@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 import socket
+import sqlite3
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -18,6 +19,7 @@ from aiohttp.test_utils import TestServer
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError
+from bridge.hub.access_config import AccessRule
 from bridge.hub.config import HubConfig
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.tokens import is_token, token
@@ -26,7 +28,16 @@ from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, outcome, step
-from tests.support.hub import ARM_CONFIG, Desk, beat, config, grid, offer, told
+from tests.support.hub import (
+    ARM_CONFIG,
+    Desk,
+    access,
+    beat,
+    config,
+    grid,
+    offer,
+    told,
+)
 
 PAGE = f"/events/{EVENT_ID}"
 EVIL = "<script>alert(1)</script>\"'&"
@@ -229,6 +240,31 @@ async def test_event_that_is_past_asking_has_no_form(browser: Browser) -> None:
     assert "Completed" in await browser.open("/?open=false")
 
 
+async def test_event_is_shown_whose_end_alone_was_heard(browser: Browser) -> None:
+    """A hub that is new, or was away, hears of an event only when it is over."""
+    await browser.desk.store.keep([told(step("completed", seconds=9))])
+    assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
+    assert (await browser.desk.post())[0] == 409
+
+
+@pytest.mark.parametrize("hub_config", ["sqlite"], indirect=True)  # one writer
+async def test_event_is_shown_while_nobody_can_write(
+    store: Store, sqlite_config: HubConfig
+) -> None:
+    """Another program has locked the file; and this hub was started a moment ago."""
+    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+        await desk.scheduled()
+        assert "Approve now" in await Browser(desk, http).open(PAGE)
+    other = sqlite3.connect(sqlite_config.sqlite_file or "", isolation_level=None)
+    with closing(other):
+        other.execute("BEGIN EXCLUSIVE")
+        async with (
+            Desk(store, config()).open() as desk,
+            aiohttp.ClientSession() as http,
+        ):
+            assert "Approve now" in await Browser(desk, http).open(PAGE)
+
+
 async def test_event_nobody_takes_approvals_for_can_only_be_refused(
     browser: Browser,
 ) -> None:
@@ -248,6 +284,76 @@ async def test_votes_of_several_are_counted(store: Store) -> None:
         assert "1 of 2 votes" in await browser.submit()
         await browser.open(PAGE, "bob")
         assert "decided, not sent yet" in await browser.submit("bob")
+
+
+@pytest.fixture
+async def both(store: Store) -> AsyncIterator[Browser]:
+    """Return a browser where two people decide, by a bridge or by ARM."""
+    given = config(2, arm=ARM_CONFIG)
+    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
+        rules = {"action": "allow"}
+        await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
+        await store.keep([told(step("scheduled", seconds=5))])
+        desk.clock.pass_by(600)
+        desk.more["listening"] = {"b": at(100)}
+        await store.keep([grid(azure("Scheduled"), 590)])
+        yield Browser(desk, http)
+
+
+async def test_votes_of_two_channels_are_not_added_up(both: Browser) -> None:
+    """A vote for a bridge is none for ARM, where no bridge prepares the machines."""
+    assert (await both.desk.post("ann"))[0] == 202
+    assert (await both.desk.post("bob", via="arm"))[0] == 202
+
+    for path in (PAGE, "/"):
+        text = await both.open(path)
+        assert "1 of 2 votes, 1 of 2 votes through ARM" in text
+    assert "Voted: ann, bob (through ARM)" in await both.open(PAGE)
+
+
+async def test_vote_of_another_channel_does_not_hide_the_decision(
+    both: Browser,
+) -> None:
+    await both.desk.post("ann", via="arm")
+    await both.desk.post("ann")
+    await both.desk.post("bob")
+    text = await both.open(PAGE)
+    assert "decided, not sent yet; 1 of 2 votes through ARM" in text
+
+    await both.desk.store.keep([beat(0, 600, approvals=offer({"action": "allow"}))])
+    await both.desk.dispatcher.step()
+    (sent,) = both.desk.transport.taken
+    await both.desk.store.keep([told(outcome("relayed", sent.id, seconds=700))])
+    text = await both.open("/")
+    assert "approved by ann, bob: relayed" in text
+    assert "1 of 2" not in text
+
+
+async def test_decision_on_an_earlier_occurrence_is_none_on_this_one(
+    browser: Browser,
+) -> None:
+    await browser.desk.scheduled()
+    await browser.desk.post()
+    await browser.desk.dispatcher.step()
+    (sent,) = browser.desk.transport.taken
+    over = [outcome("relayed", sent.id, seconds=1), step("completed", seconds=60)]
+    again = step("scheduled", seconds=90, told=1)
+    await browser.desk.store.keep([*map(told, over), told(again)])
+
+    assert "1 event waits for a decision" in await browser.open("/")
+    assert "waits for one person" in browser.text
+    assert "Approve now" in await browser.open(PAGE)
+
+
+async def test_people_who_are_wanted_are_as_many_as_decide(store: Store) -> None:
+    """Of an event that names no machine, no resource group is known either."""
+    few = AccessRule(resource_groups=("web",), persons=1)
+    given = config(access=access(2, few))
+    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
+        await desk.scheduled(Resources=[])
+        text = await Browser(desk, http).open("/")
+        assert "waits for 2 people" in text
+        assert (await desk.post())[0] == 202
 
 
 async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:

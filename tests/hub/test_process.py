@@ -129,6 +129,10 @@ class Fleet:
             cursor = page["next"]
         return found
 
+    def waiting(self) -> int:
+        """Return how many messages the hub has not settled; it does that last."""
+        return self.broker.snapshot()["t/Subscriptions/hub"].active
+
     async def tell(self, count: int) -> None:
         """Let a bridge tell of new events."""
         names = [f"E-{len(self.told) + n}" for n in range(count)]
@@ -200,7 +204,7 @@ async def test_hub_that_is_killed_again_and_again_loses_nothing(fleet: Fleet) ->
                 return names == done == fleet.told
 
             async with asyncio.timeout(120):
-                while not await is_done():
+                while not await is_done() or fleet.waiting():
                     await asyncio.sleep(0.2)
             shown = await decisions()
             for task in others:
@@ -211,17 +215,13 @@ async def test_hub_that_is_killed_again_and_again_loses_nothing(fleet: Fleet) ->
     assert fleet.decided.items() <= ids.items(), "what was confirmed is kept"
     assert set(fleet.taken) == set(ids.values())
     assert all(len(bodies) == 1 for bodies in fleet.taken.values()), "the same bytes"
-    left = fleet.broker.snapshot()["t/Subscriptions/hub"]
-    assert (left.active, left.dead) == (0, 0)
+    assert fleet.broker.snapshot()["t/Subscriptions/hub"].dead == 0
 
 
 @pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)
 async def test_database_that_is_killed_costs_no_message(
     fleet: Fleet, cluster: Cluster
 ) -> None:
-    def waiting() -> int:
-        return fleet.broker.snapshot()["t/Subscriptions/hub"].active
-
     async def is_shown() -> bool:
         with suppress(KeyError, aiohttp.ClientError):
             return {e["eventId"] for e in await fleet.events()} == fleet.told
@@ -235,10 +235,10 @@ async def test_database_that_is_killed_costs_no_message(
         status, page = await fleet.get("/", **_HTML)
         assert (status, "cannot reach its database" in page) == (503, True)
         assert (await fleet.get("/livez"))[0] == 200
-        assert waiting() == 4, "nothing is settled that is not kept"
+        assert fleet.waiting() == 4, "nothing is settled that is not kept"
         await asyncio.to_thread(cluster.start)
         async with asyncio.timeout(120):
-            while not await is_shown() or waiting():
+            while not await is_shown() or fleet.waiting():
                 await asyncio.sleep(0.2)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from aiohttp import web
 
-from bridge.hub.api import PERSON
+from bridge.hub.api import PERSON, BadQueryError
 from bridge.hub.pages.rendering import Templates
-from bridge.hub.pages.tokens import form_key
+from bridge.hub.pages.tokens import created_key, stored_key
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 
@@ -24,9 +24,15 @@ class Frame:
     _key: bytes = b""
 
     async def form_key(self) -> bytes:
-        """Return the key that signs the tokens of forms."""
+        """Return the key that signs the tokens of forms.
+
+        A page with a form is shown although the store can only be read: it is locked,
+        full or read-only.
+        """
         if not self._key:
-            self._key = await self.store.write(form_key)
+            self._key = await self.store.read(stored_key)
+        if not self._key:
+            self._key = await self.store.write(created_key)
         return self._key
 
     def page(
@@ -53,3 +59,16 @@ class Frame:
         return self.page(
             request, "fault.html", situation, status, title=title, words=""
         )
+
+
+async def read_form(request: web.Request) -> dict[str, str]:
+    """Read the fields of a form; of several with one name, the last one counts.
+
+    Raises:
+        BadQueryError: the body is no text in the charset that the request names.
+    """
+    try:
+        fields = await request.post()
+    except (LookupError, ValueError) as error:
+        raise BadQueryError("the form cannot be read") from error
+    return {key: str(value) for key, value in fields.items()}

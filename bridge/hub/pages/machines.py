@@ -18,7 +18,7 @@ from bridge.hub.bridges import Liveness
 from bridge.hub.facts import text
 from bridge.hub.fold import Machine, kept_name
 from bridge.hub.pages import shown
-from bridge.hub.pages.frame import FORM, Frame
+from bridge.hub.pages.frame import FORM, Frame, read_form
 from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.store import fleet_view
 from bridge.hub.view_rows import PAGE, BridgeRow, EventRow, Situation
@@ -125,7 +125,7 @@ class MachinePages:
             return fault(415, f"the Content-Type must be {FORM}")
         if what := self._approving.origin_fault(request):
             return fault(403, what)
-        form = {key: str(value) for key, value in (await request.post()).items()}
+        form = await read_form(request)
         person, vm_id = request[PERSON], form.get("vm_id", "")
         key = await self._frame.form_key()
         if not is_token(form.get("token", ""), key, person.id, _FORGET, vm_id):

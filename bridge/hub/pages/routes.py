@@ -16,10 +16,10 @@ from bridge.hub import arm_rules, decision_view, views
 from bridge.hub.api import PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import key_of
+from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.faults import FaultPages
-from bridge.hub.pages.frame import FORM, Frame
+from bridge.hub.pages.frame import FORM, Frame, read_form
 from bridge.hub.pages.listing import ListQuery, list_frame, list_rows
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.machines import MachinePages
@@ -175,7 +175,7 @@ class Pages:
             return fault(415, f"the Content-Type must be {FORM}")
         if what := self._approving.origin_fault(request):
             return fault(403, what)
-        form = {key: str(value) for key, value in (await request.post()).items()}
+        form = await read_form(request)
         key, person = key_of(request.match_info["id"]), request[PERSON]
         form_of = (person.id, key, form.get("content", ""))
         if not is_token(form.get("token", ""), await self._frame.form_key(), *form_of):
@@ -191,7 +191,8 @@ class Pages:
 
     async def bridges(self, request: web.Request) -> web.Response:
         """List the bridges, with whether each is alive."""
-        after, situation = request.query.get("after", "")[:_LONGEST], self._situation()
+        after = text(request.query.get("after", "")[:_LONGEST])
+        situation = self._situation()
         found = await self._store.read(
             lambda c: fleet_view.fleet(c, situation, after=after)
         )

@@ -37,7 +37,8 @@ _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"
 
 def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
     """Return the values of an event, as in lists."""
-    wanted, _ = persons_wanted(access, row.event_type, {row.group})
+    groups = {row.group} if row.machines else set[str]()  # as ``voting.persons_for``
+    wanted, _ = persons_wanted(access, row.event_type, groups)
     text, kind = words.approval(row, wanted)
     is_waiting = row.status == "scheduled"
     return {
@@ -70,7 +71,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "approval": text,
         "approval_kind": kind,
         "content": row.content,
-        "voters": [one.person for one in row.voters],
+        "voters": [words.voter(one) for one in row.voters],
         "wanted": wanted,
     }
 
@@ -125,7 +126,8 @@ def _message(row: MessageRow, now: datetime) -> Shown:
             str(data.get(name)) for name in ("outcome", "reason") if data.get(name)
         )
     elif row.kind == "updated":
-        detail = ", ".join(str(one) for one in data.get("changes") or ())
+        changes = data.get("changes")
+        detail = ", ".join(map(str, changes)) if isinstance(changes, list) else ""
     return {
         "time": time(row.time, now),
         "title": words.step(row.kind),

@@ -16,19 +16,24 @@ from bridge.hub.store.tables import meta
 _NAME = "form-key"
 
 
-def form_key(connection: Connection) -> bytes:
+def stored_key(connection: Connection) -> bytes:
+    """Return the key that all hubs on this store share; empty = there is none yet."""
+    found = connection.scalar(select(meta.c.value).where(meta.c.name == _NAME))
+    return (found or "").encode()
+
+
+def created_key(connection: Connection) -> bytes:
     """Return the key that all hubs on this store share; the first hub creates it."""
     made = insert(meta).values(name=_NAME, value=secrets.token_hex(32))
     connection.execute(made.on_conflict_do_nothing())
-    found = connection.scalar(select(meta.c.value).where(meta.c.name == _NAME))
-    return str(found).encode()
+    return stored_key(connection)
 
 
 def token(key: bytes, person: str, event: str, content: str) -> str:
     """Return the token of a form.
 
     Args:
-        key: the key of the store, see ``form_key``.
+        key: the key of the store, see ``stored_key``.
         person: the id of the person who sees the form.
         event: the EventId in capitals.
         content: the fingerprint of the event that the form shows.

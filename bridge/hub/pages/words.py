@@ -1,10 +1,12 @@
 """Formats times, states and names for people. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from bridge.hub.view_rows import DecisionRow, EventRow
+from bridge.hub.view_rows import DecisionRow, EventRow, Voter
+from bridge.hub.voting import ARM, BRIDGE
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _URGENT, _SOON = 5 * _MINUTE, 15 * _MINUTE
@@ -17,6 +19,7 @@ _DECISIONS = {
     "void": ("void", "soft"),
     "refused": ("refused", "bad"),
 }
+_STANDS = {"decided", "sending", "sent", "done"}  # later votes do not replace it
 _STATUSES = {
     "scheduled": "Scheduled",
     "started": "Started",
@@ -113,13 +116,29 @@ def approval(row: EventRow, wanted: int) -> tuple[str, str]:
 
     Args:
         row: the event.
-        wanted: how many people must approve.
+        wanted: how many people must approve via one channel.
     """
-    if row.voters:
-        return f"{len(row.voters)} of {wanted} votes", "wait"
-    if row.decision is not None:
-        return decided(row.decision)
+    votes, decision = _votes(row, wanted), row.decision
+    if decision is not None and (not votes or decision.state in _STANDS):
+        text, kind = decided(decision)
+        is_over = not votes or decision.state == "done"
+        return text if is_over else f"{text}; {votes}", kind
+    if votes:
+        return votes, "wait"
     if row.status != "scheduled":
         return "", ""
     people = "one person" if wanted == 1 else f"{wanted} people"
     return f"waits for {people}", "wait"
+
+
+def _votes(row: EventRow, wanted: int) -> str:
+    """Return how many people have approved, by channel: each has its own votes."""
+    counts = Counter(one.via for one in row.voters)
+    found = [f"{counts[BRIDGE]} of {wanted} votes"] if counts[BRIDGE] else []
+    found += [f"{counts[ARM]} of {wanted} votes through ARM"] if counts[ARM] else []
+    return ", ".join(found)
+
+
+def voter(row: Voter) -> str:
+    """Return the name of a person who has voted, and the channel if it is ARM."""
+    return f"{row.person} (through ARM)" if row.via == ARM else row.person

@@ -1,10 +1,9 @@
 """Reads what a decision depends on: the current event, and the bridges for it."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, func, select
 
 from bridge.events.vocabulary import PRESENT
 from bridge.hub.config import HubConfig
@@ -12,7 +11,7 @@ from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, kept_name
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import json_of, moment_of
-from bridge.hub.store.tables import addresses, bridges, events, messages
+from bridge.hub.store.tables import addresses, bridges, events, machines, messages
 from bridge.hub.targets import (
     Target,
     TargetChoice,
@@ -43,7 +42,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         content=row.content,
         event=life.get("event"),
         is_whole=bool(life.get("isWhole")),
-        since=moment_of(_content_since(connection, key) or row.named_in_messages),
+        since=moment_of(_content_since(connection, key) or row.told),
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
@@ -99,11 +98,7 @@ def event_bridges(
             select(addresses).where(addresses.c.event_key == current.key)
         )
     ]
-    named = or_(
-        *_of_machines(current.machines),
-        bridges.c.vm_id.in_([vm_id for _, vm_id in named_in_messages]),
-    )
-    found = connection.execute(select(bridges).where(named)).all()
+    found = _bridge_rows_of(connection, current.key)
     fleet = bridge_rows(connection, found, situation)
     mine = {(m.subscription, m.group, m.name) for m in current.machines}
     concerned = tuple(b for b in fleet if _place(b) in mine)
@@ -115,20 +110,26 @@ def event_bridges(
     )
 
 
-def _of_machines(machines: Iterable[Machine]) -> Iterator[ColumnElement[bool]]:
-    """Yield conditions that match the bridges of machines, one for each group.
+def _bridge_rows_of(connection: Connection, key: str) -> list[Any]:
+    """Return the rows of bridges that an event names, the last heard last.
 
-    One condition for each machine could be too many: SQLite allows 1000 terms.
+    They are those of its machines and of its addresses. A list of their names could be
+    longer than a statement may be.
     """
-    names: dict[tuple[str, str], list[str]] = {}
-    for one in machines:
-        names.setdefault((one.subscription, one.group), []).append(one.name)
-    for (subscription, group), these in names.items():
-        yield and_(
-            bridges.c.subscription == subscription,
-            bridges.c.group == group,
-            bridges.c.name.in_(these),
-        )
+    is_its_machine = and_(
+        machines.c.name == bridges.c.name,
+        machines.c.subscription == bridges.c.subscription,
+        machines.c.group == bridges.c.group,
+    )
+    by_machine = select(bridges).join(machines, is_its_machine)
+    by_address = select(addresses.c.vm_id).where(addresses.c.event_key == key)
+    found: dict[str, Any] = {}
+    for query in (
+        by_machine.where(machines.c.event_key == key),
+        select(bridges).where(bridges.c.vm_id.in_(by_address)),
+    ):
+        found |= {row.vm_id: row for row in connection.execute(query)}
+    return sorted(found.values(), key=lambda row: (row.heard, row.vm_id))
 
 
 def _place(bridge: BridgeRow) -> tuple[str, str, str]:

@@ -87,6 +87,7 @@ def _bridge(
             situation.now,
             listening=situation.listening.get(row.origin),
             forget_after=situation.forget_after,
+            absent_until=situation.absent_until,
             gone=max(known, default=None),
         ),
         heard=state.heard,
