@@ -80,7 +80,7 @@ class Emulator:
             TypeError: the body is a text: the caller has to encode it.
         """
         self._do(
-            lambda: self._broker.desk.put(
+            lambda: self._broker.actions.put(
                 entity,
                 body,
                 subject=subject,
@@ -122,7 +122,7 @@ class Emulator:
         Raises:
             RefusedError: the entity does not exist.
         """
-        return self._do(lambda: self._broker.desk.resubmit(entity))
+        return self._do(lambda: self._broker.actions.resubmit(entity))
 
     def purge(self, entity: str) -> int:
         """Delete the messages that are not locked; return the number of messages.
@@ -130,7 +130,7 @@ class Emulator:
         Raises:
             RefusedError: the entity does not exist.
         """
-        return self._do(lambda: self._broker.desk.purge(entity))
+        return self._do(lambda: self._broker.actions.purge(entity))
 
     # -- time --------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Emulator:
 
         def advance() -> None:
             self._clock.ahead += seconds
-            self._broker.desk.turn()
+            self._broker.actions.turn()
 
         self._do(advance)
 
@@ -197,7 +197,7 @@ class Emulator:
     def _detail(
         self, entity: str
     ) -> tuple[tuple[MessageRow, ...], tuple[MessageRow, ...]]:
-        detail = self._broker.desk.overview(entity).detail
+        detail = self._broker.actions.overview(entity).detail
         if detail is None or not detail.is_queue:
             raise KeyError(entity)
         return detail.messages, detail.dead

@@ -18,7 +18,7 @@ from bridge.outbox.store import Outbox
 from bridge.sinks.base import SinkConfig
 from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import Counter, imds, resident, running, served
-from tests.support.builders import route, router, told
+from tests.support.builders import outgoing, route, router
 from tests.system.processes import simulator
 
 CONCURRENCY = SinkConfig.concurrency
@@ -30,7 +30,8 @@ async def backlog(path: Path, sinks: list[str], count: int) -> None:
         for first in range(0, count, 500):
             data: dict[str, object] = {"x": "y" * 1000}
             events = [
-                told(f"{n}", key=f"K{n}", data=data) for n in range(first, first + 500)
+                outgoing(f"{n}", key=f"K{n}", data=data)
+                for n in range(first, first + 500)
             ]
             await outbox.commit(events, now=time.time())
 

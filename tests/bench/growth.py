@@ -25,8 +25,8 @@ from tests.support.builders import (
     event_context_of,
     imds_event,
     observed,
+    outgoing,
     router,
-    told,
 )
 from tests.support.fakes import FakeClock
 
@@ -83,7 +83,7 @@ async def append_and_due(count: int, state: str) -> float:
             times = []
             for number in range(300):
                 began = time.perf_counter()
-                await outbox.commit([told(f"n{number}", key=f"N{number}")], now=2.0)
+                await outbox.commit([outgoing(f"n{number}", key=f"N{number}")], now=2.0)
                 (one,), _ = await outbox.deliveries.due(SINK, now=3.0, limit=10)
                 times.append((time.perf_counter() - began) * 1000)
                 await outbox.deliveries.delivered(one, now=3.0)

@@ -27,7 +27,7 @@ from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import quantile, resident, served
 from tests.support import postgres
 from tests.support.fleet import event, step, vm
-from tests.support.hub import Desk, beat, config, told
+from tests.support.hub import HubWorld, beat, config, told
 
 MACHINES = 1_000
 _REPORTERS = 12  # each event is told by so many bridges, at worst
@@ -122,7 +122,7 @@ async def gets(url: str) -> float:
 
 
 @asynccontextmanager
-async def fleet(machines: int) -> AsyncIterator[Desk]:
+async def fleet(machines: int) -> AsyncIterator[HubWorld]:
     """Open a hub that knows a fleet."""
     with tempfile.TemporaryDirectory() as name:
         address = Address(f"sqlite:{Path(name) / 'hub.db'}", {})
@@ -130,15 +130,15 @@ async def fleet(machines: int) -> AsyncIterator[Desk]:
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(open_store(found))
             await kept(store, messages(machines))
-            yield await stack.enter_async_context(Desk(store, found).open())
+            yield await stack.enter_async_context(HubWorld(store, found).open())
 
 
 async def pages(machines: int, turns: int) -> list[Figure]:
     """Measure pages against a server that has the very same bytes at hand."""
     figures = []
-    async with fleet(machines) as desk, aiohttp.ClientSession() as http:
+    async with fleet(machines) as world, aiohttp.ClientSession() as http:
         for what, path in (("/", "/"), ("a search", "/?q=web-1"), ("/bridges",) * 2):
-            async with http.get(f"{desk.url}{path}") as found:
+            async with http.get(f"{world.url}{path}") as found:
                 body = await found.read()
 
             async def same(_: web.Request, body: bytes = body) -> web.Response:
@@ -147,7 +147,7 @@ async def pages(machines: int, turns: int) -> list[Figure]:
             async with served([web.get("/", same)]) as bare_url:
 
                 async def ours(path: str = path) -> Sequence[float]:
-                    return [await gets(f"{desk.url}{path}")]
+                    return [await gets(f"{world.url}{path}")]
 
                 async def bare(url: str = bare_url) -> Sequence[float]:
                     return [await gets(url)]
@@ -155,22 +155,22 @@ async def pages(machines: int, turns: int) -> list[Figure]:
                 ((ours_, bare_),) = await in_turns(ours, bare, turns)
             name = f"hub: {what}, p95"
             figures.append(Figure(what=name, ours=ours_, bare=bare_, unit="ms"))
-        figures.append(await looks(desk, turns))
+        figures.append(await looks(world, turns))
     figures.append(Figure.once("hub: memory with its fleet", resident(), 1, "MiB"))
     return figures
 
 
-async def looks(desk: Desk, turns: int) -> Figure:
+async def looks(world: HubWorld, turns: int) -> Figure:
     """Measure checks of the whole fleet, by one read of its rows."""
     metrics = HubMetrics(("b",), "1")
 
     async def ours() -> Sequence[float]:
         fleet_monitor = FleetMonitor(
-            desk.store,
-            desk.clock,
+            world.store,
+            world.clock,
             metrics,
-            desk.situation,
-            retention=desk.config.retention,
+            world.situation,
+            retention=world.config.retention,
         )
         began = time.perf_counter()
         await fleet_monitor.step()
@@ -178,7 +178,7 @@ async def looks(desk: Desk, turns: int) -> Figure:
 
     async def bare() -> Sequence[float]:
         began = time.perf_counter()
-        await desk.store.read(lambda c: c.execute(select(bridges)).all())
+        await world.store.read(lambda c: c.execute(select(bridges)).all())
         return [1000 * (time.perf_counter() - began)]
 
     ((ours_, bare_),) = await in_turns(ours, bare, turns)

@@ -29,7 +29,7 @@ from tests.bench.figures import Figure
 from tests.bench.measuring import quantile, resident
 from tests.support import postgres
 from tests.support.fleet import event, step, vm
-from tests.support.hub import Desk, beat, config, told
+from tests.support.hub import HubWorld, beat, config, told
 
 _AT_ONCE = 200
 _GETS = 40
@@ -198,7 +198,7 @@ class Browsers:
             await asyncio.sleep(0.1)
 
 
-async def wave(desk: Desk, size: Size) -> tuple[list[float], float, float]:
+async def wave(world: HubWorld, size: Size) -> tuple[list[float], float, float]:
     """Let a wave of events come while browsers look on.
 
     Returns:
@@ -206,7 +206,7 @@ async def wave(desk: Desk, size: Size) -> tuple[list[float], float, float]:
         each browser; the longest that a page took meanwhile, in milliseconds; and the
         memory of this process in MiB.
     """
-    browsers = Browsers(desk.url, size.browsers)
+    browsers = Browsers(world.url, size.browsers)
     slowest = 0.0
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(browsers.look(n)) for n in range(size.browsers)]
@@ -216,15 +216,15 @@ async def wave(desk: Desk, size: Size) -> tuple[list[float], float, float]:
         for start in range(0, size.wave, _AT_ONCE):
             numbers = range(start, min(start + _AT_ONCE, size.wave))
             raws = [event(f"NEW-{n:05}", Resources=[f"web-{n}"]) for n in numbers]
-            await desk.store.keep([told(step("scheduled", raw)) for raw in raws])
+            await world.store.keep([told(step("scheduled", raw)) for raw in raws])
             due = began + _WAVE_SECONDS * (start + _AT_ONCE) / size.wave
             await asyncio.sleep(max(due - time.perf_counter(), 0))
-            slowest = max(slowest, await one_get(desk.url))
+            slowest = max(slowest, await one_get(world.url))
         ended, before = time.perf_counter(), browsers.frames
         # The list has 200 rows, and a later event changes none of them: one that is
         # nearer than all others is shown first, and says that the wave is through.
         near = event("NEW-LAST", NotBefore="Mon, 02 Mar 2026 12:01:00 GMT")
-        await desk.store.keep([told(step("scheduled", near))])
+        await world.store.keep([told(step("scheduled", near))])
         async with asyncio.timeout(60):
             while min(browsers.seen.values()) < ended or browsers.frames == before:
                 await asyncio.sleep(0.05)
@@ -244,13 +244,13 @@ async def one_get(url: str) -> float:
 
 
 @asynccontextmanager
-async def desk_of(address: str) -> AsyncIterator[Desk]:
+async def desk_of(address: str) -> AsyncIterator[HubWorld]:
     """Open a hub without sources on a store."""
     access = AccessConfig(approvers=("local",))
     found = config(store=Address(address, {}), access=access)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(found))
-        yield await stack.enter_async_context(Desk(store, found).open())
+        yield await stack.enter_async_context(HubWorld(store, found).open())
 
 
 async def measure(address: str, kind: str, size: Size) -> list[Figure]:
@@ -260,10 +260,10 @@ async def measure(address: str, kind: str, size: Size) -> list[Figure]:
         name = f"hub at scale: {what}, {kind}"
         return Figure.once(name, value, 1, unit, wanted)
 
-    async with desk_of(address) as desk:
+    async with desk_of(address) as world:
         found = [
-            figure("messages", await fill(desk.store, size), ""),
-            figure("kept a second", await rate(desk.store, size), "1/s", ">= 1000"),
+            figure("messages", await fill(world.store, size), ""),
+            figure("kept a second", await rate(world.store, size), "1/s", ">= 1000"),
         ]
         for path, wanted in (
             ("/", "<= 300"),
@@ -272,9 +272,9 @@ async def measure(address: str, kind: str, size: Size) -> list[Figure]:
             ("/bridges", ""),
             ("/api/v1/events?open=true", ""),
         ):
-            taken = await gets(desk.url, path)
+            taken = await gets(world.url, path)
             found.append(figure(f"{path}, p95", taken, "ms", wanted))
-        late, slowest, memory = await wave(desk, size)
+        late, slowest, memory = await wave(world, size)
         return [
             *found,
             figure(f"{size.browsers} browsers see the wave", max(late), "s", "<= 5"),

@@ -30,7 +30,7 @@ from bridge.outbox.store import Outbox
 from bridge.servicebus.decode import read
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
-from tests.support.builders import imds_event, router, told
+from tests.support.builders import imds_event, outgoing, router
 from tests.support.nested import HERE, holding, lists, objects
 from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
 
@@ -365,7 +365,7 @@ async def acquainted(broker: Broker, tmp_path: Path) -> Path:
         file.write(f"\n[state]\npath = '{state.as_posix()}'\n")
 
     seen = [*KNOWN, "hello-again", KNOWN[0].lower()]
-    events = [with_fields(told(one, key=one), key=one.upper()) for one in seen]
+    events = [with_fields(outgoing(one, key=one), key=one.upper()) for one in seen]
     stray = replace(events[-2].event, type="sebridge.startrequest.denied.v1")
     events[-2] = with_fields(events[-2], event=stray)
     async with Outbox.open(state, router()) as outbox:

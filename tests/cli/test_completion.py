@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 
 from bridge.cli.main import main
 from bridge.outbox.store import Outbox
-from tests.support.builders import router, told
+from tests.support.builders import outgoing, router
 from tests.support.configurations import config_text, slack, webhook
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def config(tmp_path: Path) -> Path:
     async def fill() -> None:
         async with Outbox.open(tmp_path / "state.db", router()) as outbox:
             names = [("1", "AB12"), ("2", "CD34"), ("3", "AB12"), ("4", None)]
-            await outbox.commit([told(i, key=key) for i, key in names], now=1)
+            await outbox.commit([outgoing(i, key=key) for i, key in names], now=1)
 
     asyncio.run(fill())
     return path
@@ -111,7 +111,7 @@ def attacked(config: Path) -> Path:
 
     async def fill() -> None:
         async with Outbox.open(config.with_name("state.db"), router()) as outbox:
-            events = [told(f"h{n}", key=one) for n, one in enumerate(HOSTILE)]
+            events = [outgoing(f"h{n}", key=one) for n, one in enumerate(HOSTILE)]
             await outbox.commit(events, now=2)
 
     asyncio.run(fill())

@@ -32,7 +32,7 @@ from bridge.health.status import StatusSource
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import router, told
+from tests.support.builders import outgoing, router
 from tests.support.fakes import START, FakeClock
 from tests.support.ports import free_port
 
@@ -393,8 +393,8 @@ def deliveries(config: Path) -> Path:
     """Return a configuration whose outbox holds one delivery of each kind."""
 
     async def fill(outbox: Outbox) -> None:
-        await outbox.commit([told(n, key="K") for n in ("1", "2", "3")], now=NOW)
-        await outbox.commit([told("4", key="ŁÓDŹ"), told("5")], now=NOW)
+        await outbox.commit([outgoing(n, key="K") for n in ("1", "2", "3")], now=NOW)
+        await outbox.commit([outgoing("4", key="ŁÓDŹ"), outgoing("5")], now=NOW)
         for name, state in (("1", "dead"), ("2", "delivered"), ("3", "dead")):
             (one,) = await outbox.deliveries.of_cloud_event(SINK, name)
             if state == "dead":
@@ -485,7 +485,7 @@ def test_outbox_list_prints_one_line_for_each_delivery(deliveries: Path) -> None
 
 def test_foreign_text_does_not_control_the_terminal(config: Path) -> None:
     """An EventId is any text that IMDS sends."""
-    event = told("1", key="a\x1b[2J\nforged")
+    event = outgoing("1", key="a\x1b[2J\nforged")
     in_outbox(config, lambda outbox: outbox.commit([event], now=NOW))
 
     text = outbox("list", config).stdout

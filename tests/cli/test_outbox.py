@@ -16,7 +16,7 @@ from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.disks import hide
 
@@ -31,7 +31,11 @@ def config(tmp_path: Path) -> Path:
 
     async def fill() -> None:
         async with Outbox.open(tmp_path / "state.db", router()) as outbox:
-            events = [told("1", key="K"), told("2", key="K"), told("3", key="L")]
+            events = [
+                outgoing("1", key="K"),
+                outgoing("2", key="K"),
+                outgoing("3", key="L"),
+            ]
             await outbox.commit(events, now=NOW)
             first, _, third = await Ledger(outbox.database).find(Selection())
             await outbox.deliveries.postpone(
@@ -153,7 +157,7 @@ def test_event_without_a_delivery_is_marked(tmp_path: Path) -> None:
 
     async def fill() -> None:
         async with Outbox.open(tmp_path / "state.db", router({})) as outbox:
-            await outbox.commit([told("1")], now=NOW)
+            await outbox.commit([outgoing("1")], now=NOW)
 
     asyncio.run(fill())
 

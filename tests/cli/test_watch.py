@@ -17,7 +17,7 @@ from bridge.cli.watch import Show, watching
 from bridge.outbox.admin import Ledger, Selection, as_json
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.fakes import START, FakeClock, settled
 
@@ -27,7 +27,7 @@ NOW = START.timestamp()
 @pytest.fixture
 async def outbox(tmp_path: Path) -> AsyncIterator[Outbox]:
     async with Outbox.open(tmp_path / "state.db", router()) as opened:
-        await opened.commit([told("1", key="K"), told("2", key="L")], now=NOW)
+        await opened.commit([outgoing("1", key="K"), outgoing("2", key="L")], now=NOW)
         yield opened
 
 
@@ -114,7 +114,7 @@ async def test_events_are_followed_until_the_stop(
     )
     for name in ("new-1", "new-2"):
         await settled(outbox)
-        await outbox.commit([told(name)], now=NOW)
+        await outbox.commit([outgoing(name)], now=NOW)
         await clock.advance(1)
     await settled(outbox)
     stop.set()

@@ -32,8 +32,8 @@ from tests.support.builders import (
     body_of,
     imds_event,
     observed,
+    outgoing,
     router,
-    told,
 )
 from tests.support.disks import hide
 from tests.support.fakes import START, FakeClock, FakeMetadata
@@ -369,7 +369,7 @@ async def test_pending_work_shows_how_old_it_is(
     state_path: Path, clock: FakeClock
 ) -> None:
     async with Outbox.open(state_path, router()) as outbox:
-        await outbox.commit([told("a")], now=START.timestamp())
+        await outbox.commit([outgoing("a")], now=START.timestamp())
     clock.pass_by(90)
 
     shown = (await status_of(config_of(state_path), clock))["sinks"][0]

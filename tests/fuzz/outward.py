@@ -35,9 +35,9 @@ from tests.support.builders import (
     EVENT_ID,
     event_context_of,
     imds_event,
+    outgoing,
     route,
     router,
-    told,
 )
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -51,7 +51,7 @@ PICKY = router(
         "some": route(When(event_types=("Reboot",), resources=("web-*",))),
     }
 )
-STEP = told(
+STEP = outgoing(
     "1", key=EVENT_ID, data={"event": imds_event(), "reporter": {"vmName": "a"}}
 ).event
 CARD = orjson.dumps(

@@ -52,7 +52,7 @@ from tests.support.builders import (
     body_of,
     imds_event,
     observed,
-    told,
+    outgoing,
 )
 from tests.support.fakes import START, FakeClock, FakeMetadata, RecordingSink
 from tests.support.hanging import Hanging
@@ -543,7 +543,7 @@ async def test_gauges_of_the_outbox_are_measured_at_each_scrape(
     bridge: Bridge,
 ) -> None:
     bridge.clock.pass_by(90)
-    await bridge.outbox.commit([told("a")], now=bridge.clock.now().timestamp())
+    await bridge.outbox.commit([outgoing("a")], now=bridge.clock.now().timestamp())
 
     samples = await bridge.metrics()
 

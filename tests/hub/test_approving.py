@@ -18,7 +18,7 @@ from bridge.hub.store.store import Store
 from bridge.hub.store.tables import alarms
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, event, outcome, step, vm
-from tests.support.hub import Desk, access, beat, config, offer, told
+from tests.support.hub import HubWorld, access, beat, config, offer, told
 
 LONGER = event(DurationInSeconds=90)
 
@@ -30,17 +30,17 @@ async def opened(hub_config: HubConfig, store: Store) -> AsyncIterator[Opened]:
     """Open a desk over the store of the test."""
     async with AsyncExitStack() as stack:
 
-        async def opens(given: HubConfig) -> Desk:
-            desk: AbstractAsyncContextManager[Desk] = Desk(store, given).open()
-            return await stack.enter_async_context(desk)
+        async def opens(given: HubConfig) -> HubWorld:
+            world: AbstractAsyncContextManager[HubWorld] = HubWorld(store, given).open()
+            return await stack.enter_async_context(world)
 
         yield opens
 
 
 @pytest.fixture
-async def desk(opened: Opened) -> Any:
+async def world(opened: Opened) -> Any:
     """Return a desk where one person is enough."""
-    found: Desk = await opened(config())
+    found: HubWorld = await opened(config())
     await found.scheduled()
     return found
 
@@ -48,17 +48,17 @@ async def desk(opened: Opened) -> Any:
 @pytest.fixture
 async def two(opened: Opened) -> Any:
     """Return a desk where two people are wanted."""
-    found: Desk = await opened(config(2))
+    found: HubWorld = await opened(config(2))
     await found.scheduled()
     return found
 
 
-async def test_decision_of_one_is_committed_with_its_message(desk: Desk) -> None:
-    status, body = await desk.post(reason=" kernel\x1b update ")
+async def test_decision_of_one_is_committed_with_its_message(world: HubWorld) -> None:
+    status, body = await world.post(reason=" kernel\x1b update ")
 
     assert (status, body["state"], body["missing"]) == (200, "decided", 0)
-    await desk.dispatcher.step()
-    (sent,) = desk.transport.taken
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
     asked = parse(sent.message, {}, prefix="sebridge")
     assert sent.id == body["id"] == orjson.loads(sent.message)["id"]
     assert asked.event_ids == (EVENT_ID,)
@@ -71,7 +71,7 @@ async def test_decision_of_one_is_committed_with_its_message(desk: Desk) -> None
     assert (sent.address.entity, sent.address.source) == ("vm-approvals", "b")
 
 
-async def test_two_different_people_are_wanted(two: Desk) -> None:
+async def test_two_different_people_are_wanted(two: HubWorld) -> None:
     first = await two.post("ann")
     again = await two.post("ann")
     assert first == again == (202, {"state": "counted", "id": None, "missing": 1})
@@ -89,19 +89,19 @@ async def test_two_different_people_are_wanted(two: Desk) -> None:
     assert [one["what"] for one in shown["record"]] == ["voted"] * 3 + ["decided"]
 
 
-async def test_whoever_follows_the_changes_sees_a_decision(desk: Desk) -> None:
-    last = (await desk.get("/api/v1/events"))["events"][-1]["version"]
-    await desk.post()
-    (seen,) = (await desk.get(f"/api/v1/events?cursor={last}"))["events"]
+async def test_whoever_follows_the_changes_sees_a_decision(world: HubWorld) -> None:
+    last = (await world.get("/api/v1/events"))["events"][-1]["version"]
+    await world.post()
+    (seen,) = (await world.get(f"/api/v1/events?cursor={last}"))["events"]
     assert seen["approval"]["decision"]["state"] == "decided"
 
 
-async def test_decision_that_stands_is_told_again(desk: Desk) -> None:
-    _, first = await desk.post("ann")
-    _, again = await desk.post("bob")
+async def test_decision_that_stands_is_told_again(world: HubWorld) -> None:
+    _, first = await world.post("ann")
+    _, again = await world.post("bob")
 
     assert first["id"] == again["id"]
-    assert len((await desk.get("/api/v1/decisions"))["decisions"]) == 1
+    assert len((await world.get("/api/v1/decisions"))["decisions"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,20 +117,20 @@ async def test_decision_that_stands_is_told_again(desk: Desk) -> None:
     ],
 )
 async def test_request_that_may_be_forged_is_refused(
-    desk: Desk, headers: dict[str, str], status: int
+    world: HubWorld, headers: dict[str, str], status: int
 ) -> None:
-    found, body = await desk.post(headers=headers)
+    found, body = await world.post(headers=headers)
 
     assert (found, bool(body["error"])) == (status, True)
-    assert (await desk.get("/api/v1/decisions"))["decisions"] == []
+    assert (await world.get("/api/v1/decisions"))["decisions"] == []
 
 
 async def test_origin_of_our_own_is_taken(opened: Opened) -> None:
     url = "https://maintenance.contoso.com"
-    desk = await opened(config(public_url=url))
-    await desk.scheduled()
-    assert (await desk.post(headers={"Origin": desk.url}))[0] == 403
-    assert (await desk.post(headers={"Origin": url}))[0] == 200
+    world = await opened(config(public_url=url))
+    await world.scheduled()
+    assert (await world.post(headers={"Origin": world.url}))[0] == 403
+    assert (await world.post(headers={"Origin": url}))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -146,25 +146,25 @@ async def test_origin_of_our_own_is_taken(opened: Opened) -> None:
     ],
 )
 async def test_request_that_cannot_be_read_is_told_why(
-    desk: Desk, body: Any, words: str
+    world: HubWorld, body: Any, words: str
 ) -> None:
-    status, found = await desk.send(body, {"User": "ann", "X-Sebridge": "1"})
+    status, found = await world.send(body, {"User": "ann", "X-Sebridge": "1"})
     assert (status, words in found["error"]) == (400, True)
 
 
-async def test_event_that_is_not_known_is_told(desk: Desk) -> None:
-    assert (await desk.post(event_id="nobody"))[0] == 404
+async def test_event_that_is_not_known_is_told(world: HubWorld) -> None:
+    assert (await world.post(event_id="nobody"))[0] == 404
 
 
-async def test_event_that_has_changed_comes_with_its_new_form(desk: Desk) -> None:
-    seen = (await desk.page())["content"]
-    await desk.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+async def test_event_that_has_changed_comes_with_its_new_form(world: HubWorld) -> None:
+    seen = (await world.page())["content"]
+    await world.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
 
-    status, body = await desk.post(content=seen)
+    status, body = await world.post(content=seen)
 
     assert status == 409
     assert body["event"]["event"] == LONGER
-    assert (await desk.post(content=body["event"]["content"]))[0] == 200
+    assert (await world.post(content=body["event"]["content"]))[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -175,30 +175,30 @@ async def test_event_that_has_changed_comes_with_its_new_form(desk: Desk) -> Non
     ],
 )
 async def test_event_that_is_past_asking_is_told(
-    desk: Desk, body: bytes, words: str
+    world: HubWorld, body: bytes, words: str
 ) -> None:
-    await desk.store.keep([told(body)])
-    status, found = await desk.post()
+    await world.store.keep([told(body)])
+    status, found = await world.post()
     assert (status, words in found["error"]) == (409, True)
 
 
 async def test_event_nobody_takes_approvals_for_is_told(opened: Opened) -> None:
-    desk = await opened(config())
+    world = await opened(config())
     for address in (None, "elsewhere"):
-        await desk.store.keep([told(step("scheduled"), reply_to=address)])
-        status, found = await desk.post()
+        await world.store.keep([told(step("scheduled"), reply_to=address)])
+        status, found = await world.post()
         assert status == 409
         assert "no bridge of this event takes approvals" in found["error"]
 
 
 async def test_address_that_a_bridge_offers_is_taken(opened: Opened) -> None:
-    desk = await opened(config())
-    await desk.store.keep(
+    world = await opened(config())
+    await world.store.keep(
         [told(step("scheduled"), reply_to=None), beat(1, approvals=offer(session="g"))]
     )
-    assert (await desk.post())[0] == 200
-    await desk.dispatcher.step()
-    (sent,) = desk.transport.taken
+    assert (await world.post())[0] == 200
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
     assert sent.address is not None
     assert (sent.address.entity, sent.address.session) == ("vm-approvals", "g")
 
@@ -206,39 +206,39 @@ async def test_address_that_a_bridge_offers_is_taken(opened: Opened) -> None:
 async def test_event_of_which_names_were_left_out_is_not_decided(
     opened: Opened,
 ) -> None:
-    desk = await opened(config())
+    world = await opened(config())
     cut = orjson.loads(step("scheduled"))
     cut["data"]["truncated"] = ["Resources"]
-    await desk.store.keep([told(orjson.dumps(cut))])
-    status, found = await desk.post()
+    await world.store.keep([told(orjson.dumps(cut))])
+    status, found = await world.post()
     assert (status, "not all Resources" in found["error"]) == (409, True)
 
 
 async def test_event_of_very_many_machines_can_be_decided(opened: Opened) -> None:
-    desk = await opened(config())
-    await desk.scheduled(Resources=[f"web-{n}" for n in range(1500)])
-    assert "all its 1500 machines" in await desk.get(f"/events/{EVENT_ID}")
-    assert (await desk.post())[0] == 200
+    world = await opened(config())
+    await world.scheduled(Resources=[f"web-{n}" for n in range(1500)])
+    assert "all its 1500 machines" in await world.get(f"/events/{EVENT_ID}")
+    assert (await world.post())[0] == 200
 
 
 async def test_event_that_fits_into_no_message_is_told(opened: Opened) -> None:
-    desk = await opened(config())
-    await desk.scheduled(Description="x" * 60_000)
-    status, found = await desk.post()
+    world = await opened(config())
+    await world.scheduled(Description="x" * 60_000)
+    status, found = await world.post()
     assert (status, "does not fit" in found["error"]) == (409, True)
-    assert (await desk.page())["approval"]["votes"] == []
+    assert (await world.page())["approval"]["votes"] == []
 
 
 async def test_what_the_rules_of_the_bridge_forbid_is_told(opened: Opened) -> None:
-    desk = await opened(config())
-    await desk.scheduled()
+    world = await opened(config())
+    await world.scheduled()
     deny = {"name": "no", "event_types": ["Freeze"], "action": "deny"}
-    await desk.store.keep([beat(0, 5, approvals=offer(deny))])
-    status, found = await desk.post()
+    await world.store.keep([beat(0, 5, approvals=offer(deny))])
+    status, found = await world.post()
     assert (status, "DeniedByRule no" in found["error"]) == (409, True)
 
 
-async def test_refusal_of_one_ends_all_votes(two: Desk) -> None:
+async def test_refusal_of_one_ends_all_votes(two: HubWorld) -> None:
     await two.post("ann")
     status, _ = await two.post("bob", decision="refuse", reason="not today")
 
@@ -252,33 +252,35 @@ async def test_refusal_of_one_ends_all_votes(two: Desk) -> None:
     assert len(two.transport.taken) == 1
 
 
-async def test_refusal_takes_back_what_was_not_sent(desk: Desk) -> None:
-    _, decided = await desk.post("ann")
-    await desk.post("bob", decision="refuse")
+async def test_refusal_takes_back_what_was_not_sent(world: HubWorld) -> None:
+    _, decided = await world.post("ann")
+    await world.post("bob", decision="refuse")
 
-    await desk.dispatcher.step()
+    await world.dispatcher.step()
 
-    assert desk.transport.taken == []
-    rows = (await desk.get("/api/v1/decisions"))["decisions"]
+    assert world.transport.taken == []
+    rows = (await world.get("/api/v1/decisions"))["decisions"]
     states = {one["id"]: one["state"] for one in rows}
     assert states[decided["id"]] == "void"
 
 
-async def test_refusal_does_not_take_back_what_was_sent(desk: Desk) -> None:
-    await desk.post("ann")
-    await desk.dispatcher.step()
-    status, found = await desk.post("bob", decision="refuse")
+async def test_refusal_does_not_take_back_what_was_sent(world: HubWorld) -> None:
+    await world.post("ann")
+    await world.dispatcher.step()
+    status, found = await world.post("bob", decision="refuse")
     assert (status, "sent already" in found["error"]) == (409, True)
 
 
-async def test_votes_for_what_is_no_longer_do_not_count(two: Desk) -> None:
+async def test_votes_for_what_is_no_longer_do_not_count(two: HubWorld) -> None:
     await two.post("ann")
     await two.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
     assert (await two.post("bob"))[0] == 202
     assert (await two.post("ann"))[0] == 200
 
 
-async def test_earlier_start_voids_a_vote_and_a_later_one_does_not(two: Desk) -> None:
+async def test_earlier_start_voids_a_vote_and_a_later_one_does_not(
+    two: HubWorld,
+) -> None:
     await two.post("ann")
     later = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
     await two.store.keep([told(step("updated", later, previous=event(), seconds=5))])
@@ -288,20 +290,20 @@ async def test_earlier_start_voids_a_vote_and_a_later_one_does_not(two: Desk) ->
     assert (await two.page())["approval"]["votes"] == []
 
 
-async def test_decision_on_what_is_no_longer_makes_room(desk: Desk) -> None:
-    _, first = await desk.post("ann")
-    await desk.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
-    status, second = await desk.post("ann")
+async def test_decision_on_what_is_no_longer_makes_room(world: HubWorld) -> None:
+    _, first = await world.post("ann")
+    await world.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    status, second = await world.post("ann")
 
     assert (status, second["id"] != first["id"]) == (200, True)
-    states = [d["state"] for d in (await desk.page())["decisions"]]
+    states = [d["state"] for d in (await world.page())["decisions"]]
     assert sorted(states) == ["decided", "void"]
 
 
 async def test_application_has_no_vote_among_several(opened: Opened) -> None:
-    desk = await opened(config(2))
-    desk.config = replace(desk.config)
-    await desk.scheduled()
+    world = await opened(config(2))
+    world.config = replace(world.config)
+    await world.scheduled()
     # whether somebody is one is found out by ``access``; here it is what follows of it
     from bridge.hub.access import Person  # noqa: PLC0415
     from bridge.hub.store.deciding import VoteRequest, handle_vote  # noqa: PLC0415
@@ -311,12 +313,12 @@ async def test_application_has_no_vote_among_several(opened: Opened) -> None:
         action="approve",
         via="bridge",
         reason="",
-        content=(await desk.page())["content"],
+        content=(await world.page())["content"],
         person=Person(id="app", name="app", is_application=True, may_decide=True),
         id="d",
     )
-    found = await desk.store.write(
-        lambda c: handle_vote(c, ask, desk.config, desk.situation())
+    found = await world.store.write(
+        lambda c: handle_vote(c, ask, world.config, world.situation())
     )
     assert (found.status, "application" in found.words) == (403, True)
 
@@ -342,29 +344,29 @@ async def test_rule_that_fits_first_says_how_many(
         AccessRule(event_types=("Redeploy",), persons=2),
         AccessRule(event_types=("Freeze",), resource_groups=("web",), persons=2),
     ]
-    desk = await opened(config(access=access(1, *rules)))
+    world = await opened(config(access=access(1, *rules)))
     body = step("scheduled", event(**fields))
     if not group:  # a bridge that does not know where it is
         made = orjson.loads(body)
         made["source"] = "urn:sebridge:host"
         made["data"]["reporter"]["resourceId"] = None
         body = orjson.dumps(made)
-    await desk.store.keep([told(body)])
-    assert (await desk.post())[0] == status
+    await world.store.keep([told(body)])
+    assert (await world.post())[0] == status
 
 
-async def test_outcome_comes_by_the_topic_and_is_kept(desk: Desk) -> None:
-    _, decided = await desk.post()
-    await desk.dispatcher.step()
-    assert (await desk.decision())["state"] == "sent"
+async def test_outcome_comes_by_the_topic_and_is_kept(world: HubWorld) -> None:
+    _, decided = await world.post()
+    await world.dispatcher.step()
+    assert (await world.decision())["state"] == "sent"
 
-    await desk.store.keep([told(outcome("relayed", decided["id"], seconds=3))])
+    await world.store.keep([told(outcome("relayed", decided["id"], seconds=3))])
 
-    found = await desk.decision()
+    found = await world.decision()
     assert (found["state"], found["outcome"]) == ("done", "relayed")
 
 
-async def test_bad_outcome_reopens_without_votes(two: Desk) -> None:
+async def test_bad_outcome_reopens_without_votes(two: HubWorld) -> None:
     await two.post("ann")
     _, decided = await two.post("bob")
     await two.dispatcher.step()
@@ -376,26 +378,30 @@ async def test_bad_outcome_reopens_without_votes(two: Desk) -> None:
     assert (await two.post("cat"))[0] == 202
 
 
-async def test_good_outcome_holds_whatever_comes_before_or_after(desk: Desk) -> None:
-    _, decided = await desk.post()
-    await desk.dispatcher.step()
+async def test_good_outcome_holds_whatever_comes_before_or_after(
+    world: HubWorld,
+) -> None:
+    _, decided = await world.post()
+    await world.dispatcher.step()
     ends = [
         outcome("unknown-event", decided["id"], seconds=2),
         outcome("relayed", decided["id"], seconds=3),
         outcome("rejected", decided["id"], seconds=4),
     ]
     for body in ends:
-        await desk.store.keep([told(body)])
-    assert (await desk.decision())["outcome"] == "relayed"
+        await world.store.keep([told(body)])
+    assert (await world.decision())["outcome"] == "relayed"
 
 
-async def test_decisions_are_listed_page_by_page_and_as_a_table(desk: Desk) -> None:
+async def test_decisions_are_listed_page_by_page_and_as_a_table(
+    world: HubWorld,
+) -> None:
     for number in range(3):
-        await desk.post(decision="refuse", reason=f"=cmd|'{number}\r\n@x")
-        desk.clock.pass_by(1)
-    first = await desk.get("/api/v1/decisions?limit=2")
-    rest = await desk.get(f"/api/v1/decisions?limit=2&cursor={first['next']}")
-    text = await desk.get("/api/v1/decisions.csv")
+        await world.post(decision="refuse", reason=f"=cmd|'{number}\r\n@x")
+        world.clock.pass_by(1)
+    first = await world.get("/api/v1/decisions?limit=2")
+    rest = await world.get(f"/api/v1/decisions?limit=2&cursor={first['next']}")
+    text = await world.get("/api/v1/decisions.csv")
 
     found = [one["reason"][5] for one in (*first["decisions"], *rest["decisions"])]
     assert found == ["'", "'", "'"]
@@ -406,26 +412,28 @@ async def test_decisions_are_listed_page_by_page_and_as_a_table(desk: Desk) -> N
     assert rows[0]["reason"] == "'=cmd|'2 @x"
     assert (
         "not a cursor of this list"
-        in (await desk.get("/api/v1/decisions?cursor=x"))["error"]
+        in (await world.get("/api/v1/decisions?cursor=x"))["error"]
     )
 
 
-async def test_alarms_tell_of_decisions_once(desk: Desk) -> None:
-    _, decided = await desk.post()
-    await desk.dispatcher.step()
+async def test_alarms_tell_of_decisions_once(world: HubWorld) -> None:
+    _, decided = await world.post()
+    await world.dispatcher.step()
     end = told(outcome("denied", decided["id"], seconds=3))
-    await desk.store.keep([end])
-    await desk.store.keep([end])
+    await world.store.keep([end])
+    await world.store.keep([end])
 
-    found = await desk.store.read(
+    found = await world.store.read(
         lambda c: list(c.scalars(select(alarms.c.kind).order_by(alarms.c.kind)))
     )
     assert found == ["hub.approval.decided", "hub.approval.failed"]
 
 
-async def test_vm_that_is_made_anew_does_not_answer_for_the_old(desk: Desk) -> None:
-    await desk.store.keep([told(step("completed", seconds=5))])
-    await desk.store.keep([told(step("scheduled", seconds=60, who=vm(1), told=1), 60)])
-    shown = await desk.page()
+async def test_vm_that_is_made_anew_does_not_answer_for_the_old(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([told(step("completed", seconds=5))])
+    await world.store.keep([told(step("scheduled", seconds=60, who=vm(1), told=1), 60)])
+    shown = await world.page()
     assert (shown["occurrence"], shown["status"]) == (2, "scheduled")
-    assert (await desk.post())[0] == 200
+    assert (await world.post())[0] == 200

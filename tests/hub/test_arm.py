@@ -21,7 +21,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import SUBSCRIPTION, at, azure, event, outcome, step
-from tests.support.hub import ARM_CONFIG, Desk, beat, config, grid, offer, told
+from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, told
 from tests.support.ports import free_port
 
 ALLOW = {"action": "allow"}
@@ -52,9 +52,9 @@ def given() -> HubConfig:
 
 
 @pytest.fixture
-async def desk(store: Store, given: HubConfig) -> AsyncIterator[Desk]:
+async def world(store: Store, given: HubConfig) -> AsyncIterator[HubWorld]:
     """Return a desk where two bridges went silent that would have allowed it."""
-    async with Desk(store, given).open() as opened:
+    async with HubWorld(store, given).open() as opened:
         await store.keep([beat(n, approvals=offer(ALLOW)) for n in (0, 1)])
         opened.clock.pass_by(600)
         await store.keep(
@@ -64,49 +64,53 @@ async def desk(store: Store, given: HubConfig) -> AsyncIterator[Desk]:
         yield opened
 
 
-async def objection(desk: Desk, **more: Any) -> str | None:
-    status, found = await desk.post(via="arm", **more)
+async def objection(world: HubWorld, **more: Any) -> str | None:
+    status, found = await world.post(via="arm", **more)
     return None if status == 200 else f"{status} {found['error']}"
 
 
-async def test_event_that_no_bridge_answers_for_goes_to_arm(desk: Desk) -> None:
-    assert await objection(desk) is None
-    await desk.dispatcher.step()
-    (sent,) = desk.arm.taken
+async def test_event_that_no_bridge_answers_for_goes_to_arm(world: HubWorld) -> None:
+    assert await objection(world) is None
+    await world.dispatcher.step()
+    (sent,) = world.arm.taken
     assert orjson.loads(sent.message)["path"] == PATH
-    assert desk.transport.taken == []
+    assert world.transport.taken == []
 
 
-async def test_arm_is_off_unless_it_is_configured(desk: Desk) -> None:
-    desk.config = config()
-    async with Desk(desk.store, config()).open() as other:
-        other.clock, other.more = desk.clock, desk.more
+async def test_arm_is_off_unless_it_is_configured(world: HubWorld) -> None:
+    world.config = config()
+    async with HubWorld(world.store, config()).open() as other:
+        other.clock, other.more = world.clock, world.more
         assert "there is no [hub.arm]" in str(await objection(other))
-    await desk.post(via="arm")
-    await desk.dispatcher.step()
-    assert (await desk.decision())["outcomeReason"] == "approving through ARM is off"
+    await world.post(via="arm")
+    await world.dispatcher.step()
+    assert (await world.decision())["outcomeReason"] == "approving through ARM is off"
 
 
-async def test_bridge_that_answers_is_asked_and_not_arm(desk: Desk) -> None:
-    await desk.store.keep([beat(0, 590, approvals=offer(ALLOW))])
-    assert "a bridge answers" in str(await objection(desk))
+async def test_bridge_that_answers_is_asked_and_not_arm(world: HubWorld) -> None:
+    await world.store.keep([beat(0, 590, approvals=offer(ALLOW))])
+    assert "a bridge answers" in str(await objection(world))
 
 
-async def test_bridge_that_nobody_can_judge_counts_as_answering(desk: Desk) -> None:
-    desk.more["listening"] = {"b": None}
-    assert "a bridge answers" in str(await objection(desk))
+async def test_bridge_that_nobody_can_judge_counts_as_answering(
+    world: HubWorld,
+) -> None:
+    world.more["listening"] = {"b": None}
+    assert "a bridge answers" in str(await objection(world))
 
 
-async def test_bridge_may_live_when_its_source_is_back_after_weeks(desk: Desk) -> None:
+async def test_bridge_may_live_when_its_source_is_back_after_weeks(
+    world: HubWorld,
+) -> None:
     """Its messages had a TTL; the next one comes within an interval."""
     weeks = 30 * 86400.0
-    desk.clock.pass_by(weeks)
-    desk.more["listening"] = {"b": at(weeks + 500)}
-    await desk.store.keep([grid(azure("Scheduled", seconds=weeks), weeks + 590)])
+    world.clock.pass_by(weeks)
+    world.more["listening"] = {"b": at(weeks + 500)}
+    await world.store.keep([grid(azure("Scheduled", seconds=weeks), weeks + 590)])
 
-    assert "a bridge answers" in str(await objection(desk))
-    desk.more["listening"] = {"b": at(weeks + 410)}
-    assert await objection(desk) is None
+    assert "a bridge answers" in str(await objection(world))
+    world.more["listening"] = {"b": at(weeks + 410)}
+    assert await objection(world) is None
 
 
 @pytest.mark.parametrize(
@@ -121,11 +125,11 @@ async def test_bridge_may_live_when_its_source_is_back_after_weeks(desk: Desk) -
     ],
 )
 async def test_rules_of_one_bridge_forbid_it(
-    desk: Desk, rules: list[dict[str, object]], words: str
+    world: HubWorld, rules: list[dict[str, object]], words: str
 ) -> None:
-    await desk.store.keep([beat(1, 100, approvals=offer(*rules))])
-    assert words in str(await objection(desk))
-    assert "web-1" in str(await objection(desk))
+    await world.store.keep([beat(1, 100, approvals=offer(*rules))])
+    assert words in str(await objection(world))
+    assert "web-1" in str(await objection(world))
 
 
 @pytest.mark.parametrize(
@@ -138,75 +142,75 @@ async def test_rules_of_one_bridge_forbid_it(
     ],
 )
 async def test_rules_that_are_not_known_mean_no_unless_configured(
-    desk: Desk, approvals: object
+    world: HubWorld, approvals: object
 ) -> None:
-    await desk.store.keep([beat(1, 100, approvals=approvals)])
-    assert "rules are not known" in str(await objection(desk))
+    await world.store.keep([beat(1, 100, approvals=approvals)])
+    assert "rules are not known" in str(await objection(world))
     allowing = msgspec.structs.replace(ARM_CONFIG, unknown_rules="allow")
-    async with Desk(desk.store, config(arm=allowing)).open() as other:
-        other.clock, other.more = desk.clock, desk.more
+    async with HubWorld(world.store, config(arm=allowing)).open() as other:
+        other.clock, other.more = world.clock, world.more
         assert await objection(other) is None
 
 
-async def test_types_that_a_bridge_does_not_allow_forbid_it(desk: Desk) -> None:
-    await desk.store.keep([beat(1, 100, approvals=offer(allowEventTypes=["Reboot"]))])
-    assert "EventTypeNotAllowed" in str(await objection(desk))
+async def test_types_that_a_bridge_does_not_allow_forbid_it(world: HubWorld) -> None:
+    await world.store.keep([beat(1, 100, approvals=offer(allowEventTypes=["Reboot"]))])
+    assert "EventTypeNotAllowed" in str(await objection(world))
 
 
-async def test_machine_without_a_bridge_forbids_it(desk: Desk) -> None:
+async def test_machine_without_a_bridge_forbids_it(world: HubWorld) -> None:
     third = event(Resources=["web-0", "web-7"])
-    await desk.store.keep(
+    await world.store.keep(
         [
             told(step("updated", third, previous=event(), seconds=9)),
             grid(azure("Scheduled", third, seconds=9), 595),
         ]
     )
-    assert "web-7" in str(await objection(desk))
+    assert "web-7" in str(await objection(world))
 
 
-async def test_event_without_machines_is_not_approved(desk: Desk) -> None:
+async def test_event_without_machines_is_not_approved(world: HubWorld) -> None:
     none = event(Resources=[])
-    await desk.store.keep(
+    await world.store.keep(
         [
             told(step("updated", none, previous=event(), seconds=9)),
             grid(azure("Scheduled", none, seconds=9), 595),
         ]
     )
-    assert "names no machine" in str(await objection(desk))
+    assert "names no machine" in str(await objection(world))
 
 
-async def test_azure_must_have_shown_it_a_short_time_ago(desk: Desk) -> None:
-    desk.clock.pass_by(60)
-    assert "too long ago" in str(await objection(desk))
+async def test_azure_must_have_shown_it_a_short_time_ago(world: HubWorld) -> None:
+    world.clock.pass_by(60)
+    assert "too long ago" in str(await objection(world))
 
 
-async def test_azure_must_show_what_bridges_do(desk: Desk) -> None:
+async def test_azure_must_show_what_bridges_do(world: HubWorld) -> None:
     longer = azure("Scheduled", event(DurationInSeconds=90), seconds=9)
-    await desk.store.keep([grid(longer, 595)])
-    assert "describe the event differently" in str(await objection(desk))
+    await world.store.keep([grid(longer, 595)])
+    assert "describe the event differently" in str(await objection(world))
 
 
 async def test_event_that_azure_did_not_tell_has_no_path(store: Store) -> None:
-    async with Desk(store, config(arm=ARM_CONFIG)).open() as desk:
-        await desk.store.keep([told(step("scheduled"), reply_to=None)])
-        assert "Azure has not published" in str(await objection(desk))
+    async with HubWorld(store, config(arm=ARM_CONFIG)).open() as world:
+        await world.store.keep([told(step("scheduled"), reply_to=None)])
+        assert "Azure has not published" in str(await objection(world))
 
 
-async def test_rules_are_judged_again_before_it_goes(desk: Desk) -> None:
-    await desk.post(via="arm")
-    await desk.store.keep([beat(1, 100, approvals=offer({"action": "deny"}))])
-    await desk.dispatcher.step()
-    assert desk.arm.taken == []
-    assert (await desk.decision())["state"] == "void"
+async def test_rules_are_judged_again_before_it_goes(world: HubWorld) -> None:
+    await world.post(via="arm")
+    await world.store.keep([beat(1, 100, approvals=offer({"action": "deny"}))])
+    await world.dispatcher.step()
+    assert world.arm.taken == []
+    assert (await world.decision())["state"] == "void"
 
 
-async def test_bridge_may_approve_beside_it(desk: Desk) -> None:
-    await desk.post(via="arm")
-    await desk.dispatcher.step()
-    assert (await desk.post(via="bridge"))[0] == 200
-    (mine, *_) = desk.arm.taken
-    await desk.store.keep([told(outcome("relayed", mine.id, seconds=9))])
-    states = {one["via"]: one["state"] for one in (await desk.page())["decisions"]}
+async def test_bridge_may_approve_beside_it(world: HubWorld) -> None:
+    await world.post(via="arm")
+    await world.dispatcher.step()
+    assert (await world.post(via="bridge"))[0] == 200
+    (mine, *_) = world.arm.taken
+    await world.store.keep([told(outcome("relayed", mine.id, seconds=9))])
+    states = {one["via"]: one["state"] for one in (await world.page())["decisions"]}
     assert states == {"arm": "sent", "bridge": "decided"}
 
 
@@ -223,19 +227,21 @@ async def test_bridge_may_approve_beside_it(desk: Desk) -> None:
         PATH.replace("web-0", "we%2e").removesuffix("/acknowledge"),
     ],
 )
-async def test_resource_that_is_none_becomes_no_path(desk: Desk, resource: str) -> None:
+async def test_resource_that_is_none_becomes_no_path(
+    world: HubWorld, resource: str
+) -> None:
     body = orjson.loads(azure("Scheduled", seconds=20))
     body["data"]["resourceInfo"]["id"] = resource
-    await desk.store.keep([grid(orjson.dumps(body), 599)])
-    assert "no resource id" in str(await objection(desk))
+    await world.store.keep([grid(orjson.dumps(body), 599)])
+    assert "no resource id" in str(await objection(world))
 
 
-async def test_resource_may_be_the_machine_itself(desk: Desk) -> None:
+async def test_resource_may_be_the_machine_itself(world: HubWorld) -> None:
     body = orjson.loads(azure("Scheduled", seconds=20))
     machine = PATH.partition("/providers/Microsoft.Maintenance")[0]
     body["data"]["resourceInfo"]["id"] = machine
-    await desk.store.keep([grid(orjson.dumps(body), 599)])
-    found = await desk.store.read(lambda c: current_event(c, EVENT_ID))
+    await world.store.keep([grid(orjson.dumps(body), 599)])
+    found = await world.store.read(lambda c: current_event(c, EVENT_ID))
     assert found is not None
     assert path_of(found) == PATH
 

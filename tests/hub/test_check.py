@@ -18,7 +18,7 @@ from bridge.hub.store.store import Store
 from bridge.simulator.servicebus.broker import Broker
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import outcome
-from tests.support.hub import Desk, config, told
+from tests.support.hub import HubWorld, config, told
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=s"
 
@@ -39,10 +39,10 @@ async def findings(given: HubConfig) -> list[tuple[str, str]]:
 async def test_whoever_approves_beside_the_hub_is_named(
     store: Store, hub_config: HubConfig
 ) -> None:
-    async with Desk(store, config()).open() as desk:
-        await desk.scheduled()
-        await desk.post()
-        ours = (await desk.decision())["id"]
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled()
+        await world.post()
+        ours = (await world.decision())["id"]
     assert await findings(hub_config) == [("ok", "the store answers")]
 
     await store.keep(

@@ -26,7 +26,7 @@ from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.bench.measuring import served
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import azure, event, outcome, step, vm
-from tests.support.hub import Desk, beat, config, grid, told
+from tests.support.hub import HubWorld, beat, config, grid, told
 
 ME = AccessConfig(approvers=("local",))
 RESOURCE = vm(0).resource_id or ""
@@ -42,8 +42,8 @@ def ordinary_log() -> Iterator[None]:
 
 
 @pytest.fixture
-async def desk(store: Store) -> AsyncIterator[Desk]:
-    async with Desk(store, config(access=ME)).open() as opened:
+async def world(store: Store) -> AsyncIterator[HubWorld]:
+    async with HubWorld(store, config(access=ME)).open() as opened:
         yield opened
 
 
@@ -60,29 +60,29 @@ async def run(*arguments: str, stdin: str | None = None, **env: str) -> Result:
 # -- status ------------------------------------------------------------------------
 
 
-async def test_status_of_a_hub_needs_no_configuration(desk: Desk) -> None:
-    await desk.scheduled()
-    await desk.store.keep([grid(azure("Scheduled", event("E-2", Resources=["db"])))])
-    desk.clock.pass_by(200)
+async def test_status_of_a_hub_needs_no_configuration(world: HubWorld) -> None:
+    await world.scheduled()
+    await world.store.keep([grid(azure("Scheduled", event("E-2", Resources=["db"])))])
+    world.clock.pass_by(200)
 
-    found = await run("status", "--hub", desk.url)
+    found = await run("status", "--hub", world.url)
 
     assert found.exit_code == 0
     lines = found.stdout.splitlines()
-    assert lines[:3] == [f"Hub {desk.url}", "Bridges: 1 silent", "Silent: web-0"]
+    assert lines[:3] == [f"Hub {world.url}", "Bridges: 1 silent", "Silent: web-0"]
     assert any(EVENT_ID in line and "web-0, web-1" in line for line in lines)
 
 
-async def test_status_of_an_empty_hub_says_so(desk: Desk) -> None:
-    found = await run("status", "--hub", desk.url)
+async def test_status_of_an_empty_hub_says_so(world: HubWorld) -> None:
+    found = await run("status", "--hub", world.url)
     assert "none was heard yet" in found.stdout
     assert "Nothing is announced" in found.stdout
 
 
-async def test_status_as_json_has_every_page(desk: Desk) -> None:
+async def test_status_as_json_has_every_page(world: HubWorld) -> None:
     many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
-    await desk.store.keep(many)
-    found = json.loads((await run("status", "--hub", desk.url, "--json")).stdout)
+    await world.store.keep(many)
+    found = json.loads((await run("status", "--hub", world.url, "--json")).stdout)
     assert len(found["events"]) == 201
     assert found["bridges"] == {
         "count": 1,
@@ -91,10 +91,10 @@ async def test_status_as_json_has_every_page(desk: Desk) -> None:
     }
 
 
-async def test_text_of_an_event_does_not_control_the_terminal(desk: Desk) -> None:
+async def test_text_of_an_event_does_not_control_the_terminal(world: HubWorld) -> None:
     evil = "\x1b]0;owned\x07\r\nHub is fine"
-    await desk.store.keep([told(step("scheduled", event(Resources=[evil])))])
-    found = await run("status", "--hub", desk.url)
+    await world.store.keep([told(step("scheduled", event(Resources=[evil])))])
+    found = await run("status", "--hub", world.url)
     assert "\x1b" not in found.stdout
     assert "\nHub is fine" not in found.stdout
 
@@ -284,40 +284,42 @@ async def test_credential_is_that_of_whoever_is_signed_in() -> None:
 # -- approve by a hub --------------------------------------------------------------
 
 
-async def test_approval_by_a_hub_is_a_decision_with_its_reason(desk: Desk) -> None:
-    await desk.scheduled()
+async def test_approval_by_a_hub_is_a_decision_with_its_reason(world: HubWorld) -> None:
+    await world.scheduled()
 
-    found = await run("approve", EVENT_ID[:6], "--hub", desk.url, "--reason", "drained")
+    found = await run(
+        "approve", EVENT_ID[:6], "--hub", world.url, "--reason", "drained"
+    )
 
-    decided = await desk.decision()
+    decided = await world.decision()
     assert found.exit_code == 0
     assert found.stdout == f"{EVENT_ID}: approved, decision {decided['id']}\n"
     assert (decided["reason"], decided["by"]) == ("drained", ["local"])
 
 
-async def test_refusal_by_a_hub_is_kept(desk: Desk) -> None:
-    await desk.scheduled()
-    found = await run("approve", EVENT_ID, "--hub", desk.url, "--refuse", "--wait")
+async def test_refusal_by_a_hub_is_kept(world: HubWorld) -> None:
+    await world.scheduled()
+    found = await run("approve", EVENT_ID, "--hub", world.url, "--refuse", "--wait")
     assert (found.exit_code, found.stdout) == (0, f"{EVENT_ID}: refused\n")
-    assert (await desk.decision())["state"] == "refused"
+    assert (await world.decision())["state"] == "refused"
 
 
 @pytest.mark.parametrize(
     ("what", "code"),
     [("relayed", 0), ("already-started", 0), ("event-ended", 1), ("denied", 1)],
 )
-async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
-    await desk.scheduled()
+async def test_outcome_is_waited_for(world: HubWorld, what: str, code: int) -> None:
+    await world.scheduled()
 
     async def bridge() -> None:
         clock, never = SystemClock(), asyncio.Event()
-        while not (await desk.page())["decisions"]:
+        while not (await world.page())["decisions"]:
             await clock.wait(never, 0.05)
-        await desk.dispatcher.step()
-        (sent,) = desk.transport.taken
-        await desk.store.keep([told(outcome(what, sent.id, seconds=1, reason="so"))])
+        await world.dispatcher.step()
+        (sent,) = world.transport.taken
+        await world.store.keep([told(outcome(what, sent.id, seconds=1, reason="so"))])
 
-    arguments = ("approve", EVENT_ID, "--hub", desk.url, "--wait", "--json")
+    arguments = ("approve", EVENT_ID, "--hub", world.url, "--wait", "--json")
     found, _ = await asyncio.gather(run(*arguments), bridge())
 
     assert found.exit_code == code
@@ -355,17 +357,17 @@ async def test_vote_that_decides_nothing_is_no_outcome(
 ) -> None:
     """``--wait`` promises with 0 that the event starts."""
     two = AccessConfig(approvers=("local",), rules=(AccessRule(persons=2),))
-    async with Desk(store, config(access=two)).open() as desk:
-        await desk.scheduled()
-        found = await run("approve", EVENT_ID, "--hub", desk.url, *more)
+    async with HubWorld(store, config(access=two)).open() as world:
+        await world.scheduled()
+        found = await run("approve", EVENT_ID, "--hub", world.url, *more)
     assert found.exit_code == code
     assert found.stdout == f"{EVENT_ID}: counted, 1 more person must approve\n"
 
 
-async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:
-    await desk.scheduled()
+async def test_outcome_that_does_not_come_in_time_is_said(world: HubWorld) -> None:
+    await world.scheduled()
     more = ("--wait", "--timeout", "0s")
-    found = await run("approve", EVENT_ID, "--hub", desk.url, *more)
+    found = await run("approve", EVENT_ID, "--hub", world.url, *more)
     assert found.exit_code == 1
     assert found.stdout.startswith(f"{EVENT_ID}: approved, decision ")
 
@@ -382,26 +384,28 @@ async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:
     ],
 )
 async def test_wrong_words_are_one_sentence(
-    desk: Desk, given: list[str], words: str
+    world: HubWorld, given: list[str], words: str
 ) -> None:
     both = [told(step("scheduled", event(name))) for name in ("E-1", "E-2")]
-    await desk.store.keep([beat(), *both])
-    found = await run("approve", *given, "--hub", desk.url)
+    await world.store.keep([beat(), *both])
+    found = await run("approve", *given, "--hub", world.url)
     assert found.exit_code == 2
     assert words in found.stderr
 
 
-async def test_what_the_hub_refuses_is_told(desk: Desk) -> None:
-    await desk.scheduled()
-    found = await run("approve", EVENT_ID, "--hub", desk.url, "--via", "arm", "--yes")
+async def test_what_the_hub_refuses_is_told(world: HubWorld) -> None:
+    await world.scheduled()
+    found = await run("approve", EVENT_ID, "--hub", world.url, "--via", "arm", "--yes")
     assert found.exit_code == 1
     assert "the hub says: " in found.stderr
     assert "ARM" in found.stderr
 
 
-async def test_arm_by_a_hub_asks_before_it_asks(desk: Desk) -> None:
-    await desk.scheduled()
-    found = await run("approve", EVENT_ID, "--hub", desk.url, "--via", "arm", stdin="n")
+async def test_arm_by_a_hub_asks_before_it_asks(world: HubWorld) -> None:
+    await world.scheduled()
+    found = await run(
+        "approve", EVENT_ID, "--hub", world.url, "--via", "arm", stdin="n"
+    )
     assert found.exit_code == 2
     assert "web-0, web-1" in found.stderr
     assert "nothing was approved" in found.stderr

@@ -38,7 +38,7 @@ from tests.hub.test_pages import Browser
 from tests.support.builders import EVENT_ID, SINK
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, life, step, vm
-from tests.support.hub import BUS, Desk, beat, config, told
+from tests.support.hub import BUS, HubWorld, beat, config, told
 
 _CONNECTIONS = 10_000
 _AZURE = AzureSource(name="azure", type="azure", namespace="n", queue="q")
@@ -55,9 +55,9 @@ async def test_ten_thousand_connections_that_send_nothing_are_no_harm(
         pytest.skip(f"only {hard} files may be open here")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _CONNECTIONS + 2000), hard))
-    async with Desk(store, config()).open() as desk:
-        await desk.scheduled()
-        port = int(desk.url.rpartition(":")[2])
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled()
+        port = int(world.url.rpartition(":")[2])
         with ExitStack() as stack:
             loop = asyncio.get_running_loop()
             for _ in range(_CONNECTIONS):
@@ -65,9 +65,9 @@ async def test_ten_thousand_connections_that_send_nothing_are_no_harm(
                 one.settimeout(0)
                 await loop.sock_connect(one, ("127.0.0.1", port))
             async with asyncio.timeout(20), aiohttp.ClientSession() as http:
-                async with http.get(f"{desk.url}/livez") as found:
+                async with http.get(f"{world.url}/livez") as found:
                     assert found.status == 200
-                async with http.get(desk.url, headers={"User": "ann"}) as found:
+                async with http.get(world.url, headers={"User": "ann"}) as found:
                     assert "1 event waits" in await found.text()
 
 
@@ -93,19 +93,22 @@ ODD = [
 async def test_event_id_is_data_wherever_it_is_shown(
     store: Store, event_id: str
 ) -> None:
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
         await store.keep([beat(), told(step("scheduled", event(event_id)))])
-        (listed,) = (await desk.get("/api/v1/events"))["events"]
+        (listed,) = (await world.get("/api/v1/events"))["events"]
         shown = quote(listed["eventId"], safe="")
-        browser = Browser(desk, http)
+        browser = Browser(world, http)
         text = await browser.open(f"/events/{shown}")
         assert (browser.status, "<svg" in text) == (200, False)
-        status, _ = await desk.post(event_id=shown, decision="refuse", reason=event_id)
+        status, _ = await world.post(event_id=shown, decision="refuse", reason=event_id)
         assert status == 200
         for path in ("/", "/decisions"):
             text = await browser.open(path)
             assert (browser.status, "<svg" in text) == (200, False)
-        for row in csv.reader(StringIO(await desk.get("/api/v1/decisions.csv"))):
+        for row in csv.reader(StringIO(await world.get("/api/v1/decisions.csv"))):
             assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
             assert not any(ord(sign) < 32 for cell in row for sign in cell)
 
@@ -116,9 +119,12 @@ async def test_changes_of_any_form_are_shown(store: Store, changes: object) -> N
     raw, before = event(DurationInSeconds=5), event(DurationInSeconds=9)
     body = orjson.loads(step("updated", raw, previous=before))
     body["data"]["changes"] = changes
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
         await store.keep([beat(), told(orjson.dumps(body))])
-        browser = Browser(desk, http)
+        browser = Browser(world, http)
         assert "Approve now" in await browser.open(f"/events/{EVENT_ID}")
 
 
@@ -126,12 +132,12 @@ async def test_event_of_more_machines_than_a_statement_may_name(store: Store) ->
     """Nobody could see any event, and no alarm would be found, until it is over."""
     body = orjson.loads(step("scheduled"))
     body["data"]["event"]["Resources"] = [f"m{n}" for n in range(70_000)]
-    async with Desk(store, config()).open() as desk:
+    async with HubWorld(store, config()).open() as world:
         given = [beat(), told(orjson.dumps(body)), told(step("scheduled", event("E")))]
         await store.keep(given)
-        listed = (await desk.get("/api/v1/events"))["events"]
+        listed = (await world.get("/api/v1/events"))["events"]
         assert len(listed) == 2
-        status, found = await desk.post()
+        status, found = await world.post()
         assert (status, "does not fit" in found["error"]) == (409, True)
 
 
@@ -152,17 +158,23 @@ async def test_form_that_nobody_can_read_is_the_senders_fault(
 ) -> None:
     kind = f"application/x-www-form-urlencoded; charset={charset}"
     headers = {"User": "ann", "Content-Type": kind, "Accept": "text/html"}
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
-        await desk.scheduled()
-        async with http.post(f"{desk.url}{path}", data=body, headers=headers) as found:
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        await world.scheduled()
+        async with http.post(f"{world.url}{path}", data=body, headers=headers) as found:
             assert 400 <= found.status < 500
             assert "</html>" in await found.text()
 
 
 async def test_cursor_that_no_database_takes_is_no_failure(store: Store) -> None:
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
-        await desk.scheduled()
-        browser = Browser(desk, http)
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        await world.scheduled()
+        browser = Browser(world, http)
         await browser.open("/bridges?after=a%00b")
         assert browser.status == 200
         await browser.open("/api/v1/bridges?cursor=a%00b")

@@ -8,16 +8,19 @@ import pytest
 from bridge.hub.store.store import Store
 from tests.hub.test_pages import EVIL, Browser
 from tests.support.fleet import GROUP, SUBSCRIPTION, event, step, vm
-from tests.support.hub import Desk, beat, config, told
+from tests.support.hub import HubWorld, beat, config, told
 
 PATH = f"/machines/{SUBSCRIPTION}/{GROUP}/web-0"
 
 
 @pytest.fixture
 async def browser(store: Store) -> AsyncIterator[Browser]:
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
-        await desk.scheduled(Description="Host maintenance")
-        yield Browser(desk, http)
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        await world.scheduled(Description="Host maintenance")
+        yield Browser(world, http)
 
 
 async def press(browser: Browser, who: str = "ann", **more: str) -> int:
@@ -76,9 +79,12 @@ async def test_pages_link_to_machines(browser: Browser) -> None:
 
 async def test_machine_without_a_place_has_a_page(store: Store) -> None:
     body = beat(0).body.replace(b"/subscriptions/", b"/x/")
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
-        await desk.store.keep([told(body)])
-        browser = Browser(desk, http)
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        await world.store.keep([told(body)])
+        browser = Browser(world, http)
         assert 'href="/machines/-/-/web-0"' in await browser.open("/bridges")
         assert "group is not known" in await browser.open("/machines/-/-/web-0")
 
@@ -124,9 +130,12 @@ async def test_who_may_only_look_cannot_forget(browser: Browser) -> None:
 
 async def test_text_of_a_machine_is_never_markup(store: Store) -> None:
     body = step("scheduled", event(Resources=[EVIL], Description=EVIL))
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
-        await desk.store.keep([told(body), beat(0, version=EVIL)])
-        browser = Browser(desk, http)
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        await world.store.keep([told(body), beat(0, version=EVIL)])
+        browser = Browser(world, http)
         text = await browser.open(f"/events/{event()['EventId']}")
         link = text.partition('href="/machines?name=')[2].partition('"')[0]
         text = await browser.open(f"/machines?name={link}")

@@ -16,7 +16,7 @@ from bridge.hub.store.store import Store
 from bridge.servicebus.message import ReceivedMessage
 from tests.hub.test_access import EASY, PRINCIPAL, ask
 from tests.support.fleet import at, azure, event, life, outcome, step
-from tests.support.hub import BUS, Desk, config
+from tests.support.hub import BUS, HubWorld, config
 from tests.support.nested import HERE, Nest, each_depth, holding, lists
 
 AZURE = AzureSource(name="azure", type="azure", namespace="n", queue="q")
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.parametrize(  # no difference between the stores
 async def test_request_with_a_nested_member_is_refused(
     depth: int, nest: Nest, store: Store
 ) -> None:
-    async with Desk(store, config()).open() as desk:
-        await desk.scheduled()
-        content = (await desk.page())["content"]
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled()
+        content = (await world.page())["content"]
         headers = {"User": "ann", "X-Sebridge": "1"}
         for member in ("decision", "via", "content", "reason"):
             given = {"decision": "approve", "content": content, member: HERE}
-            status, found = await desk.send(holding(given, nest(depth)), headers)
+            status, found = await world.send(holding(given, nest(depth)), headers)
             assert status in {400, 413}
             assert found["error"]
 
@@ -99,16 +99,16 @@ _GRID = ("data", "resourceInfo", "properties")
 async def test_nested_message_is_kept_and_shown(
     source: Any, body: bytes, path: tuple[str, ...], store: Store
 ) -> None:
-    async with Desk(store, config()).open() as desk:
-        await desk.scheduled()
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled()
         await store.keep([received(source, one) for one in changed(body, *path)])
         paths = ["/api/v1/events", "/api/v1/bridges", "/api/v1/decisions"]
-        rows = (await desk.get("/api/v1/events"))["events"]
+        rows = (await world.get("/api/v1/events"))["events"]
         assert rows
         names = [quote(row["eventId"], safe="") for row in rows]
         paths += [f"/api/v1/events/{name}" for name in names]
         paths += ["/", "/bridges", "/decisions", *(f"/events/{name}" for name in names)]
         async with aiohttp.ClientSession(headers={"User": "ann"}) as http:
             for one in paths:
-                async with http.get(f"{desk.url}{one}") as shown:
+                async with http.get(f"{world.url}{one}") as shown:
                     assert shown.status == 200, one

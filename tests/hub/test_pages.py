@@ -30,7 +30,7 @@ from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, outcome, step
 from tests.support.hub import (
     ARM_CONFIG,
-    Desk,
+    HubWorld,
     access,
     beat,
     config,
@@ -46,8 +46,8 @@ EVIL = "<script>alert(1)</script>\"'&"
 class Browser:
     """A browser without JavaScript."""
 
-    def __init__(self, desk: Desk, http: aiohttp.ClientSession) -> None:
-        self.desk, self._http = desk, http
+    def __init__(self, world: HubWorld, http: aiohttp.ClientSession) -> None:
+        self.desk, self._http = world, http
         self.status, self.text = 0, ""
         self.headers: Any = {}
 
@@ -97,8 +97,8 @@ def given() -> HubConfig:
 
 @pytest.fixture
 async def browser(store: Store, given: HubConfig) -> AsyncIterator[Browser]:
-    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
-        yield Browser(desk, http)
+    async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
+        yield Browser(world, http)
 
 
 async def test_pages_of_an_empty_hub_say_so(browser: Browser) -> None:
@@ -252,17 +252,20 @@ async def test_event_is_shown_while_nobody_can_write(
     store: Store, sqlite_config: HubConfig
 ) -> None:
     """Another program has locked the file; and this hub was started a moment ago."""
-    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
-        await desk.scheduled()
-        assert "Approve now" in await Browser(desk, http).open(PAGE)
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        await world.scheduled()
+        assert "Approve now" in await Browser(world, http).open(PAGE)
     other = sqlite3.connect(sqlite_config.sqlite_file or "", isolation_level=None)
     with closing(other):
         other.execute("BEGIN EXCLUSIVE")
         async with (
-            Desk(store, config()).open() as desk,
+            HubWorld(store, config()).open() as world,
             aiohttp.ClientSession() as http,
         ):
-            assert "Approve now" in await Browser(desk, http).open(PAGE)
+            assert "Approve now" in await Browser(world, http).open(PAGE)
 
 
 async def test_event_nobody_takes_approvals_for_can_only_be_refused(
@@ -277,9 +280,12 @@ async def test_event_nobody_takes_approvals_for_can_only_be_refused(
 
 
 async def test_votes_of_several_are_counted(store: Store) -> None:
-    async with Desk(store, config(2)).open() as desk, aiohttp.ClientSession() as http:
-        browser = Browser(desk, http)
-        await desk.scheduled()
+    async with (
+        HubWorld(store, config(2)).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        browser = Browser(world, http)
+        await world.scheduled()
         assert "It takes 2 different people" in await browser.open(PAGE)
         assert "1 of 2 votes" in await browser.submit()
         await browser.open(PAGE, "bob")
@@ -290,14 +296,14 @@ async def test_votes_of_several_are_counted(store: Store) -> None:
 async def both(store: Store) -> AsyncIterator[Browser]:
     """Return a browser where two people decide, by a bridge or by ARM."""
     given = config(2, arm=ARM_CONFIG)
-    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
+    async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
         rules = {"action": "allow"}
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([told(step("scheduled", seconds=5))])
-        desk.clock.pass_by(600)
-        desk.more["listening"] = {"b": at(100)}
+        world.clock.pass_by(600)
+        world.more["listening"] = {"b": at(100)}
         await store.keep([grid(azure("Scheduled"), 590)])
-        yield Browser(desk, http)
+        yield Browser(world, http)
 
 
 async def test_votes_of_two_channels_are_not_added_up(both: Browser) -> None:
@@ -349,33 +355,33 @@ async def test_people_who_are_wanted_are_as_many_as_decide(store: Store) -> None
     """Of an event that names no machine, no resource group is known either."""
     few = AccessRule(resource_groups=("web",), persons=1)
     given = config(access=access(2, few))
-    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
-        await desk.scheduled(Resources=[])
-        text = await Browser(desk, http).open("/")
+    async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
+        await world.scheduled(Resources=[])
+        text = await Browser(world, http).open("/")
         assert "waits for 2 people" in text
-        assert (await desk.post())[0] == 202
+        assert (await world.post())[0] == 202
 
 
 async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
     given = config(arm=ARM_CONFIG)
-    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
-        browser = Browser(desk, http)
+    async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
+        browser = Browser(world, http)
         rules = {"action": "allow"}
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([told(step("scheduled", seconds=5))])
         await browser.open(PAGE)
         assert "arm" not in forms(browser.text), "a bridge answers"
 
-        desk.clock.pass_by(600)
-        desk.more["listening"] = {"b": at(100)}
+        world.clock.pass_by(600)
+        world.more["listening"] = {"b": at(100)}
         await store.keep([grid(azure("Scheduled"), 590)])
         await browser.open(PAGE)
         await browser.submit(via="arm")
         assert (browser.status, "has to be confirmed" in browser.text) == (400, True)
         await browser.submit(via="arm", confirmed="yes")
         assert browser.status == 200
-        await desk.dispatcher.step()
-        assert len(desk.arm.taken) == 1
+        await world.dispatcher.step()
+        assert len(world.arm.taken) == 1
 
 
 async def test_fleet_is_shown_with_the_silent_first(browser: Browser) -> None:

@@ -14,7 +14,7 @@ from tests.support.browser import NO_BROWSER, find
 from tests.support.builders import EVENT_ID
 from tests.support.devtools import Tab, running, tab_of
 from tests.support.fleet import azure, event, outcome, step
-from tests.support.hub import ARM_CONFIG, Desk, beat, config, grid, offer, told
+from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, told
 
 STYLE = (
     Path(__file__).parents[2] / "bridge" / "hub" / "pages" / "style.css"
@@ -31,9 +31,9 @@ def hub_config(sqlite_config: HubConfig) -> HubConfig:
 
 
 @pytest.fixture
-async def desk(store: Store) -> AsyncIterator[Desk]:
+async def world(store: Store) -> AsyncIterator[HubWorld]:
     given = config(access=ME, arm=ARM_CONFIG)
-    async with Desk(store, given).open() as opened:
+    async with HubWorld(store, given).open() as opened:
         yield opened
 
 
@@ -67,14 +67,16 @@ async def tab_to(tab: Tab, words: str) -> None:
     raise AssertionError(f"the keyboard does not reach {words!r}")
 
 
-async def test_whole_way_by_keyboard_without_a_reload(desk: Desk, tab: Tab) -> None:
+async def test_whole_way_by_keyboard_without_a_reload(
+    world: HubWorld, tab: Tab
+) -> None:
     """An event comes, is approved with a reason, and its outcome and end appear."""
-    await desk.store.keep([beat()])
-    await tab.open(f"{desk.url}/")
+    await world.store.keep([beat()])
+    await tab.open(f"{world.url}/")
     await tab.until("document.getElementById('live').textContent === 'live'")
     await tab.value("window.isTheSame = true")
 
-    await desk.store.keep([told(step("scheduled", event()))])
+    await world.store.keep([told(step("scheduled", event()))])
     await tab.until("document.querySelector('#rows tr[id]')")
     assert await tab.value("window.isTheSame") is True
     await tab_to(tab, "Freeze")
@@ -91,26 +93,26 @@ async def test_whole_way_by_keyboard_without_a_reload(desk: Desk, tab: Tab) -> N
     await tab.press("Enter")
     await tab.until("document.body.textContent.includes('decided, not sent yet')")
 
-    await desk.dispatcher.step()
-    (sent,) = desk.transport.taken
-    await desk.store.keep([told(outcome("relayed", sent.id, seconds=1))])
-    await tab.open(f"{desk.url}{PAGE}")
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    await world.store.keep([told(outcome("relayed", sent.id, seconds=1))])
+    await tab.open(f"{world.url}{PAGE}")
     assert "approved by local: relayed" in await tab.value("document.body.textContent")
     assert "drained" in await tab.value("document.body.textContent")
-    await desk.store.keep([told(step("completed", seconds=60))])
-    await tab.open(f"{desk.url}{PAGE}")
+    await world.store.keep([told(step("completed", seconds=60))])
+    await tab.open(f"{world.url}{PAGE}")
     assert "Completed" in await tab.value("document.querySelector('.head').textContent")
 
 
 async def test_way_through_azure_is_taken_where_the_bridge_is_dead(
-    desk: Desk, tab: Tab
+    world: HubWorld, tab: Tab
 ) -> None:
     raw = event(Resources=["web-0"])
     azures = grid(azure("Scheduled", raw, seconds=290), heard=290)
-    await desk.store.keep([beat(0, approvals=offer()), told(step("scheduled", raw))])
-    desk.clock.pass_by(300)
-    await desk.store.keep([azures])
-    await tab.open(f"{desk.url}{PAGE}")
+    await world.store.keep([beat(0, approvals=offer()), told(step("scheduled", raw))])
+    world.clock.pass_by(300)
+    await world.store.keep([azures])
+    await tab.open(f"{world.url}{PAGE}")
     await tab.value("document.querySelector('.act details').open = true")
     await tab.value("document.querySelector('input[name=confirmed]').click()")
     await tab.value(
@@ -118,31 +120,33 @@ async def test_way_through_azure_is_taken_where_the_bridge_is_dead(
         ".find((b) => b.textContent === 'Approve through Azure').click()"
     )
     await tab.until("document.body.textContent.includes('decided, not sent yet')")
-    assert (await desk.decision())["via"] == "arm"
+    assert (await world.decision())["via"] == "arm"
 
 
 async def test_way_through_azure_is_not_there_where_the_dead_bridge_denies(
-    desk: Desk, tab: Tab
+    world: HubWorld, tab: Tab
 ) -> None:
     raw = event(Resources=["web-0"])
     deny = offer({"name": "no", "action": "deny"})
-    await desk.store.keep([beat(0, approvals=deny), told(step("scheduled", raw))])
-    desk.clock.pass_by(300)
-    await desk.store.keep([grid(azure("Scheduled", raw, seconds=290), heard=290)])
-    await tab.open(f"{desk.url}{PAGE}")
+    await world.store.keep([beat(0, approvals=deny), told(step("scheduled", raw))])
+    world.clock.pass_by(300)
+    await world.store.keep([grid(azure("Scheduled", raw, seconds=290), heard=290)])
+    await tab.open(f"{world.url}{PAGE}")
     text = await tab.value("document.body.textContent")
     assert "Approve through Azure" not in text
     assert "Refuse" in text
 
 
-async def test_focus_stays_where_it_was_when_rows_come(desk: Desk, tab: Tab) -> None:
-    await desk.scheduled()
-    await tab.open(f"{desk.url}/")
+async def test_focus_stays_where_it_was_when_rows_come(
+    world: HubWorld, tab: Tab
+) -> None:
+    await world.scheduled()
+    await tab.open(f"{world.url}/")
     await tab.until("document.getElementById('live').textContent === 'live'")
     await tab_to(tab, "Freeze")
     before = await tab.value("scrollY")
     more = [told(step("scheduled", event(f"E-{n}"))) for n in range(5)]
-    await desk.store.keep(more)
+    await world.store.keep(more)
     await tab.until("document.querySelectorAll('#rows tr[id]').length === 6")
     assert await focused(tab) == "Freeze"
     assert await tab.value(
@@ -151,10 +155,10 @@ async def test_focus_stays_where_it_was_when_rows_come(desk: Desk, tab: Tab) -> 
     assert await tab.value("scrollY") == before
 
 
-async def test_without_scripts_the_page_is_whole(desk: Desk, tab: Tab) -> None:
-    await desk.scheduled()
+async def test_without_scripts_the_page_is_whole(world: HubWorld, tab: Tab) -> None:
+    await world.scheduled()
     await tab.look_like(1280, 900, scripts=False)
-    await tab.call("Page.navigate", url=f"{desk.url}/")
+    await tab.call("Page.navigate", url=f"{world.url}/")
     async with asyncio.timeout(30):
         while True:
             tree = await tab.call("Accessibility.getFullAXTree")
@@ -168,14 +172,14 @@ async def test_without_scripts_the_page_is_whole(desk: Desk, tab: Tab) -> None:
 @pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions", "machine"])
 @pytest.mark.parametrize("dark", [False, True])
 async def test_phone_needs_no_sideways_scrolling(
-    desk: Desk, tab: Tab, path: str, *, dark: bool
+    world: HubWorld, tab: Tab, path: str, *, dark: bool
 ) -> None:
     raw = event(Resources=[LONG, "web-0"], Description="x" * 300)
-    await desk.store.keep([beat(), told(step("scheduled", raw))])
-    await desk.post(reason="y" * 200, decision="refuse")
+    await world.store.keep([beat(), told(step("scheduled", raw))])
+    await world.post(reason="y" * 200, decision="refuse")
     path = "/machines?name=web-0" if path == "machine" else path
     await tab.look_like(360, 800, dark=dark)
-    await tab.call("Page.navigate", url=f"{desk.url}{path}")
+    await tab.call("Page.navigate", url=f"{world.url}{path}")
     await tab.until(
         "document.readyState === 'complete' && document.querySelector('h1')"
     )
@@ -184,9 +188,11 @@ async def test_phone_needs_no_sideways_scrolling(
 
 
 @pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions"])
-async def test_everything_to_press_has_a_name(desk: Desk, tab: Tab, path: str) -> None:
-    await desk.scheduled()
-    await tab.open(f"{desk.url}{path}")
+async def test_everything_to_press_has_a_name(
+    world: HubWorld, tab: Tab, path: str
+) -> None:
+    await world.scheduled()
+    await tab.open(f"{world.url}{path}")
     tree = await tab.call("Accessibility.getFullAXTree")
     roles = {"button", "link", "textbox", "searchbox", "combobox", "checkbox"}
     found = [one for one in tree["nodes"] if one["role"]["value"] in roles]

@@ -30,7 +30,7 @@ from bridge.simulator.servicebus.settings import (
 )
 from tests.hub.test_sources import rows, send, until
 from tests.support.fleet import event, life, outcome, step
-from tests.support.hub import Desk, config, offer
+from tests.support.hub import HubWorld, config, offer
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 from tests.system.processes import kill_rest, started
@@ -265,18 +265,20 @@ async def test_database_that_answers_no_more_is_told_to_people_and_programs(
     found = HubConfig(store=Address(cluster.url, {}))
     async with (
         open_store(found, longest=0.5) as store,
-        Desk(store, config()).open() as desk,
+        HubWorld(store, config()).open() as world,
     ):
-        await desk.scheduled()
-        asked = aiohttp.request("GET", f"{desk.url}/", headers={"User": "ann", **_HTML})
+        await world.scheduled()
+        asked = aiohttp.request(
+            "GET", f"{world.url}/", headers={"User": "ann", **_HTML}
+        )
         with cluster.frozen():
             async with asked as got:
                 page = await got.text()
                 assert (got.status, got.headers["Refresh"]) == (503, "10")
                 assert "no answer for 0.5 s" in page
                 assert "default-src 'none'" in got.headers["Content-Security-Policy"]
-            assert "no answer" in (await desk.get("/api/v1/events"))["error"]
+            assert "no answer" in (await world.get("/api/v1/events"))["error"]
         async with asyncio.timeout(20):
-            while "error" in (await desk.get("/api/v1/events")):
+            while "error" in (await world.get("/api/v1/events")):
                 await asyncio.sleep(0.1)
         assert len(await rows(store, events)) == 1

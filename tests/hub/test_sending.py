@@ -18,75 +18,75 @@ from bridge.hub.sending import Dispatcher, message_of
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, event, outcome, step, vm
-from tests.support.hub import Desk, access, beat, config, ended, offer, told
+from tests.support.hub import HubWorld, access, beat, config, ended, offer, told
 
 LONGER = event(DurationInSeconds=90)
 
 
 @pytest.fixture
-async def desk(store: Store) -> AsyncIterator[Desk]:
-    async with Desk(store, config()).open() as opened:
+async def world(store: Store) -> AsyncIterator[HubWorld]:
+    async with HubWorld(store, config()).open() as opened:
         await opened.scheduled()
         yield opened
 
 
-async def state(desk: Desk) -> tuple[str, str | None, str | None]:
-    found = await desk.decision()
+async def state(world: HubWorld) -> tuple[str, str | None, str | None]:
+    found = await world.decision()
     return found["state"], found["outcome"], found["outcomeReason"]
 
 
-async def test_decision_that_was_taken_waits_for_its_outcome(desk: Desk) -> None:
-    await desk.post()
-    assert await desk.dispatcher.step() == 1
-    assert await desk.dispatcher.step() == 0
-    assert await state(desk) == ("sent", None, None)
+async def test_decision_that_was_taken_waits_for_its_outcome(world: HubWorld) -> None:
+    await world.post()
+    assert await world.dispatcher.step() == 1
+    assert await world.dispatcher.step() == 0
+    assert await state(world) == ("sent", None, None)
 
 
-async def test_without_an_outcome_the_very_same_goes_again(desk: Desk) -> None:
-    await desk.post()
+async def test_without_an_outcome_the_very_same_goes_again(world: HubWorld) -> None:
+    await world.post()
     for wait in (0, 30, 60, 120):
-        desk.clock.pass_by(wait)
-        await desk.store.keep([beat(0, wait)])
-        assert await desk.dispatcher.step() == 1
-        assert await desk.dispatcher.step() == 0
+        world.clock.pass_by(wait)
+        await world.store.keep([beat(0, wait)])
+        assert await world.dispatcher.step() == 1
+        assert await world.dispatcher.step() == 0
 
-    assert len({(one.id, one.message) for one in desk.transport.taken}) == 1
-    assert [one.attempt for one in desk.transport.taken] == [1, 2, 3, 4]
-
-
-async def test_what_was_not_taken_is_tried_again(desk: Desk) -> None:
-    desk.transport.results = [Result(fault="the broker is away", retry_after=5)]
-    await desk.post()
-    await desk.dispatcher.step()
-    assert await state(desk) == ("sending", None, "the broker is away")
-    desk.clock.pass_by(6)
-    await desk.dispatcher.step()
-    assert await state(desk) == ("sent", None, None)
+    assert len({(one.id, one.message) for one in world.transport.taken}) == 1
+    assert [one.attempt for one in world.transport.taken] == [1, 2, 3, 4]
 
 
-async def test_crash_while_sending_sends_the_very_same_again(desk: Desk) -> None:
+async def test_what_was_not_taken_is_tried_again(world: HubWorld) -> None:
+    world.transport.results = [Result(fault="the broker is away", retry_after=5)]
+    await world.post()
+    await world.dispatcher.step()
+    assert await state(world) == ("sending", None, "the broker is away")
+    world.clock.pass_by(6)
+    await world.dispatcher.step()
+    assert await state(world) == ("sent", None, None)
+
+
+async def test_crash_while_sending_sends_the_very_same_again(world: HubWorld) -> None:
     class Dies:
         async def send(self, claimed: Claimed) -> Result:
-            desk.transport.taken.append(claimed)
+            world.transport.taken.append(claimed)
             raise RuntimeError
 
-    await desk.post()
-    dispatcher = desk.dispatcher
+    await world.post()
+    dispatcher = world.dispatcher
     dispatcher.transports = {"bridge": Dies()}
     with pytest.raises(ExceptionGroup):
         await dispatcher.step()
-    assert await desk.dispatcher.step() == 0, "it may still be on its way"
-    desk.clock.pass_by(61)
-    assert await desk.dispatcher.step() == 1
-    first, second = desk.transport.taken
+    assert await world.dispatcher.step() == 0, "it may still be on its way"
+    world.clock.pass_by(61)
+    assert await world.dispatcher.step() == 1
+    first, second = world.transport.taken
     assert (first.id, first.message) == (second.id, second.message)
 
 
-async def test_change_before_it_is_sent_voids_it(desk: Desk) -> None:
-    await desk.post()
-    await desk.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
-    assert await desk.dispatcher.step() == 0
-    assert await state(desk) == ("void", None, "the event has changed")
+async def test_change_before_it_is_sent_voids_it(world: HubWorld) -> None:
+    await world.post()
+    await world.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    assert await world.dispatcher.step() == 0
+    assert await state(world) == ("void", None, "the event has changed")
 
 
 @pytest.mark.parametrize(
@@ -97,136 +97,138 @@ async def test_change_before_it_is_sent_voids_it(desk: Desk) -> None:
     ],
 )
 async def test_event_that_begins_or_ends_voids_it(
-    desk: Desk, body: bytes, words: str
+    world: HubWorld, body: bytes, words: str
 ) -> None:
-    await desk.post()
-    await desk.store.keep([told(body)])
-    await desk.dispatcher.step()
-    assert words in (await state(desk))[2]  # type: ignore[operator]
-    assert desk.transport.taken == []
+    await world.post()
+    await world.store.keep([told(body)])
+    await world.dispatcher.step()
+    assert words in (await state(world))[2]  # type: ignore[operator]
+    assert world.transport.taken == []
 
 
-async def test_event_that_came_back_takes_a_decision_of_its_own(desk: Desk) -> None:
-    await desk.post()
-    await desk.store.keep([told(step("completed", seconds=5))])
-    await desk.store.keep([told(step("scheduled", seconds=60, who=vm(1), told=1))])
-    await desk.dispatcher.step()
-    assert "another one has come" in (await state(desk))[2]  # type: ignore[operator]
+async def test_event_that_came_back_takes_a_decision_of_its_own(
+    world: HubWorld,
+) -> None:
+    await world.post()
+    await world.store.keep([told(step("completed", seconds=5))])
+    await world.store.keep([told(step("scheduled", seconds=60, who=vm(1), told=1))])
+    await world.dispatcher.step()
+    assert "another one has come" in (await state(world))[2]  # type: ignore[operator]
 
 
-async def test_rule_that_wants_more_people_by_now_voids_it(desk: Desk) -> None:
-    await desk.post()
-    desk.config = replace(desk.config, access=access(2))
-    await desk.dispatcher.step()
-    assert await state(desk) == ("void", None, "the rule wants 2 people by now")
+async def test_rule_that_wants_more_people_by_now_voids_it(world: HubWorld) -> None:
+    await world.post()
+    world.config = replace(world.config, access=access(2))
+    await world.dispatcher.step()
+    assert await state(world) == ("void", None, "the rule wants 2 people by now")
 
 
-async def test_rules_of_the_bridge_that_deny_by_now_void_it(desk: Desk) -> None:
-    await desk.post()
+async def test_rules_of_the_bridge_that_deny_by_now_void_it(world: HubWorld) -> None:
+    await world.post()
     deny = {"name": "no", "action": "deny"}
-    await desk.store.keep([beat(0, 5, approvals=offer(deny))])
-    await desk.dispatcher.step()
-    assert "DeniedByRule no" in (await state(desk))[2]  # type: ignore[operator]
-    assert desk.transport.taken == []
+    await world.store.keep([beat(0, 5, approvals=offer(deny))])
+    await world.dispatcher.step()
+    assert "DeniedByRule no" in (await state(world))[2]  # type: ignore[operator]
+    assert world.transport.taken == []
 
 
-async def test_change_after_it_was_sent_sends_it_no_more(desk: Desk) -> None:
-    _, decided = await desk.post()
-    await desk.dispatcher.step()
-    await desk.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
-    desk.clock.pass_by(300)
-    assert await desk.dispatcher.step() == 0
-    await desk.store.keep([told(outcome("denied", decided["id"], LONGER, seconds=9))])
-    assert (await state(desk))[:2] == ("failed", "denied")
+async def test_change_after_it_was_sent_sends_it_no_more(world: HubWorld) -> None:
+    _, decided = await world.post()
+    await world.dispatcher.step()
+    await world.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    world.clock.pass_by(300)
+    assert await world.dispatcher.step() == 0
+    await world.store.keep([told(outcome("denied", decided["id"], LONGER, seconds=9))])
+    assert (await state(world))[:2] == ("failed", "denied")
 
 
-async def test_decision_waits_until_somebody_answers(desk: Desk) -> None:
-    await desk.post()
-    desk.clock.pass_by(400)  # silent for more than three intervals
-    assert await desk.dispatcher.step() == 0
-    assert await state(desk) == ("decided", None, "no bridge of this event answers")
-    await desk.store.keep([beat(0, 401)])
-    desk.clock.pass_by(6)
-    assert await desk.dispatcher.step() == 1
+async def test_decision_waits_until_somebody_answers(world: HubWorld) -> None:
+    await world.post()
+    world.clock.pass_by(400)  # silent for more than three intervals
+    assert await world.dispatcher.step() == 0
+    assert await state(world) == ("decided", None, "no bridge of this event answers")
+    await world.store.keep([beat(0, 401)])
+    world.clock.pass_by(6)
+    assert await world.dispatcher.step() == 1
 
 
-async def test_decision_that_nobody_took_in_time_fails(desk: Desk) -> None:
-    await desk.post()
-    desk.clock.pass_by(400)
-    await desk.dispatcher.step()
-    desk.clock.pass_by(501)
-    await desk.dispatcher.step()
+async def test_decision_that_nobody_took_in_time_fails(world: HubWorld) -> None:
+    await world.post()
+    world.clock.pass_by(400)
+    await world.dispatcher.step()
+    world.clock.pass_by(501)
+    await world.dispatcher.step()
     words = "no bridge of this event answers"
-    assert await state(desk) == ("failed", "not-sent", words)
-    assert desk.transport.taken == []
+    assert await state(world) == ("failed", "not-sent", words)
+    assert world.transport.taken == []
 
 
-async def test_decision_without_an_outcome_in_time_fails(desk: Desk) -> None:
-    await desk.post()
-    await desk.dispatcher.step()
-    desk.clock.pass_by(901)
-    await desk.dispatcher.step()
-    assert (await state(desk))[0] == "sent"
-    desk.clock.pass_by(121)
-    await desk.dispatcher.step()
-    assert await state(desk) == ("failed", "no-answer", "no outcome came in time")
-    assert len(desk.transport.taken) == 1
+async def test_decision_without_an_outcome_in_time_fails(world: HubWorld) -> None:
+    await world.post()
+    await world.dispatcher.step()
+    world.clock.pass_by(901)
+    await world.dispatcher.step()
+    assert (await state(world))[0] == "sent"
+    world.clock.pass_by(121)
+    await world.dispatcher.step()
+    assert await state(world) == ("failed", "no-answer", "no outcome came in time")
+    assert len(world.transport.taken) == 1
 
 
-async def test_session_that_several_share_goes_first(desk: Desk) -> None:
-    await desk.store.keep(
+async def test_session_that_several_share_goes_first(world: HubWorld) -> None:
+    await world.store.keep(
         [
             *(beat(n) for n in range(4)),
             told(step("scheduled", who=vm(0)), session="own"),
             *(told(step("scheduled", who=vm(n)), session="shared") for n in (1, 2)),
         ]
     )
-    await desk.post()
-    await desk.dispatcher.step()
-    (sent,) = desk.transport.taken
+    await world.post()
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
     assert sent.address is not None
     assert sent.address.session == "shared"
 
 
 async def test_bridge_that_is_not_heard_of_may_answer(store: Store) -> None:
-    async with Desk(store, config()).open() as desk:
+    async with HubWorld(store, config()).open() as world:
         body = orjson.loads(step("scheduled"))
         body["data"]["reporter"]["vmId"] = None
         await store.keep([told(orjson.dumps(body))])
-        await desk.post()
-        assert await desk.dispatcher.step() == 1
+        await world.post()
+        assert await world.dispatcher.step() == 1
 
 
-async def test_outcome_that_is_faster_than_the_record_holds(desk: Desk) -> None:
+async def test_outcome_that_is_faster_than_the_record_holds(world: HubWorld) -> None:
     class Quick:
         async def send(self, claimed: Claimed) -> Result:
-            await desk.store.keep([told(outcome("relayed", claimed.id, seconds=1))])
+            await world.store.keep([told(outcome("relayed", claimed.id, seconds=1))])
             return Result(is_accepted=True)
 
-    await desk.post()
-    dispatcher = desk.dispatcher
+    await world.post()
+    dispatcher = world.dispatcher
     dispatcher.transports = {"bridge": Quick()}
     await dispatcher.step()
-    assert (await state(desk))[:2] == ("done", "relayed")
+    assert (await state(world))[:2] == ("done", "relayed")
 
 
-async def test_transport_that_hangs_times_out(desk: Desk) -> None:
+async def test_transport_that_hangs_times_out(world: HubWorld) -> None:
     class Hangs:
         async def send(self, claimed: Claimed) -> Result:
             raise TimeoutError
 
-    await desk.post()
-    dispatcher = desk.dispatcher
+    await world.post()
+    dispatcher = world.dispatcher
     dispatcher.transports = {"bridge": Hangs()}
     await dispatcher.step()
-    assert await state(desk) == ("sending", None, "no answer in time")
-    desk.clock.pass_by(6)
+    assert await state(world) == ("sending", None, "no answer in time")
+    world.clock.pass_by(6)
     dispatcher.transports = {}
     await dispatcher.step()
-    assert (await state(desk))[2] == "decisions cannot be sent via bridge"
+    assert (await state(world))[2] == "decisions cannot be sent via bridge"
 
 
-async def test_slow_transport_holds_up_no_other_decision(desk: Desk) -> None:
+async def test_slow_transport_holds_up_no_other_decision(world: HubWorld) -> None:
     class Slow:
         """Never finishes one event; sends others at once."""
 
@@ -239,18 +241,18 @@ async def test_slow_transport_holds_up_no_other_decision(desk: Desk) -> None:
             return Result(is_accepted=True)
 
     stop, slow = asyncio.Event(), Slow()
-    await desk.post()
-    dispatcher = desk.dispatcher
+    await world.post()
+    dispatcher = world.dispatcher
     dispatcher.transports = {"bridge": slow}
     running = asyncio.create_task(dispatcher.run(stop))
     async with asyncio.timeout(20):
         while not slow.begun:
             await asyncio.sleep(0.01)
-        desk.clock.pass_by(1)
-        await desk.store.keep([told(step("scheduled", event("OTHER")))])
-        await desk.post(event_id="OTHER")
-        while (await state(desk))[0] != "sent":
-            await desk.clock.advance(0.5)
+        world.clock.pass_by(1)
+        await world.store.keep([told(step("scheduled", event("OTHER")))])
+        await world.post(event_id="OTHER")
+        while (await state(world))[0] != "sent":
+            await world.clock.advance(0.5)
             await asyncio.sleep(0.01)
     assert slow.begun == 2
     running.cancel()
@@ -270,38 +272,38 @@ class Held:
         return Result(is_accepted=True)
 
 
-async def test_decision_of_a_hub_that_is_gone_is_carried_soon(desk: Desk) -> None:
-    held, dispatcher = Held(), desk.dispatcher
+async def test_decision_of_a_hub_that_is_gone_is_carried_soon(world: HubWorld) -> None:
+    held, dispatcher = Held(), world.dispatcher
     dispatcher.transports = {"bridge": held}
-    await desk.post()
+    await world.post()
     dying = asyncio.create_task(dispatcher.step())
     await until(lambda: held.begun == 1)
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
 
-    assert await desk.dispatcher.step() == 0, "the other one may still live"
-    desk.clock.pass_by(16)
-    assert await desk.dispatcher.step() == 1
-    assert (await state(desk))[0] == "sent"
+    assert await world.dispatcher.step() == 0, "the other one may still live"
+    world.clock.pass_by(16)
+    assert await world.dispatcher.step() == 1
+    assert (await state(world))[0] == "sent"
 
 
-async def test_decision_of_a_hub_that_takes_long_is_its_own(desk: Desk) -> None:
-    held, dispatcher = Held(), desk.dispatcher
+async def test_decision_of_a_hub_that_takes_long_is_its_own(world: HubWorld) -> None:
+    held, dispatcher = Held(), world.dispatcher
     dispatcher.transports = {"bridge": held}
-    await desk.post()
+    await world.post()
     going = asyncio.create_task(dispatcher.step())
     await until(lambda: held.begun == 1)
     for _ in range(8):
-        renewals = desk.clock.waits.count(5.0)
-        await desk.clock.advance(5)
-        await until(lambda: desk.clock.waits.count(5.0) > renewals)  # noqa: B023 - awaited
-        assert await desk.dispatcher.step() == 0
+        renewals = world.clock.waits.count(5.0)
+        await world.clock.advance(5)
+        await until(lambda: world.clock.waits.count(5.0) > renewals)  # noqa: B023 - awaited
+        assert await world.dispatcher.step() == 0
 
     held.is_enough.set()
     assert await going == 1
-    assert (await state(desk))[0] == "sent"
-    desk.clock.pass_by(29)
-    assert await desk.dispatcher.step() == 0, "the wait for the outcome stands"
+    assert (await state(world))[0] == "sent"
+    world.clock.pass_by(29)
+    assert await world.dispatcher.step() == 0, "the wait for the outcome stands"
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -310,15 +312,15 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_end_that_the_transport_reports_is_stored(desk: Desk) -> None:
-    desk.transport.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
-    await desk.post()
-    await desk.dispatcher.step()
-    assert await state(desk) == ("failed", "rejected", "HTTP 400")
+async def test_end_that_the_transport_reports_is_stored(world: HubWorld) -> None:
+    world.transport.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
+    await world.post()
+    await world.dispatcher.step()
+    assert await state(world) == ("failed", "rejected", "HTTP 400")
 
 
 async def test_store_that_is_away_stops_no_dispatcher(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    world: HubWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Away:
         is_away = True
@@ -327,17 +329,17 @@ async def test_store_that_is_away_stops_no_dispatcher(
             raise HubStoreAwayError("the store is away")
 
     stop = asyncio.Event()
-    dispatcher = desk.dispatcher
+    dispatcher = world.dispatcher
     dispatcher.store = Away()  # type: ignore[assignment]  # it is away
     running = asyncio.create_task(dispatcher.run(stop))
-    await desk.clock.advance(1)
+    await world.clock.advance(1)
     stop.set()
     await running
     assert "decisions cannot be read" in caplog.text
 
 
 async def test_decision_whose_store_goes_away_is_carried_later(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    world: HubWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Fails:
         def __init__(self, store: Store) -> None:
@@ -346,20 +348,20 @@ async def test_decision_whose_store_goes_away_is_carried_later(
         async def write(self, _: Any) -> Any:
             raise HubStoreAwayError("the store is away")
 
-    await desk.post()
-    dispatcher = desk.dispatcher
-    dispatcher.store = Fails(desk.store)  # type: ignore[assignment]  # it fails
+    await world.post()
+    dispatcher = world.dispatcher
+    dispatcher.store = Fails(world.store)  # type: ignore[assignment]  # it fails
     assert await dispatcher.step() == 0
     assert "decision cannot be carried" in caplog.text
-    assert await desk.dispatcher.step() == 1
+    assert await world.dispatcher.step() == 1
 
 
 async def test_message_is_the_same_each_time_but_for_its_time_to_live(
-    desk: Desk,
+    world: HubWorld,
 ) -> None:
-    await desk.post()
-    await desk.dispatcher.step()
-    (sent,) = desk.transport.taken
+    await world.post()
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
     first, late = message_of(sent, at(0)), message_of(sent, at(9999))
 
     assert (first.message_id, first.body) == (late.message_id, late.body)
@@ -371,34 +373,34 @@ async def test_message_is_the_same_each_time_but_for_its_time_to_live(
 async def test_start_in_the_far_future_makes_no_endless_message(
     store: Store,
 ) -> None:
-    async with Desk(store, config()).open() as desk:
-        await desk.scheduled(NotBefore="Fri, 31 Dec 9999 23:59:59 GMT")
-        await desk.post()
-        await desk.dispatcher.step()
-        (sent,) = desk.transport.taken
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled(NotBefore="Fri, 31 Dec 9999 23:59:59 GMT")
+        await world.post()
+        await world.dispatcher.step()
+        (sent,) = world.transport.taken
         assert message_of(sent, at(0)).time_to_live == timedelta(days=30)
 
 
 async def test_two_hubs_on_one_store_send_it_once(
     hub_config: HubConfig, store: Store
 ) -> None:
-    async with Desk(store, config()).open() as desk:
-        await desk.scheduled()
-        await desk.post()
-        both = [desk.dispatcher, desk.dispatcher]
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled()
+        await world.post()
+        both = [world.dispatcher, world.dispatcher]
         done = await asyncio.gather(*(one.step() for one in both))
         assert sorted(done) == [0, 1]
-        assert len(desk.transport.taken) == 1
+        assert len(world.transport.taken) == 1
 
 
-async def test_dispatcher_runs_until_it_is_stopped(desk: Desk) -> None:
+async def test_dispatcher_runs_until_it_is_stopped(world: HubWorld) -> None:
     stop = asyncio.Event()
-    await desk.post()
-    dispatcher: Dispatcher = desk.dispatcher
+    await world.post()
+    dispatcher: Dispatcher = world.dispatcher
     dispatcher.metrics = HubMetrics(("b",), "1")
     running = asyncio.create_task(dispatcher.run(stop))
-    while not desk.transport.taken or (await state(desk))[0] != "sent":
+    while not world.transport.taken or (await state(world))[0] != "sent":
         await asyncio.sleep(0.01)
     stop.set()
-    await desk.clock.advance(1)
+    await world.clock.advance(1)
     await running

@@ -13,7 +13,7 @@ from bridge.outbox.admin import Ledger, Selection, as_json
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import DeliveryState, Reply
 from bridge.outbox.store import Outbox
-from tests.support.builders import route, router, told
+from tests.support.builders import outgoing, route, router
 
 NOW = 1_800_000_000.0
 A, B = "a", "b"
@@ -29,7 +29,7 @@ async def ledger(outbox: Outbox) -> Ledger:
 
 async def put(outbox: Outbox, *names: str, key: str | None = None) -> None:
     for name in names:
-        await outbox.commit([told(name, key=key)], now=NOW)
+        await outbox.commit([outgoing(name, key=key)], now=NOW)
 
 
 async def became(outbox: Outbox, **states: str) -> None:
@@ -310,12 +310,12 @@ async def steps(outbox: Outbox, work: Callable[[], Awaitable[object]]) -> int:
 
 
 async def backlog(outbox: Outbox, size: int) -> None:
-    events = [told(f"{size}-{n}", key=f"K{size}-{n}") for n in range(size)]
+    events = [outgoing(f"{size}-{n}", key=f"K{size}-{n}") for n in range(size)]
     await outbox.commit(events, now=NOW)
 
 
 WORK: dict[str, Callable[[Outbox, Delivery], Awaitable[object]]] = {
-    "tell": lambda outbox, _: outbox.commit([told("more", key="K")], now=NOW),
+    "tell": lambda outbox, _: outbox.commit([outgoing("more", key="K")], now=NOW),
     "deliver": lambda outbox, delivery: outbox.deliveries.delivered(delivery, now=NOW),
     "retry": lambda outbox, delivery: Ledger(outbox.database).retry(
         Selection(id=delivery.id), now=NOW, force=False

@@ -37,9 +37,9 @@ from tests.support.builders import (
     SINK,
     body_of,
     imds_event,
+    outgoing,
     router,
     started,
-    told,
 )
 from tests.support.damage import House
 from tests.support.fakes import FakeClock
@@ -78,7 +78,7 @@ async def left(path: Path, name: str = "waits") -> None:
     """Leave a file behind in which one event waits, and a later step of it."""
     async with open_database(path, ME.vm_id) as database:
         outbox = Outbox(database, router())
-        await outbox.commit([told(name, key="K", data={"name": name})], now=NOW)
+        await outbox.commit([outgoing(name, key="K", data={"name": name})], now=NOW)
 
 
 def harm(path: Path, statement: str) -> None:
@@ -102,7 +102,7 @@ async def test_damaged_delivery_is_a_dead_letter_and_what_is_behind_it_goes(
 
     async with Outbox.open(state_path, router()) as outbox:
         outbox.deliveries.lost = lost.append
-        await outbox.commit([told("later", key="K")], now=NOW)
+        await outbox.commit([outgoing("later", key="K")], now=NOW)
         found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
 
         assert [d.cloud_event_id for d in found] == ["later"]
@@ -133,8 +133,10 @@ async def test_damaged_delivery_is_shown_and_stays_dead_when_sent_again(
 
 async def test_several_damaged_ones_hold_up_nothing(state_path: Path) -> None:
     async with Outbox.open(state_path, router()) as outbox:
-        await outbox.commit([told(f"bad {n}", key=f"K{n}") for n in range(9)], now=NOW)
-        await outbox.commit([told("good", key="G")], now=NOW + 1)
+        await outbox.commit(
+            [outgoing(f"bad {n}", key=f"K{n}") for n in range(9)], now=NOW
+        )
+        await outbox.commit([outgoing("good", key="G")], now=NOW + 1)
     harm(state_path, "UPDATE items SET type = 'x' WHERE cloud_event_id GLOB 'bad*'")
 
     async with Outbox.open(state_path, router()) as outbox:
@@ -147,7 +149,9 @@ async def test_delivery_that_names_the_content_of_another_tells_its_own_again(
 ) -> None:
     """The other was told twice, and its own never."""
     async with Outbox.open(state_path, router()) as outbox:
-        await outbox.commit([told("one", key="A"), told("two", key="B")], now=NOW)
+        await outbox.commit(
+            [outgoing("one", key="A"), outgoing("two", key="B")], now=NOW
+        )
     harm(state_path, "UPDATE deliveries SET item = 2")
 
     async with Outbox.open(state_path, router()) as outbox:
@@ -321,12 +325,14 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
     )
     async with open_database(state_path, ME.vm_id) as database:
         outbox = Outbox(database, router())
-        await outbox.commit([told("gone", key="K")], now=NOW)
+        await outbox.commit([outgoing("gone", key="K")], now=NOW)
         ((gone,), _) = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         await outbox.deliveries.delivered(gone, now=NOW)
         for name in ("first", "second"):
-            await outbox.commit([told(name, key="K")], now=NOW, decisions=[decision])
-        await outbox.commit([told("third", key="L")], now=NOW)
+            await outbox.commit(
+                [outgoing(name, key="K")], now=NOW, decisions=[decision]
+            )
+        await outbox.commit([outgoing("third", key="L")], now=NOW)
     harm(state_path, "INSERT INTO sightings (key, at) VALUES ('K', 'soon')")
     caplog.set_level(logging.ERROR)
 
@@ -344,7 +350,7 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
         await outbox.deliveries.delivered(found[0], now=NOW)
         (second, _), _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert second.cloud_event_id in {"second", "third"}
-        await outbox.commit([told("next", key="M")], now=NOW)
+        await outbox.commit([outgoing("next", key="M")], now=NOW)
         assert max(d.id for d in await Ledger(database).find(Selection())) == 5
         tally = (await outbox.deliveries.tallies())[SINK]
         assert (tally.pending, tally.dead, tally.delivered) == (3, 0, 1)

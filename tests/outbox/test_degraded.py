@@ -29,7 +29,7 @@ from bridge.outbox.storage.mirror import Mirror
 from bridge.outbox.storage.schema import MIGRATIONS
 from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.store import Outbox
-from tests.support.builders import route, router, told
+from tests.support.builders import outgoing, route, router
 from tests.support.disks import Disk
 from tests.support.outboxes import publish_counts
 
@@ -45,7 +45,7 @@ async def opened(path: Path, limits: Limits = LIMITS) -> AsyncIterator[Outbox]:
 
 
 async def put(outbox: Outbox, *names: str, body: bytes = b"{}") -> None:
-    events = [told(name, key="K") for name in names]
+    events = [outgoing(name, key="K") for name in names]
     await outbox.commit(events, now=NOW, checkpoint=Checkpoint(body=body))
 
 
@@ -98,7 +98,7 @@ async def test_event_that_was_numbered_in_memory_keeps_its_number_on_the_disk(
     disk: Disk,
 ) -> None:
     def make(counts: Mapping[str, int]) -> list[OutgoingEvent]:
-        return [told(f"c/{counts.get('c', 0)}", key="K", cause="c")]
+        return [outgoing(f"c/{counts.get('c', 0)}", key="K", cause="c")]
 
     async with opened(disk.state) as outbox:
         await outbox.commit(Numbered(["c"], make), now=NOW)
@@ -308,7 +308,7 @@ async def test_what_was_decided_is_kept_although_it_cannot_be_told(
         disk.fill()
         lost: list[str] = []
         outbox.deliveries.lost = lost.append
-        await outbox.commit([told("1", key="K")], now=NOW, decisions=[decision])
+        await outbox.commit([outgoing("1", key="K")], now=NOW, decisions=[decision])
 
         assert await outbox.approvals.of_message("m") == {"K": decision}
         assert await states(outbox) == {"0": "pending"}
@@ -434,14 +434,14 @@ async def test_sinks_chosen_without_all_of_the_disk_are_those_on_the_disk(
     reboot = Subject(transition="scheduled", events=({"EventType": "Reboot"},))
     freeze = Subject(transition="updated", events=({"EventType": "Freeze"},))
     async with Outbox.open(state_path, routes) as outbox:
-        await outbox.commit([told("0", key="K", subject=reboot)], now=NOW)
+        await outbox.commit([outgoing("0", key="K", subject=reboot)], now=NOW)
     keeper = Keeper(state_path, may_degrade=True, extent=Extent(memories=0))
     async with Database.serving(keeper) as database:
         outbox = Outbox(database, routes)
         await database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
         with held(state_path):
             for name in ("1", "2"):
-                await outbox.commit([told(name, key="K", subject=freeze)], now=NOW)
+                await outbox.commit([outgoing(name, key="K", subject=freeze)], now=NOW)
             await deliver(outbox, "2")
         await database.heal()
 

@@ -38,7 +38,7 @@ from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
-from tests.support.builders import route, router, told
+from tests.support.builders import outgoing, route, router
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
 
@@ -85,7 +85,7 @@ async def opened(
 
 
 async def put(outbox: Outbox, *names: str, key: str | None = "K") -> None:
-    events = [told(name, key=key) for name in names]
+    events = [outgoing(name, key=key) for name in names]
     checkpoint = Checkpoint(body=names[-1].encode())
     await outbox.commit(events, now=NOW, checkpoint=checkpoint)
 
@@ -385,7 +385,7 @@ async def test_event_dropped_in_memory_stays_dropped_on_the_disk(
         disk.freeze()
         await outbox.database.run(lambda _: None)
         await put(outbox, "1")
-        await outbox.commit([told("dropped", key="L")], now=NOW)
+        await outbox.commit([outgoing("dropped", key="L")], now=NOW)
         assert await deliver(outbox) == ["1"]
         await put(outbox, "2", key="M")
         assert await deliver(outbox) == ["2"]
@@ -484,15 +484,17 @@ async def test_order_is_kept_with_12000_pending(state_path: Path) -> None:
     """And a Preempt that comes meanwhile is told."""
     count, again = 12_000, 3_000
     async with opened(state_path, patience=WITHIN) as outbox:
-        first = [told(f"{n} first", key=f"K{n}") for n in range(count)]
+        first = [outgoing(f"{n} first", key=f"K{n}") for n in range(count)]
         await outbox.commit(first, now=NOW)
     disk = Hanging()
     async with opened(state_path, disk, patience=1.0) as outbox:
         disk.freeze()
-        second = [told(f"{n} second", key=f"K{n}") for n in range(count - again, count)]
+        second = [
+            outgoing(f"{n} second", key=f"K{n}") for n in range(count - again, count)
+        ]
         await outbox.commit(second, now=NOW)
         soon = datetime.fromtimestamp(NOW + 30, UTC)
-        await outbox.commit([told("preempt", key="P", not_before=soon)], now=NOW)
+        await outbox.commit([outgoing("preempt", key="P", not_before=soon)], now=NOW)
         assert (await names(outbox))[0] == "preempt"
         taken = await deliver(outbox)
         disk.thaw()
@@ -516,7 +518,7 @@ async def test_memory_that_grows_is_loaded_anew_and_shortened(
     extent = Extent(bodies=5, bytes=400_000)
     async with opened(state_path, extent=extent, patience=WITHIN) as outbox:
         for number in range(60):
-            event = told(str(number), key=f"K{number}", data={"x": "y" * 10_000})
+            event = outgoing(str(number), key=f"K{number}", data={"x": "y" * 10_000})
             await outbox.commit([event], now=NOW)
         mirror = outbox.database.keeper.mirror
 
@@ -528,7 +530,9 @@ async def test_memory_that_grows_is_loaded_anew_and_shortened(
 async def test_memory_that_is_free_again_is_given_back(state_path: Path) -> None:
     async with opened(state_path, patience=WITHIN) as outbox:
         for number in range(12):
-            large = [told(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)]
+            large = [
+                outgoing(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)
+            ]
             await outbox.commit(large, now=NOW)
         assert len(await deliver(outbox)) == 120
         mirror = outbox.database.keeper.mirror
@@ -550,7 +554,9 @@ async def test_memory_is_given_back_while_the_disk_hangs_and_nothing_is_lost(
         await put(outbox, "before", key=None)
         disk.freeze()
         for number in range(12):
-            large = [told(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)]
+            large = [
+                outgoing(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)
+            ]
             await outbox.commit(large, now=NOW)
         assert len(await deliver(outbox)) == 121
         mirror = outbox.database.keeper.mirror
@@ -701,7 +707,7 @@ async def test_urgent_one_is_told_although_memory_is_full(state_path: Path) -> N
             await put(outbox, "more", key=None)
 
         soon = datetime.fromtimestamp(NOW + 30, UTC)
-        preempt = told("preempt", key="P", not_before=soon)
+        preempt = outgoing("preempt", key="P", not_before=soon)
         await outbox.commit([preempt], now=NOW, checkpoint=Checkpoint(body=b"p"))
 
         assert (await names(outbox))[0] == "preempt"
@@ -912,7 +918,7 @@ class Model:
         """Tell the same once more, as the poller does: ``n`` makes it another."""
 
         def make(counts: Mapping[str, int]) -> list[OutgoingEvent]:
-            return [told(f"{cause}/{counts.get(cause, 0)}", key=cause, cause=cause)]
+            return [outgoing(f"{cause}/{counts.get(cause, 0)}", key=cause, cause=cause)]
 
         await outbox.commit(Numbered([cause], make), now=NOW)
         self.put.append((cause, (await publish_counts(outbox, cause))[cause] - 1))

@@ -18,7 +18,7 @@ from bridge.outbox.records import Checkpoint
 from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from tests.support.builders import route, router, told
+from tests.support.builders import outgoing, route, router
 from tests.support.disks import Disk
 from tests.support.outboxes import publish_counts
 from tests.support.stopwatch import Stopwatch
@@ -36,7 +36,7 @@ async def running(path: Path) -> AsyncIterator[Outbox]:
 
 
 async def put(outbox: Outbox, *names: str) -> None:
-    events = [told(name, key="K") for name in names]
+    events = [outgoing(name, key="K") for name in names]
     await outbox.commit(events, now=NOW, checkpoint=Checkpoint(body=b"{}"))
 
 

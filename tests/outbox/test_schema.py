@@ -15,7 +15,7 @@ from bridge.outbox.storage.mirror import Mirror
 from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables.values import load
-from tests.support.builders import ME, SINK, router, told
+from tests.support.builders import ME, SINK, outgoing, router
 from tests.support.fakes import FakeClock
 
 NEWER = len(MIGRATIONS) + 3
@@ -55,7 +55,7 @@ async def used(path: Path, name: str) -> None:
     async with open_database(path, ME.vm_id) as database:
         outbox = Outbox(database, router())
         await outbox.commit(
-            [told(name, key="K")],
+            [outgoing(name, key="K")],
             now=NOW,
             checkpoint=Checkpoint(body=b"{}", sightings=frozenset({name})),
             decisions=[
@@ -68,7 +68,7 @@ async def used(path: Path, name: str) -> None:
         await SinkMemory(database, SINK, FakeClock()).keep(name, b"value")
         ((delivery,), _) = await outbox.deliveries.due(SINK, now=NOW, limit=1)
         assert await outbox.deliveries.delivered(delivery, now=NOW) is False
-        await outbox.commit([told(f"{name} waits", key=name)], now=NOW)
+        await outbox.commit([outgoing(f"{name} waits", key=name)], now=NOW)
 
 
 async def test_older_program_works_on_a_newer_file_and_leaves_its_columns_alone(

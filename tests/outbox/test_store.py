@@ -37,7 +37,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
-from tests.support.builders import SINK, imds_event, route, router, told
+from tests.support.builders import SINK, imds_event, outgoing, route, router
 from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
@@ -62,7 +62,7 @@ async def rows(outbox: Outbox, now: float = NOW, sink: str = SINK) -> list[Deliv
 
 
 async def put(outbox: Outbox, *names: str, key: str | None = None) -> None:
-    await outbox.commit([told(name, key=key) for name in names], now=NOW)
+    await outbox.commit([outgoing(name, key=key) for name in names], now=NOW)
 
 
 async def postpone(outbox: Outbox, delivery: Delivery, due_at: float) -> None:
@@ -158,14 +158,15 @@ async def test_order_is_kept_for_each_sink_by_itself(state_path: Path) -> None:
 
 async def test_what_is_due_goes_by_age(outbox: Outbox) -> None:
     for age, name in ((5, "old"), (9, "older"), (1, "young")):
-        await outbox.commit([told(name)], now=NOW - age)
+        await outbox.commit([outgoing(name)], now=NOW - age)
 
     assert await due(outbox) == ["older", "old", "young"]
 
 
 async def test_no_more_is_offered_than_asked_for(outbox: Outbox) -> None:
     await outbox.commit(
-        [told("x", not_before=at(60)), told("1"), told("2"), told("3")], now=NOW
+        [outgoing("x", not_before=at(60)), outgoing("1"), outgoing("2"), outgoing("3")],
+        now=NOW,
     )
 
     found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=2)
@@ -205,8 +206,8 @@ async def test_notice_of_15_minutes_goes_first(
     outbox: Outbox, notice: float, *, is_first: bool
 ) -> None:
     """A NotBefore that has passed is no reason to hurry."""
-    await outbox.commit([told("old")], now=NOW - 60)
-    await outbox.commit([told("x", not_before=at(notice))], now=NOW)
+    await outbox.commit([outgoing("old")], now=NOW - 60)
+    await outbox.commit([outgoing("x", not_before=at(notice))], now=NOW)
 
     assert (await due(outbox))[0] == ("x" if is_first else "old")
 
@@ -215,15 +216,15 @@ async def test_notice_of_15_minutes_goes_first(
 async def test_start_of_5_minutes_ago_goes_first(
     outbox: Outbox, age: float, *, is_first: bool
 ) -> None:
-    await outbox.commit([told("old")], now=NOW - 600)
-    await outbox.commit([told("x", is_started=True)], now=NOW - age)
+    await outbox.commit([outgoing("old")], now=NOW - 600)
+    await outbox.commit([outgoing("x", is_started=True)], now=NOW - age)
 
     assert (await due(outbox))[0] == ("x" if is_first else "old")
 
 
 async def test_shortest_notice_goes_first_among_urgent_ones(outbox: Outbox) -> None:
     for name, notice in (("slow", 800), ("fast", 30), ("middle", 300)):
-        await outbox.commit([told(name, not_before=at(notice))], now=NOW)
+        await outbox.commit([outgoing(name, not_before=at(notice))], now=NOW)
 
     assert await due(outbox) == ["fast", "middle", "slow"]
 
@@ -231,9 +232,9 @@ async def test_shortest_notice_goes_first_among_urgent_ones(outbox: Outbox) -> N
 async def test_urgent_one_lends_its_urgency_to_those_before_it(
     outbox: Outbox,
 ) -> None:
-    await outbox.commit([told("old")], now=NOW - 60)
-    await outbox.commit([told("1", key="K")], now=NOW)
-    await outbox.commit([told("2", key="K", not_before=at(30))], now=NOW)
+    await outbox.commit([outgoing("old")], now=NOW - 60)
+    await outbox.commit([outgoing("1", key="K")], now=NOW)
+    await outbox.commit([outgoing("2", key="K", not_before=at(30))], now=NOW)
 
     assert await due(outbox) == ["1", "old"]
 
@@ -243,8 +244,8 @@ async def test_lent_urgency_makes_a_longer_time_of_two(
     outbox: Outbox, first: float, second: float
 ) -> None:
     """From the earlier beginning to the later end, whichever step they are of."""
-    await outbox.commit([told("1", key="K", not_before=at(first))], now=NOW)
-    await outbox.commit([told("2", key="K", not_before=at(second))], now=NOW)
+    await outbox.commit([outgoing("1", key="K", not_before=at(first))], now=NOW)
+    await outbox.commit([outgoing("2", key="K", not_before=at(second))], now=NOW)
 
     (head,) = await rows(outbox)
     assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 2000)
@@ -253,18 +254,18 @@ async def test_lent_urgency_makes_a_longer_time_of_two(
 async def test_lent_urgency_stays_when_one_without_urgency_follows(
     outbox: Outbox,
 ) -> None:
-    await outbox.commit([told("1", key="K")], now=NOW)
-    await outbox.commit([told("2", key="K", not_before=at(1000))], now=NOW)
-    await outbox.commit([told("3", key="K")], now=NOW)
+    await outbox.commit([outgoing("1", key="K")], now=NOW)
+    await outbox.commit([outgoing("2", key="K", not_before=at(1000))], now=NOW)
+    await outbox.commit([outgoing("3", key="K")], now=NOW)
 
     (head,) = await rows(outbox)
     assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 1000)
 
 
 async def test_step_without_urgency_takes_none_away(outbox: Outbox) -> None:
-    await outbox.commit([told("old")], now=NOW - 60)
-    await outbox.commit([told("1", key="K", not_before=at(30))], now=NOW)
-    await outbox.commit([told("2", key="K", is_last=True)], now=NOW)
+    await outbox.commit([outgoing("old")], now=NOW - 60)
+    await outbox.commit([outgoing("1", key="K", not_before=at(30))], now=NOW)
+    await outbox.commit([outgoing("2", key="K", is_last=True)], now=NOW)
 
     assert await due(outbox) == ["1", "old"]
 
@@ -273,9 +274,9 @@ async def test_urgency_is_lent_to_nobody_else(state_path: Path) -> None:
     updates = Route(when=When(transitions=("updated",)), scope="all", lifecycle=True)
     async with Outbox.open(state_path, router({A: route(), B: updates})) as outbox:
         for key in ("L", "K"):
-            update = told(f"1{key}", key=key, subject=Subject(transition="updated"))
+            update = outgoing(f"1{key}", key=key, subject=Subject(transition="updated"))
             await outbox.commit([update], now=NOW)
-        await outbox.commit([told("2", key="K", not_before=at(30))], now=NOW)
+        await outbox.commit([outgoing("2", key="K", not_before=at(30))], now=NOW)
 
         assert await due(outbox, sink=A) == ["1K", "1L"]
         assert await due(outbox, sink=B) == ["1L", "1K"]
@@ -300,7 +301,7 @@ async def failed(outbox: Outbox, **seconds: float) -> None:
 async def test_what_was_due_first_is_due_first_when_the_sink_is_back(
     outbox: Outbox,
 ) -> None:
-    await outbox.commit([told("a"), told("b"), told("c")], now=NOW)
+    await outbox.commit([outgoing("a"), outgoing("b"), outgoing("c")], now=NOW)
     await failed(outbox, a=30, b=10, c=20)
     order = list[str | None]()
     for _ in range(3):
@@ -314,9 +315,9 @@ async def test_sink_that_may_be_back_is_tried_with_the_shortest_notice(
     outbox: Outbox,
 ) -> None:
     """Then with the others, by when they are due."""
-    await outbox.commit([told("a"), told("b")], now=NOW)
-    await outbox.commit([told("c", not_before=at(600))], now=NOW)
-    await outbox.commit([told("d", not_before=at(60))], now=NOW)
+    await outbox.commit([outgoing("a"), outgoing("b")], now=NOW)
+    await outbox.commit([outgoing("c", not_before=at(600))], now=NOW)
+    await outbox.commit([outgoing("d", not_before=at(60))], now=NOW)
     await failed(outbox, a=20, b=10, c=30, d=40)
 
     found = await outbox.deliveries.waiting_for_sink(SINK, now=NOW, limit=9)
@@ -328,7 +329,7 @@ async def test_sink_that_may_be_back_is_tried_with_the_shortest_notice(
 
 
 async def test_delivery_holds_all_that_a_sink_needs(outbox: Outbox) -> None:
-    event = told("1", key="AB", not_before=at(30))
+    event = outgoing("1", key="AB", not_before=at(30))
     await outbox.commit([event], now=NOW)
 
     assert await rows(outbox) == [
@@ -393,7 +394,7 @@ async def test_pending_deliveries_of_one_event_are_found(state_path: Path) -> No
 
 async def test_tallies_tell_how_each_sink_stands(state_path: Path) -> None:
     async with opened(state_path) as outbox:
-        await outbox.commit([told("0")], now=NOW - 60)
+        await outbox.commit([outgoing("0")], now=NOW - 60)
         await put(outbox, "1", "2", "3")
         zero, one, two, _ = await rows(outbox, sink=A)
         await outbox.deliveries.delivered(zero, now=NOW)
@@ -432,7 +433,7 @@ def checkpoint(*keys: str) -> Checkpoint:
 async def test_commit_keeps_everything_together(outbox: Outbox) -> None:
     decision = Decision(message="m", key="K", event_id="k", sequence=1, state="relayed")
     await outbox.commit(
-        [told("1", key="K")],
+        [outgoing("1", key="K")],
         now=NOW,
         checkpoint=checkpoint("K"),
         decisions=[decision],
@@ -448,10 +449,10 @@ async def test_commit_keeps_everything_together(outbox: Outbox) -> None:
 
 
 async def test_commit_with_one_bad_event_keeps_nothing(outbox: Outbox) -> None:
-    bad = told("2", key="K", data={"x": object()})
+    bad = outgoing("2", key="K", data={"x": object()})
     with pytest.raises(TypeError):
         await outbox.commit(
-            [told("1", key="K"), bad],
+            [outgoing("1", key="K"), bad],
             now=NOW,
             checkpoint=checkpoint("K"),
             decisions=[
@@ -474,7 +475,7 @@ async def test_commit_wakes_the_relays_of_those_that_are_told(
     async with Outbox.open(state_path, router({A: route(), B: quiet})) as outbox:
         events = [outbox.wakeups.of(name) for name in (A, B, REPLIES)]
 
-        await outbox.commit([told("1")], now=NOW, reply=Reply(key="m", body=b""))
+        await outbox.commit([outgoing("1")], now=NOW, reply=Reply(key="m", body=b""))
 
         assert [event.is_set() for event in events] == [True, False, True]
 
@@ -496,8 +497,8 @@ async def test_rows_are_never_merged_by_id(outbox: Outbox) -> None:
 
 
 async def test_what_was_told_is_counted_by_cause(outbox: Outbox) -> None:
-    await outbox.commit([told("1", cause="c"), told("2", cause="d")], now=NOW)
-    await outbox.commit([told("3", cause="c")], now=NOW)
+    await outbox.commit([outgoing("1", cause="c"), outgoing("2", cause="d")], now=NOW)
+    await outbox.commit([outgoing("3", cause="c")], now=NOW)
 
     assert await publish_counts(outbox, "c", "d", "never") == {
         "c": 2,
@@ -519,7 +520,7 @@ async def test_any_number_of_causes_can_be_asked_for(outbox: Outbox) -> None:
 
 def step(name: str, event_type: str, *, is_last: bool = False) -> object:
     subject = Subject(transition="updated", events=(imds_event(EventType=event_type),))
-    return told(name, key="K", subject=subject, is_last=is_last)
+    return outgoing(name, key="K", subject=subject, is_last=is_last)
 
 
 async def follow(path: Path, *steps: object) -> list[str | None]:
@@ -559,7 +560,7 @@ async def test_event_that_returns_after_its_end_is_new_to_the_sinks(
 
 
 async def test_approval_makes_no_sink_a_follower(state_path: Path) -> None:
-    approval = told("1", key="K", subject=Subject())
+    approval = outgoing("1", key="K", subject=Subject())
 
     assert await follow(state_path, approval, step("2", "Freeze")) == ["1"]
 
@@ -585,7 +586,7 @@ async def test_running_time_is_asked_for_once_in_a_commit(
     """Each look at it costs as much as the checkpoint beside it is long."""
     statements, outbox.ages.clocks = list[str](), clocks
     await outbox.database.read(lambda db: db.set_trace_callback(statements.append))
-    await outbox.commit([told(n) for n in "123"], now=NOW, checkpoint=checkpoint())
+    await outbox.commit([outgoing(n) for n in "123"], now=NOW, checkpoint=checkpoint())
 
     assert sum("running:" in statement for statement in statements) == 1
     assert [d.born for d in await rows(outbox)] == [5.0 if clocks else 0.0] * 3
@@ -698,7 +699,7 @@ async def test_no_more_is_dropped_at_a_time_than_asked_for(outbox: Outbox) -> No
 
 
 async def test_memory_of_what_is_over_is_dropped(outbox: Outbox) -> None:
-    await outbox.commit([told("1", key="K")], now=NOW, checkpoint=checkpoint("K"))
+    await outbox.commit([outgoing("1", key="K")], now=NOW, checkpoint=checkpoint("K"))
     await outbox.approvals.save(intent(posted=True), now=NOW)
 
     await prune(outbox)
@@ -709,7 +710,7 @@ async def test_memory_of_what_is_over_is_dropped(outbox: Outbox) -> None:
 
 
 async def test_memory_of_what_is_alive_is_kept(outbox: Outbox) -> None:
-    await outbox.commit([told("1", key="K")], now=NOW, checkpoint=checkpoint("K"))
+    await outbox.commit([outgoing("1", key="K")], now=NOW, checkpoint=checkpoint("K"))
     await outbox.approvals.save(intent(posted=True), now=NOW)
 
     await prune(outbox, "K")
@@ -733,7 +734,7 @@ async def test_sinks_follow_an_event_announced_long_ahead(state_path: Path) -> N
 async def test_nothing_is_lost_over_a_restart(state_path: Path) -> None:
     async with opened(state_path) as outbox:
         await outbox.commit(
-            [told("1", key="K"), told("2", key="K")],
+            [outgoing("1", key="K"), outgoing("2", key="K")],
             now=NOW,
             checkpoint=checkpoint("K"),
         )
@@ -752,7 +753,7 @@ async def test_what_was_committed_survives_a_power_cut(
     state_path: Path, tmp_path: Path
 ) -> None:
     async with opened(state_path) as outbox:
-        await outbox.commit([told("1")], now=NOW, checkpoint=checkpoint())
+        await outbox.commit([outgoing("1")], now=NOW, checkpoint=checkpoint())
         copy = left_behind(state_path, tmp_path / "copy")
 
     async with opened(copy) as outbox:
@@ -782,7 +783,9 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
         group.create_task(outbox.database.run(before))
         await before.reached()
         commit = group.create_task(
-            outbox.commit([told("1"), told("2")], now=NOW, checkpoint=checkpoint())
+            outbox.commit(
+                [outgoing("1"), outgoing("2")], now=NOW, checkpoint=checkpoint()
+            )
         )
         await asyncio.sleep(0)
         group.create_task(outbox.database.run(inside))
@@ -887,7 +890,7 @@ async def test_full_disk_fails_the_commit_and_is_remembered_until_one_works(
     outbox: Outbox,
 ) -> None:
     await outbox.database.run(lambda db: db.execute("PRAGMA max_page_count = 60"))
-    large = told("1", data={"x": "y" * 500_000})
+    large = outgoing("1", data={"x": "y" * 500_000})
 
     with pytest.raises(OutboxError, match="full"):
         await outbox.commit([large], now=NOW, checkpoint=checkpoint())
@@ -1100,7 +1103,7 @@ class OutboxMachine(RuleBasedStateMachine):
         for key in keys:
             self.count += 1
             name = f"{self.count}"
-            batch.append(told(name, key=key))
+            batch.append(outgoing(name, key=key))
             for sink in (A, B):
                 line = (sink, key or f"none{name}")
                 self.waiting.setdefault(line, []).append(name)
@@ -1109,7 +1112,10 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule(keys=st.sampled_from(["K", "L", None]))
     def append_badly(self, keys: str | None) -> None:
-        batch = [told("good", key=keys), told("bad", key=keys, data={"x": object()})]
+        batch = [
+            outgoing("good", key=keys),
+            outgoing("bad", key=keys, data={"x": object()}),
+        ]
         with pytest.raises(TypeError):
             self.runner.run(self.outbox.commit(batch, now=self.now))
 

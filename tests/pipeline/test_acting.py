@@ -38,8 +38,8 @@ from tests.support.builders import (
     imds_event,
     not_before,
     observed,
+    outgoing,
     router,
-    told,
 )
 from tests.support.fakes import FakeMetadata, settled
 
@@ -656,7 +656,7 @@ async def test_event_without_resources_runs_nothing_and_is_named(
 
 async def test_heartbeat_is_left_alone(world: World) -> None:
     await world.see(reboot())
-    world.relay.offer(told("h1").event)
+    world.relay.offer(outgoing("h1").event)
     world.runner.let.set()
     await world.look()
 

@@ -23,7 +23,7 @@ from bridge.outbox.delivery import Delivery
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
 from bridge.telemetry.counters import EVENTS, Spread
-from tests.support.builders import SINK, told
+from tests.support.builders import SINK, outgoing
 from tests.support.fakes import START, FakeClock, turns
 
 SIZE = 10  # of each event, in units of so many bytes:
@@ -37,7 +37,7 @@ def delivery(
     name: str, key: str | None = None, *, size: int = SIZE, is_urgent: bool = False
 ) -> Delivery:
     """Return a delivery whose JSON has a size in units: the rest is blank."""
-    body = told(name, key=key).event.to_json().ljust(size * UNIT)
+    body = outgoing(name, key=key).event.to_json().ljust(size * UNIT)
     assert len(body) == size * UNIT
     now = START.timestamp()
     return Delivery(

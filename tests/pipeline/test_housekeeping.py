@@ -33,8 +33,8 @@ from tests.support.builders import (
     body_of,
     imds_event,
     observed,
+    outgoing,
     router,
-    told,
 )
 from tests.support.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 from tests.support.hanging import Hanging
@@ -102,7 +102,7 @@ def housekeeping(
 async def delivered(outbox: Outbox, clock: FakeClock, count: int) -> None:
     """Leave deliveries behind that were made just now."""
     now = clock.now().timestamp()
-    await outbox.commit([told(f"{n}") for n in range(count)], now=now)
+    await outbox.commit([outgoing(f"{n}") for n in range(count)], now=now)
     found, _ = await outbox.deliveries.due(SINK, now=now, limit=count)
     await asyncio.gather(*(outbox.deliveries.delivered(one, now=now) for one in found))
 
@@ -254,7 +254,7 @@ async def test_clock_put_right_makes_what_waits_no_older_in_the_status(
     housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
     await housekeeping.step()
-    await housekeeping.outbox.commit([told("1")], now=clock.now().timestamp())
+    await housekeeping.outbox.commit([outgoing("1")], now=clock.now().timestamp())
     clock.pass_by(18)
     clock.jump(2 * 86400)
 
@@ -267,7 +267,7 @@ async def test_clock_put_right_makes_what_waits_no_older_in_the_status(
 async def test_what_is_not_delivered_is_kept_whatever_its_age(
     housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    await housekeeping.outbox.commit([told("1")], now=clock.now().timestamp())
+    await housekeeping.outbox.commit([outgoing("1")], now=clock.now().timestamp())
     clock.pass_by(10 * WEEK)
 
     await housekeeping.step()
@@ -307,7 +307,7 @@ async def test_event_that_is_gone_is_forgotten_after_the_retention(
 async def large(outbox: Outbox, clock: FakeClock, *names: str) -> None:
     now = clock.now().timestamp()
     for name in names:
-        await outbox.commit([told(name, data={"x": "y" * 10_000})], now=now)
+        await outbox.commit([outgoing(name, data={"x": "y" * 10_000})], now=now)
 
 
 async def test_file_that_grows_too_large_drops_what_is_delivered_oldest_first(
@@ -488,7 +488,7 @@ async def look(relay: Relay) -> None:
 async def parked(relay: Relay, sink: RecordingSink, clock: FakeClock) -> None:
     """Let a delivery be refused until the sink is parked."""
     sink.always = REFUSED
-    await relay.outbox.commit([told("1")], now=clock.now().timestamp())
+    await relay.outbox.commit([outgoing("1")], now=clock.now().timestamp())
     while relay.state != "parked":
         await look(relay)
         clock.pass_by(60)
@@ -541,7 +541,7 @@ async def test_what_another_process_discards_is_counted(
 ) -> None:
     await housekeeping.step()
     now = clock.now().timestamp()
-    await housekeeping.outbox.commit([told("1"), told("2")], now=now)
+    await housekeeping.outbox.commit([outgoing("1"), outgoing("2")], now=now)
 
     async with Outbox.open(state_path, router()) as other:
         await Ledger(other.database).discard(Selection(), now=now)
@@ -592,7 +592,7 @@ async def test_what_is_in_memory_goes_to_disk_as_soon_as_it_can(
         await database.read(make("PRAGMA busy_timeout = 50"))
         other = connect(state_path)
         other.execute("BEGIN IMMEDIATE")
-        await housekeeping.outbox.commit([told("1")], now=clock.now().timestamp())
+        await housekeeping.outbox.commit([outgoing("1")], now=clock.now().timestamp())
         await housekeeping.step()
         assert database.is_degraded
         other.close()

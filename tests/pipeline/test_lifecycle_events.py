@@ -19,7 +19,7 @@ from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import ME, SINK, body_of, observed, router, told
+from tests.support.builders import ME, SINK, body_of, observed, outgoing, router
 from tests.support.fakes import (
     FakeClock,
     FakeMetadata,
@@ -246,7 +246,7 @@ async def test_heartbeat_tells_what_waits_and_what_is_dead_but_no_replies(
     rig: Rig,
 ) -> None:
     await rig.outbox.commit(
-        [told("1"), told("2")], now=9e9, reply=Reply(key="m", body=b"")
+        [outgoing("1"), outgoing("2")], now=9e9, reply=Reply(key="m", body=b"")
     )
     await rig.outbox.commit([], now=0, reply=Reply(key="n", body=b""))
     ((dead,), _) = await rig.outbox.deliveries.due(REPLIES, now=0, limit=1)
@@ -303,7 +303,7 @@ async def test_last_event_is_tried_although_many_came_after_it(rig: Rig) -> None
     rig.clock.pass_by(30)
     since = rig.clock.now().timestamp()
     event = await rig.lifecycle.publish("stopped")
-    late = [told(str(number)) for number in range(1200)]
+    late = [outgoing(str(number)) for number in range(1200)]
     await rig.outbox.commit(late, now=rig.clock.now().timestamp())
     (relay,) = rig.lifecycle.relays
 

@@ -32,7 +32,7 @@ from bridge.pipeline.attempt import Deliver
 from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.fakes import START, FakeClock, RecordingSink, settled, turns
 
 BUSY = TransientDeliveryError("siem answered 503", Reason.SERVER)
@@ -165,7 +165,7 @@ def names(deliveries: Sequence[Delivery]) -> list[str | None]:
 
 
 async def test_delivery_that_is_taken_is_settled(rig: Rig) -> None:
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     assert names(rig.sink.taken) == ["1"]
@@ -176,7 +176,7 @@ async def test_delivery_that_is_taken_is_settled(rig: Rig) -> None:
 
 async def test_transient_failure_is_tried_again(rig: Rig) -> None:
     rig.sink.faults.append(BUSY)
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     assert (rig.relay.state, rig.relay.last_error) == ("retrying", str(BUSY))
     assert rig.count("postponed") == 1
@@ -206,7 +206,7 @@ async def test_each_attempt_that_fails_is_counted_with_its_reason(
     rig: Rig, reason: Reason, label: str
 ) -> None:
     rig.sink.faults += [TransientDeliveryError("no", reason)] * 2
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     await rig.pass_by(10)
@@ -216,7 +216,7 @@ async def test_each_attempt_that_fails_is_counted_with_its_reason(
 
 async def test_failure_that_no_sink_should_raise_is_counted(rig: Rig) -> None:
     rig.sink.faults.append(KeyError("x"))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
 
     await rig.look()
 
@@ -234,7 +234,7 @@ async def test_heartbeat_that_fails_is_counted(rig: Rig) -> None:
 
 async def test_permanent_failure_is_a_dead_letter_at_once(rig: Rig) -> None:
     rig.sink.faults.append(BAD)
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     await rig.look()
     await rig.pass_by(3600)
 
@@ -251,7 +251,7 @@ async def test_sink_that_does_not_answer_is_cut_off_and_tried_again(
     """asyncio's own time-out, raised by the sink: no DeliveryError, yet no bug."""
     async with rig_of(outbox) as rig:
         rig.sink.faults.append(TimeoutError())
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
 
         assert rig.relay.last_error == "no answer within 60 s"
@@ -263,7 +263,7 @@ async def test_unforeseen_error_stops_nobody_and_is_tried_again(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.sink.faults.append(KeyError("secret"))
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     await rig.look()
     await rig.pass_by(2)
 
@@ -277,7 +277,7 @@ async def test_unforeseen_error_at_each_of_ten_attempts_is_a_dead_letter(
     rig: Rig,
 ) -> None:
     rig.sink.always = KeyError("x")
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     await rig.pass_by(3600)
 
@@ -287,7 +287,7 @@ async def test_unforeseen_error_at_each_of_ten_attempts_is_a_dead_letter(
 
 
 async def test_outbox_that_fails_stops_the_relay(outbox: Outbox) -> None:
-    await outbox.commit([told("1")], now=START.timestamp())
+    await outbox.commit([outgoing("1")], now=START.timestamp())
     await outbox.database.run(lambda db: db.execute("DROP TABLE items"))
 
     with pytest.raises(OutboxError):
@@ -300,7 +300,7 @@ async def test_outbox_that_fails_stops_the_relay(outbox: Outbox) -> None:
 async def test_backoff_doubles_up_to_its_limit(rig: Rig) -> None:
     """Of a sink that is there, and wants less; see ``test_relay_recovery``."""
     rig.sink.always = SLOW_DOWN
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     dues = []
     for _ in range(9):
@@ -314,7 +314,7 @@ async def test_backoff_doubles_up_to_its_limit(rig: Rig) -> None:
 async def test_backoff_is_jittered_by_chance(outbox: Outbox) -> None:
     async with rig_of(outbox, chance=lambda: 0.25) as rig:
         rig.sink.always = BUSY
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
 
         assert rig.wait == pytest.approx(0.25)
@@ -335,7 +335,7 @@ async def test_urgent_backoff_is_at_most_a_quarter_of_the_notice(
         rig_of(outbox, chance=chance) as rig,
     ):
         rig.sink.always = BUSY
-        await rig.put(told("1", not_before=soon(notice)))
+        await rig.put(outgoing("1", not_before=soon(notice)))
         for _ in range(8):
             await rig.look()
             left = START.timestamp() + notice - rig.clock.now().timestamp()
@@ -350,7 +350,7 @@ async def test_urgent_one_is_not_tried_without_end_as_its_notice_runs_out(
     """A quarter of what is left, again and again, comes to no end."""
     async with rig_of(outbox, chance=lambda: 0.0) as rig:
         rig.sink.always = BUSY
-        await rig.put(told("1", not_before=soon(1.0)))
+        await rig.put(outgoing("1", not_before=soon(1.0)))
         for _ in range(30):
             await rig.look()
             rig.clock.pass_by(max(rig.wait, 0.001))
@@ -363,10 +363,10 @@ async def test_urgent_one_is_tried_again_on_time_beside_a_hanging_one(
 ) -> None:
     """Thirty seconds of notice must not pass behind somebody else's time-out."""
     rig.sink.gate("slow")
-    await rig.put(told("slow"))
+    await rig.put(outgoing("slow"))
     await rig.look()
     rig.sink.faults.append(BUSY)
-    await rig.put(told("preempt", not_before=soon(30)))
+    await rig.put(outgoing("preempt", not_before=soon(30)))
     await rig.look()
 
     await rig.pass_by(2)
@@ -379,7 +379,7 @@ async def test_ordinary_one_is_tried_again_on_time_beside_a_hanging_one(
 ) -> None:
     rig.sink.gate("slow")
     rig.sink.faults.extend([None, BUSY])
-    await rig.put(told("slow"), told("1"))
+    await rig.put(outgoing("slow"), outgoing("1"))
     await rig.look()
 
     await rig.pass_by(2)
@@ -392,9 +392,9 @@ async def test_ordinary_one_is_tried_again_on_time_beside_a_hanging_one(
 
 async def test_retry_after_holds_all_that_is_not_urgent(rig: Rig) -> None:
     rig.sink.faults.append(throttled(120))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
-    await rig.put(told("2"))
+    await rig.put(outgoing("2"))
     await rig.look()
     await rig.pass_by(119)
     assert names(rig.sink.tried) == ["1"]
@@ -406,10 +406,10 @@ async def test_retry_after_holds_all_that_is_not_urgent(rig: Rig) -> None:
 
 async def test_retry_after_does_not_hold_urgent_ones(rig: Rig) -> None:
     rig.sink.faults.append(throttled(120))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
-    await rig.put(told("2", not_before=soon(60)))
+    await rig.put(outgoing("2", not_before=soon(60)))
     await rig.look()
 
     assert names(rig.sink.taken) == ["2"]
@@ -421,7 +421,7 @@ async def test_no_wish_of_a_sink_lasts_longer_than_an_hour(
 ) -> None:
     """Nor is the moment it ends beyond the calendar."""
     rig.sink.faults.append(throttled(wish))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     (waiting,) = await Ledger(rig.outbox.database).find(Selection())
     assert as_json(waiting)["nextAttempt"] == "2026-03-02T13:00:00Z"
@@ -434,9 +434,9 @@ async def test_no_wish_of_a_sink_lasts_longer_than_an_hour(
 
 async def test_shorter_retry_after_does_not_end_a_longer_one(rig: Rig) -> None:
     rig.sink.faults.extend([throttled(120), throttled(1)])
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     await rig.look()
-    await rig.put(told("3"))
+    await rig.put(outgoing("3"))
 
     await rig.pass_by(119)
 
@@ -446,10 +446,10 @@ async def test_shorter_retry_after_does_not_end_a_longer_one(rig: Rig) -> None:
 async def test_success_that_was_under_way_does_not_end_the_hold(rig: Rig) -> None:
     gate = rig.sink.gate("1")
     rig.sink.faults.extend([None, throttled(120)])
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     await rig.look()
     gate.set()
-    await rig.put(told("3"))
+    await rig.put(outgoing("3"))
     await rig.look()
 
     assert names(rig.sink.taken) == ["1"]
@@ -462,7 +462,7 @@ async def test_urgent_one_is_tried_twice_before_not_before_whatever_the_sink_wis
     rig: Rig, wish: float
 ) -> None:
     rig.sink.always = throttled(wish)
-    await rig.put(told("1", not_before=soon(30)))
+    await rig.put(outgoing("1", not_before=soon(30)))
     await rig.look()
 
     await rig.pass_by(29.9)
@@ -480,7 +480,7 @@ async def test_second_try_against_a_wish_comes_at_half_of_the_notice(
 ) -> None:
     """Neither at once, when the sink has hardly rested, nor in the last 5 s."""
     rig.sink.faults.append(throttled(600))
-    await rig.put(told("1", not_before=soon(notice)))
+    await rig.put(outgoing("1", not_before=soon(notice)))
     await rig.look()
     await rig.pass_by(second - 0.2)
     assert len(rig.sink.tried) == 1
@@ -494,7 +494,7 @@ async def test_second_try_against_a_wish_is_not_put_off_in_the_last_seconds(
     rig: Rig,
 ) -> None:
     rig.sink.faults.append(throttled(600))
-    await rig.put(told("1", not_before=soon(4)))
+    await rig.put(outgoing("1", not_before=soon(4)))
     await rig.look()
 
     await rig.pass_by(1.1)
@@ -506,7 +506,7 @@ async def test_wish_that_ends_in_the_last_seconds_of_a_notice_is_not_obeyed(
     rig: Rig,
 ) -> None:
     rig.sink.faults.append(throttled(7))
-    await rig.put(told("1", not_before=soon(10)))
+    await rig.put(outgoing("1", not_before=soon(10)))
     await rig.look()
 
     await rig.pass_by(5.1)
@@ -516,7 +516,7 @@ async def test_wish_that_ends_in_the_last_seconds_of_a_notice_is_not_obeyed(
 
 async def test_urgent_one_that_was_tried_twice_obeys_any_wish(rig: Rig) -> None:
     rig.sink.always = throttled(3600)
-    await rig.put(told("1", not_before=soon(600)))
+    await rig.put(outgoing("1", not_before=soon(600)))
     await rig.look()
 
     await rig.pass_by(3600)
@@ -526,7 +526,7 @@ async def test_urgent_one_that_was_tried_twice_obeys_any_wish(rig: Rig) -> None:
 
 async def test_urgent_one_obeys_a_wish_that_leaves_time_enough(rig: Rig) -> None:
     rig.sink.faults.append(throttled(20))
-    await rig.put(told("1", not_before=soon(30)))
+    await rig.put(outgoing("1", not_before=soon(30)))
     await rig.look()
     await rig.pass_by(19.9)
     assert len(rig.sink.tried) == 1
@@ -541,7 +541,7 @@ async def test_one_that_becomes_urgent_while_it_waits_is_tried_in_time(
 ) -> None:
     """It was not urgent yet when the sink said that it wants an hour."""
     rig.sink.faults.append(throttled(3600))
-    await rig.put(told("1", not_before=soon(1200)))
+    await rig.put(outgoing("1", not_before=soon(1200)))
     await rig.look()
 
     await rig.pass_by(1199)
@@ -552,7 +552,7 @@ async def test_one_that_becomes_urgent_while_it_waits_is_tried_in_time(
 async def test_long_backoff_does_not_outlast_the_notice(outbox: Outbox) -> None:
     async with rig_of(outbox, max_backoff=7200) as rig:
         rig.sink.always = BUSY
-        await rig.put(told("1", not_before=soon(1200)))
+        await rig.put(outgoing("1", not_before=soon(1200)))
         await rig.look()
         await rig.pass_by(1000)
         rig.sink.always = None
@@ -568,7 +568,7 @@ async def test_long_backoff_does_not_outlast_the_notice(outbox: Outbox) -> None:
 async def test_delivery_past_its_age_becomes_a_dead_letter(outbox: Outbox) -> None:
     async with rig_of(outbox, max_age=100) as rig:
         rig.sink.always = BUSY
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         await rig.pass_by(99)
         assert (await rig.tally).dead == 0
@@ -586,7 +586,7 @@ async def test_delivery_is_never_given_up_before_three_attempts(
     async with rig_of(outbox, max_age=60) as rig:
         rig.sink.always = BUSY
         await rig.look()
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         rig.clock.pass_by(86400)
         await rig.look()
         await rig.pass_by(1)
@@ -603,7 +603,7 @@ async def test_sink_that_was_down_for_ten_minutes_gets_everything_in_order(
 ) -> None:
     rig.sink.always = trouble
     for step in range(4):
-        await rig.put(*(told(f"{key}{step}", key=key) for key in "ABC"))
+        await rig.put(*(outgoing(f"{key}{step}", key=key) for key in "ABC"))
         await rig.pass_by(150)
     rig.sink.always = None
 
@@ -623,7 +623,7 @@ async def test_sink_that_was_down_for_ten_minutes_gets_everything_in_order(
 async def refuse(rig: Rig, times: int = 3) -> None:
     """Let a delivery be refused so many times in a row."""
     rig.sink.faults.extend([REFUSED] * times)
-    await rig.put(told("0"))
+    await rig.put(outgoing("0"))
     await rig.look()
     while rig.sink.faults:
         await rig.pass_by(rig.wait)
@@ -650,7 +650,7 @@ async def test_anything_else_in_between_begins_the_count_anew(
     rig: Rig, between: Exception | None
 ) -> None:
     rig.sink.faults.extend([REFUSED, REFUSED, between, REFUSED, REFUSED])
-    await rig.put(told("1"), told("2", key="K"), told("3", key="K"))
+    await rig.put(outgoing("1"), outgoing("2", key="K"), outgoing("3", key="K"))
     await rig.look()
     await rig.pass_by(30)
 
@@ -661,7 +661,7 @@ async def test_anything_else_in_between_begins_the_count_anew(
 async def test_refusals_of_attempts_made_at_once_count_as_one(rig: Rig) -> None:
     """An idle link's token has expired: four wait, and all four are refused by it."""
     rig.sink.faults.extend([REFUSED] * 4)
-    await rig.put(*(told(str(n)) for n in range(4)))
+    await rig.put(*(outgoing(str(n)) for n in range(4)))
     await rig.look()
     assert rig.relay.state == "retrying"
 
@@ -676,7 +676,7 @@ async def test_parked_sink_is_probed_with_one_delivery_now_and_then(
     async with rig_of(outbox, max_backoff=60, chance=lambda: 0.0) as rig:
         await refuse(rig)
         rig.sink.always = REFUSED
-        await rig.put(told("1"), told("2"), told("3"))
+        await rig.put(outgoing("1"), outgoing("2"), outgoing("3"))
         await rig.look()
         before = len(rig.sink.tried)
         found = []
@@ -696,7 +696,7 @@ async def test_first_probe_comes_after_the_longest_backoff(
 ) -> None:
     async with rig_of(outbox, max_backoff=max_backoff, chance=lambda: chance) as rig:
         await refuse(rig)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         await rig.pass_by(seconds - 0.1)
         assert rig.relay.state == "parked"
@@ -711,7 +711,7 @@ async def test_probe_that_meets_other_trouble_is_not_followed_by_the_next_at_onc
 ) -> None:
     await refuse(rig)
     rig.sink.always = BUSY
-    await rig.put(*(told(str(n)) for n in range(1, 9)))
+    await rig.put(*(outgoing(str(n)) for n in range(1, 9)))
     before = len(rig.sink.tried)
 
     await rig.pass_by(310)
@@ -725,7 +725,7 @@ async def test_parked_sink_that_is_busy_in_between_is_not_hammered_when_it_refus
     await refuse(rig)
     rig.sink.faults.append(BUSY)
     rig.sink.always = REFUSED
-    await rig.put(*(told(str(n)) for n in range(1, 9)))
+    await rig.put(*(outgoing(str(n)) for n in range(1, 9)))
     await rig.pass_by(310)
     before = len(rig.sink.tried)
 
@@ -739,7 +739,7 @@ async def test_parked_sink_that_takes_no_offence_but_at_one_event_is_probed_on(
 ) -> None:
     await refuse(rig)
     rig.sink.faults.extend([BAD, BAD])
-    await rig.put(*(told(str(n)) for n in range(1, 5)))
+    await rig.put(*(outgoing(str(n)) for n in range(1, 5)))
 
     await rig.pass_by(310)
 
@@ -749,7 +749,7 @@ async def test_parked_sink_that_takes_no_offence_but_at_one_event_is_probed_on(
 
 async def test_first_success_opens_the_sink_again(rig: Rig) -> None:
     await refuse(rig)
-    await rig.put(told("1"), told("2"), told("3"))
+    await rig.put(outgoing("1"), outgoing("2"), outgoing("3"))
 
     await rig.pass_by(301)
 
@@ -760,7 +760,7 @@ async def test_first_success_opens_the_sink_again(rig: Rig) -> None:
 async def test_urgent_one_is_tried_although_the_sink_is_parked(rig: Rig) -> None:
     await refuse(rig)
 
-    await rig.put(told("1", not_before=rig.clock.now() + timedelta(seconds=30)))
+    await rig.put(outgoing("1", not_before=rig.clock.now() + timedelta(seconds=30)))
     await rig.look()
 
     assert names(rig.sink.taken)[0] == "1"
@@ -771,7 +771,7 @@ async def test_parked_sink_is_tried_with_an_urgent_one_twice_and_then_as_others(
 ) -> None:
     await refuse(rig)
     rig.sink.always, tried = REFUSED, len(rig.sink.tried)
-    await rig.put(told("1", is_started=True))
+    await rig.put(outgoing("1", is_started=True))
     await rig.look()
 
     await rig.pass_by(59)
@@ -782,7 +782,7 @@ async def test_parked_sink_is_tried_with_an_urgent_one_twice_and_then_as_others(
 async def test_waiting_for_a_person_does_not_count_as_age(outbox: Outbox) -> None:
     async with rig_of(outbox, max_age=60) as rig:
         rig.sink.always = REFUSED
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         await rig.pass_by(3600)
 
@@ -796,7 +796,7 @@ async def test_waiting_for_a_person_does_not_count_as_age(outbox: Outbox) -> Non
 async def test_no_more_attempts_run_at_once_than_there_are_slots(rig: Rig) -> None:
     for n in range(9):
         rig.sink.gate(str(n))
-    await rig.put(*(told(str(n)) for n in range(9)))
+    await rig.put(*(outgoing(str(n)) for n in range(9)))
 
     await rig.look()
 
@@ -805,7 +805,7 @@ async def test_no_more_attempts_run_at_once_than_there_are_slots(rig: Rig) -> No
 
 async def test_next_attempt_begins_when_a_slot_is_free(rig: Rig) -> None:
     gates = [rig.sink.gate(str(n)) for n in range(9)]
-    await rig.put(*(told(str(n)) for n in range(9)))
+    await rig.put(*(outgoing(str(n)) for n in range(9)))
     await rig.look()
 
     gates[0].set()
@@ -817,10 +817,10 @@ async def test_next_attempt_begins_when_a_slot_is_free(rig: Rig) -> None:
 async def test_one_slot_is_kept_for_urgent_ones(rig: Rig) -> None:
     for n in range(4):
         rig.sink.gate(str(n))
-    await rig.put(*(told(str(n)) for n in range(5)))
+    await rig.put(*(outgoing(str(n)) for n in range(5)))
     await rig.look()
 
-    await rig.put(told("x", not_before=soon(30)))
+    await rig.put(outgoing("x", not_before=soon(30)))
     await rig.look()
 
     assert names(rig.sink.taken) == ["x"]
@@ -831,8 +831,8 @@ async def test_urgent_and_ordinary_ones_together_take_one_slot_more_at_most(
 ) -> None:
     for n in range(20):
         rig.sink.gate(str(n))
-    urgent = [told(str(n), not_before=soon(30)) for n in range(8)]
-    await rig.put(*urgent, *(told(str(n)) for n in range(8, 16)))
+    urgent = [outgoing(str(n), not_before=soon(30)) for n in range(8)]
+    await rig.put(*urgent, *(outgoing(str(n)) for n in range(8, 16)))
 
     await rig.look()
 
@@ -841,8 +841,10 @@ async def test_urgent_and_ordinary_ones_together_take_one_slot_more_at_most(
 
 async def test_order_of_a_key_is_kept_while_other_keys_go_on(rig: Rig) -> None:
     gate = rig.sink.gate("K1")
-    await rig.put(told("K1", key="K"), told("K2", key="K"), told("L1", key="L"))
-    await rig.put(told("L2", key="L"))
+    await rig.put(
+        outgoing("K1", key="K"), outgoing("K2", key="K"), outgoing("L1", key="L")
+    )
+    await rig.put(outgoing("L2", key="L"))
     await rig.look()
     assert names(rig.sink.taken) == ["L1", "L2"]
 
@@ -854,7 +856,7 @@ async def test_order_of_a_key_is_kept_while_other_keys_go_on(rig: Rig) -> None:
 
 async def test_later_step_waits_for_an_earlier_one_that_fails(rig: Rig) -> None:
     rig.sink.faults.extend([BUSY, BUSY])
-    await rig.put(told("1", key="K"), told("2", key="K"))
+    await rig.put(outgoing("1", key="K"), outgoing("2", key="K"))
     await rig.look()
     await rig.pass_by(10)
 
@@ -863,7 +865,7 @@ async def test_later_step_waits_for_an_earlier_one_that_fails(rig: Rig) -> None:
 
 async def test_delivery_in_flight_is_not_begun_twice(rig: Rig) -> None:
     rig.sink.gate("1")
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     for _ in range(3):
         await rig.look()
 
@@ -875,9 +877,9 @@ async def test_urgent_step_goes_at_once_when_the_one_before_it_is_taken(
 ) -> None:
     """Not after the backlog that was due before it, behind a sink that hangs."""
     gates = {name: rig.sink.gate(name) for name in ("K1", *map(str, range(20)))}
-    await rig.put(told("K1", key="K"), *(told(str(n)) for n in range(20)))
+    await rig.put(outgoing("K1", key="K"), *(outgoing(str(n)) for n in range(20)))
     async with running(rig):
-        await rig.put(told("K2", key="K", not_before=soon(30)))
+        await rig.put(outgoing("K2", key="K", not_before=soon(30)))
         await settled(rig.outbox)
         gates["K1"].set()
         await settled(rig.outbox)
@@ -890,7 +892,7 @@ async def test_one_attempt_of_an_event_ends_before_the_next_step_begins(
 ) -> None:
     """Also where a person gave up the first while it was under way."""
     gate = rig.sink.gate("K1")
-    await rig.put(told("K1", key="K"), told("K2", key="K"))
+    await rig.put(outgoing("K1", key="K"), outgoing("K2", key="K"))
     await rig.look()
     await Ledger(rig.outbox.database).discard(
         Selection(states=("pending",), id=1), now=rig.clock.now().timestamp()
@@ -905,7 +907,7 @@ async def test_one_attempt_of_an_event_ends_before_the_next_step_begins(
 
 
 async def test_large_backlog_is_drained_in_one_go(rig: Rig) -> None:
-    await rig.put(*(told(str(n)) for n in range(50)))
+    await rig.put(*(outgoing(str(n)) for n in range(50)))
 
     await rig.look()
 
@@ -918,7 +920,7 @@ async def test_nothing_is_sent_twice_while_more_of_a_backlog_is_read(
 ) -> None:
     """Attempts begin and end while the outbox is read; the sink answers at once."""
     async with rig_of(outbox, slots=slots) as rig:
-        await rig.put(*(told(str(n)) for n in range(400)))
+        await rig.put(*(outgoing(str(n)) for n in range(400)))
         async with running(rig):
             async with asyncio.timeout(30):
                 while len(set(rig.sink.tried_ids)) < 400:
@@ -933,7 +935,7 @@ async def test_success_in_a_backlog_waits_a_moment_for_others_to_be_recorded(
 ) -> None:
     """Each transaction costs a write to the disk."""
     gates = {str(n): rig.sink.gate(str(n)) for n in range(30)}
-    await rig.put(*(told(name) for name in gates))
+    await rig.put(*(outgoing(name) for name in gates))
     await rig.look()
 
     gates["0"].set()
@@ -947,7 +949,7 @@ async def test_success_in_a_backlog_waits_a_moment_for_others_to_be_recorded(
 
 async def test_success_is_recorded_at_once_if_little_is_due(rig: Rig) -> None:
     gates = {str(n): rig.sink.gate(str(n)) for n in range(10)}
-    await rig.put(*(told(name) for name in gates))
+    await rig.put(*(outgoing(name) for name in gates))
     await rig.look()
 
     gates["0"].set()
@@ -961,7 +963,7 @@ async def test_success_in_a_backlog_is_recorded_at_once_when_it_stops(
 ) -> None:
     async with rig_of(outbox) as rig:
         gates = {str(n): rig.sink.gate(str(n)) for n in range(30)}
-        await rig.put(*(told(name) for name in gates))
+        await rig.put(*(outgoing(name) for name in gates))
         stop = asyncio.Event()
         running = asyncio.create_task(rig.relay.run(stop))
         await settled(outbox)
@@ -978,7 +980,7 @@ async def test_success_in_a_backlog_is_recorded_at_once_when_it_stops(
 
 async def test_clock_set_back_does_not_delay_what_waits(rig: Rig) -> None:
     rig.sink.faults.append(BUSY)
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     rig.clock.jump(-6 * 3600)
@@ -989,7 +991,7 @@ async def test_clock_set_back_does_not_delay_what_waits(rig: Rig) -> None:
 
 async def test_clock_set_back_does_not_delay_what_was_never_tried(rig: Rig) -> None:
     await rig.look()
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
 
     rig.clock.jump(-6 * 3600)
     await rig.look()
@@ -1000,7 +1002,7 @@ async def test_clock_set_back_does_not_delay_what_was_never_tried(rig: Rig) -> N
 async def test_clock_set_back_keeps_the_order_of_waiting(rig: Rig) -> None:
     """What was to wait 100 s goes on to wait about as long."""
     rig.sink.faults.append(throttled(100))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     rig.clock.jump(-6 * 3600)
@@ -1013,7 +1015,7 @@ async def test_clock_set_forward_does_not_delay_what_is_new(rig: Rig) -> None:
     await rig.look()
     rig.clock.jump(6 * 3600)
 
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     assert names(rig.sink.taken) == ["1"]
@@ -1024,7 +1026,7 @@ async def test_due_time_beyond_any_backoff_is_due_at_the_start(
 ) -> None:
     """The clock was ahead in an earlier life."""
     ahead = START.timestamp() + 6 * 3600
-    await outbox.commit([told("1")], now=ahead)
+    await outbox.commit([outgoing("1")], now=ahead)
 
     async with rig_of(outbox) as rig:
         await rig.look()
@@ -1035,7 +1037,7 @@ async def test_due_time_beyond_any_backoff_is_due_at_the_start(
 async def test_due_time_of_an_ordinary_backoff_holds_over_a_restart(
     outbox: Outbox,
 ) -> None:
-    await outbox.commit([told("1")], now=START.timestamp() + 30)
+    await outbox.commit([outgoing("1")], now=START.timestamp() + 30)
 
     async with rig_of(outbox) as rig:
         await rig.look()
@@ -1048,7 +1050,7 @@ async def test_due_time_of_an_ordinary_backoff_holds_over_a_restart(
 
 
 def heartbeat(name: str) -> CloudEvent:
-    return replace(told(name).event, type="sebridge.bridge.heartbeat.v1")
+    return replace(outgoing(name).event, type="sebridge.bridge.heartbeat.v1")
 
 
 async def test_heartbeat_is_delivered_and_not_stored(rig: Rig) -> None:
@@ -1074,7 +1076,7 @@ async def test_only_the_newest_heartbeat_waits(rig: Rig) -> None:
 
 async def test_heartbeat_goes_beside_what_is_in_flight(rig: Rig) -> None:
     rig.sink.gate("1")
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     rig.relay.offer(heartbeat("h1"))
@@ -1085,7 +1087,7 @@ async def test_heartbeat_goes_beside_what_is_in_flight(rig: Rig) -> None:
 
 async def test_heartbeat_waits_for_a_slot(rig: Rig) -> None:
     gates = [rig.sink.gate(str(n)) for n in range(4)]
-    await rig.put(*(told(str(n)) for n in range(4)))
+    await rig.put(*(outgoing(str(n)) for n in range(4)))
     await rig.look()
     rig.relay.offer(heartbeat("h1"))
     await rig.look()
@@ -1101,7 +1103,7 @@ async def test_heartbeat_waits_for_a_slot(rig: Rig) -> None:
 async def test_heartbeat_waits_as_long_as_the_sink_has_asked_for(rig: Rig) -> None:
     gate = rig.sink.gate("1")
     rig.sink.faults.extend([None, throttled(120)])
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     await rig.look()
     gate.set()
     await rig.look()
@@ -1116,7 +1118,7 @@ async def test_heartbeat_waits_as_long_as_the_sink_has_asked_for(rig: Rig) -> No
 
 async def test_heartbeat_waits_while_stored_ones_meet_trouble(rig: Rig) -> None:
     rig.sink.faults.append(BUSY)
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     rig.relay.offer(heartbeat("h1"))
     await rig.look()
@@ -1134,7 +1136,7 @@ async def test_delivery_that_a_heartbeat_kept_waiting_begins_at_its_end(
         gate = rig.sink.gate("h1")
         rig.relay.offer(heartbeat("h1"))
         await settled(rig.outbox)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await settled(rig.outbox)
         assert rig.sink.tried_ids == ["h1"]
 
@@ -1147,7 +1149,7 @@ async def test_delivery_that_a_heartbeat_kept_waiting_begins_at_its_end(
 async def test_heartbeat_goes_on_after_a_dead_letter(rig: Rig) -> None:
     """Else one bad event would look like a dead bridge for ever."""
     rig.sink.faults.append(BAD)
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
 
     rig.relay.offer(heartbeat("h1"))
@@ -1168,7 +1170,7 @@ async def test_heartbeat_that_fails_is_dropped(
 
     assert rig.sink.tried_ids == ["h1"]
     assert "heartbeat not delivered" in [record.message for record in caplog.records]
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     assert names(rig.sink.taken) == ["1"]
 
@@ -1184,7 +1186,7 @@ async def late(rig: Rig) -> float:
 async def test_delivery_after_not_before_counts_as_late(
     rig: Rig, wait: float, count: int
 ) -> None:
-    await rig.put(told("1", not_before=soon(60)))
+    await rig.put(outgoing("1", not_before=soon(60)))
     rig.clock.pass_by(wait)
 
     await rig.look()
@@ -1197,7 +1199,7 @@ async def test_time_to_deliver_is_measured_and_never_negative(
     rig: Rig, passed: float, seconds: float
 ) -> None:
     await rig.look()
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     rig.clock.jump(passed)
 
     await rig.look()
@@ -1211,10 +1213,10 @@ async def test_each_attempt_leaves_one_line_in_the_log(
 ) -> None:
     caplog.set_level(logging.INFO)
     rig.sink.faults.extend([BUSY, None, BAD])
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     await rig.pass_by(1)
-    await rig.put(told("2"))
+    await rig.put(outgoing("2"))
     await rig.look()
 
     assert [(r.levelname, r.message) for r in caplog.records] == [
@@ -1268,7 +1270,7 @@ async def test_relay_that_runs_delivers_what_comes_and_retries_by_itself(
 ) -> None:
     async with running(rig):
         rig.sink.faults.append(BUSY)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await settled(rig.outbox)
         assert rig.sink.taken == []
 
@@ -1284,7 +1286,7 @@ async def test_stop_finishes_what_is_in_flight_and_begins_nothing_new(
     gate = rig.sink.gate("1")
     stop = asyncio.Event()
     task = rig.group.create_task(rig.relay.run(stop))
-    await rig.put(told("1", key="K"), told("2", key="K"))
+    await rig.put(outgoing("1", key="K"), outgoing("2", key="K"))
     await settled(rig.outbox)
     stop.set()
     await settled(rig.outbox)
@@ -1306,7 +1308,7 @@ async def test_nothing_begins_after_a_stop_in_the_middle_of_a_look(rig: Rig) -> 
         has_begun.set()
         may_end.wait(60)
 
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     blocking = rig.group.create_task(rig.outbox.database.read(slow_disk))
     await asyncio.to_thread(has_begun.wait, 10)
     task = rig.group.create_task(rig.relay.run(stop))
@@ -1324,7 +1326,7 @@ async def test_nothing_begins_after_a_stop_in_the_middle_of_a_look(rig: Rig) -> 
 async def test_attempt_cut_off_by_the_end_stays_in_the_outbox(rig: Rig) -> None:
     rig.sink.gate("1")
     task = rig.group.create_task(rig.relay.run(asyncio.Event()))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await settled(rig.outbox)
 
     task.cancel()
@@ -1337,7 +1339,7 @@ async def test_attempt_cut_off_by_the_end_stays_in_the_outbox(rig: Rig) -> None:
 
 async def test_last_call_tries_one_event_once(rig: Rig) -> None:
     rig.sink.faults.extend([BUSY, None])
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
 
     await rig.relay.last_call("2", 0)
     await rig.relay.last_call("never told", 0)
@@ -1350,10 +1352,10 @@ async def test_last_call_comes_after_what_is_in_flight(rig: Rig) -> None:
     gate = rig.sink.gate("1")
     stop = asyncio.Event()
     rig.group.create_task(rig.relay.run(stop))
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await settled(rig.outbox)
     stop.set()
-    await rig.put(told("2"))
+    await rig.put(outgoing("2"))
 
     call = rig.group.create_task(rig.relay.last_call("2", 0))
     await settled(rig.outbox)
@@ -1373,9 +1375,9 @@ async def test_relay_is_named_after_its_sink(outbox: Outbox) -> None:
 
 async def test_no_more_than_the_rate_begins_and_urgent_ones_go_first(rig: Rig) -> None:
     rig.relay.pace.most = 0.5
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     await rig.look()
-    await rig.put(told("preempt", not_before=soon(60)))
+    await rig.put(outgoing("preempt", not_before=soon(60)))
     await rig.look()
     assert names(rig.sink.tried) == ["1"]
 
@@ -1394,7 +1396,7 @@ async def test_what_waits_for_its_turn_behind_an_attempt_is_not_forgotten(
     async with rig_of(outbox, slots=1) as rig:
         rig.relay.pace.most = 10
         gate = rig.sink.gate("1")
-        await rig.put(told("1"), told("2"), told("3"))
+        await rig.put(outgoing("1"), outgoing("2"), outgoing("3"))
         await rig.look()
         await rig.pass_by(4)
         gate.set()
@@ -1407,7 +1409,7 @@ async def test_what_waits_for_its_turn_behind_an_attempt_is_not_forgotten(
 
 async def test_rate_that_the_other_side_grants_holds_at_once(rig: Rig) -> None:
     rig.relay.pace.most = 10
-    await rig.put(told("1"), told("2"), told("3"))
+    await rig.put(outgoing("1"), outgoing("2"), outgoing("3"))
     await rig.look()
     rig.relay.pace.granted = 0.1
 
@@ -1425,9 +1427,9 @@ async def test_heartbeat_does_not_wait_for_what_is_due_much_later(
     async with rig_of(outbox, policy=policy) as rig:
         rig.relay.pace.most = 1
         rig.sink.faults.append(UNFORESEEN)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
-        await rig.put(told("2"))
+        await rig.put(outgoing("2"))
         await rig.look()
         await rig.pass_by(1.5)
         assert names(rig.sink.taken) == ["2"]
@@ -1441,7 +1443,7 @@ async def test_heartbeat_does_not_wait_for_what_is_due_much_later(
 
 async def test_heartbeat_takes_no_turn_of_what_is_stored(rig: Rig) -> None:
     rig.relay.pace.most = 1
-    await rig.put(told("1"), told("2"))
+    await rig.put(outgoing("1"), outgoing("2"))
     rig.relay.offer(heartbeat("beat"))
     await rig.pass_by(1.5)
     assert names(rig.sink.tried) == ["1", "2"]

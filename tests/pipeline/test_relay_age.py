@@ -15,7 +15,7 @@ from tests.pipeline.test_relay import (
     throttled,
 )
 from tests.pipeline.test_relay_recovery import live
-from tests.support.builders import SINK, told
+from tests.support.builders import SINK, outgoing
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -24,7 +24,7 @@ async def failing(rig: Rig, seconds: float = 0.0) -> None:
     """Let an event be pending at a sink that fails."""
     rig.sink.always = BUSY
     await rig.look()
-    await rig.put(told("1"))
+    await rig.put(outgoing("1"))
     await rig.look()
     await rig.pass_by(seconds)
 
@@ -73,7 +73,7 @@ async def test_waiting_behind_an_earlier_step_counts(outbox: Outbox) -> None:
     async with rig_of(outbox, max_age=600) as rig:
         rig.sink.always = SLOW_DOWN
         await rig.look()
-        await rig.put(told("1", key="K"), told("2", key="K"))
+        await rig.put(outgoing("1", key="K"), outgoing("2", key="K"))
         await rig.pass_by(1000)
 
         assert (await rig.tally).dead == 2
@@ -83,7 +83,7 @@ async def test_time_while_the_sink_is_parked_does_not_count(outbox: Outbox) -> N
     async with rig_of(outbox, max_age=600) as rig:
         rig.sink.always = REFUSED
         await rig.look()
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         await rig.pass_by(10)
         assert rig.relay.state == "parked"
@@ -106,7 +106,7 @@ async def test_time_while_the_forwarder_was_stopped_does_not_count(
     async with rig_of(outbox, max_age=600) as rig:
         rig.sink.always = BUSY
         async with running(rig):
-            await rig.put(told("1"))
+            await rig.put(outgoing("1"))
             await live(rig, 100, step=10)
     async with rig_of(outbox, max_age=600) as rig:
         rig.sink.always = BUSY
@@ -126,7 +126,7 @@ async def test_kill_takes_a_minute_at_most_off_the_age(outbox: Outbox) -> None:
     async with rig_of(outbox) as rig:
         rig.sink.always = throttled(3600)
         await rig.look()
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         await rig.pass_by(1000)
         assert len(rig.sink.tried) == 1
@@ -143,7 +143,7 @@ async def test_kill_after_a_month_of_silence_keeps_nothing_for_a_month(
     async with rig_of(outbox) as rig:
         await rig.look()
         rig.clock.pass_by(30 * DAY)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
     async with rig_of(outbox, max_age=600) as rig:
         rig.sink.always = BUSY
         await rig.look()
@@ -155,7 +155,7 @@ async def test_kill_after_a_month_of_silence_keeps_nothing_for_a_month(
 async def test_nothing_is_written_while_nothing_is_pending(outbox: Outbox) -> None:
     async with rig_of(outbox) as rig:
         await rig.look()
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         before = await outbox.ages.load(SINK)
 
@@ -168,7 +168,7 @@ async def test_what_came_before_the_relay_was_there_is_as_old_as_it_is_kept(
     outbox: Outbox,
 ) -> None:
     await outbox.ages.save(SINK, 5000)
-    await outbox.commit([told("1")], now=0)
+    await outbox.commit([outgoing("1")], now=0)
 
     async with rig_of(outbox) as rig:
         rig.sink.always = BUSY

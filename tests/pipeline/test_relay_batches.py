@@ -23,7 +23,7 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
-from tests.support.builders import told
+from tests.support.builders import outgoing
 from tests.support.fakes import FakeClock, RecordingSink, turns
 
 LIMITS = BatchLimits(most=2, size=100_000, requests=1, alone=1)
@@ -91,7 +91,7 @@ async def test_event_that_waits_for_a_request_waits_for_the_end_of_a_pause(
 ) -> None:
     """The sink has asked for it after the attempt began, and before it was sent."""
     rig.bulk.answers = [throttled(30)]
-    await rig.put(*(told(f"{number}") for number in range(4)))
+    await rig.put(*(outgoing(f"{number}") for number in range(4)))
     await rig.look()
 
     await rig.answered()
@@ -104,7 +104,7 @@ async def test_event_that_was_not_sent_in_a_pause_goes_after_it_at_its_first_att
     rig: BulkRig,
 ) -> None:
     rig.bulk.answers = [throttled(30)]
-    await rig.put(*(told(f"{number}") for number in range(4)))
+    await rig.put(*(outgoing(f"{number}") for number in range(4)))
     await rig.look()
     await rig.answered()
     waiting = await rig.attempts()
@@ -122,10 +122,10 @@ async def test_urgent_event_that_waits_for_a_request_goes_in_a_pause(
     rig: BulkRig,
 ) -> None:
     rig.bulk.answers = [throttled(30)]
-    await rig.put(*(told(name) for name in "01"))
+    await rig.put(*(outgoing(name) for name in "01"))
     await rig.look()
-    urgent = (told(f"u{number}", not_before=soon(600)) for number in range(2))
-    await rig.put(*urgent, told("late"))
+    urgent = (outgoing(f"u{number}", not_before=soon(600)) for number in range(2))
+    await rig.put(*urgent, outgoing("late"))
     await rig.look()
 
     await rig.answered()
@@ -138,11 +138,11 @@ async def test_event_that_waits_for_a_request_is_not_sent_to_a_parked_sink(
 ) -> None:
     rig.bulk.answers = [REFUSED] * 3
     rig.bulk.gate.set()
-    await rig.put(*(told(name) for name in "01"))
+    await rig.put(*(outgoing(name) for name in "01"))
     await rig.look()
     await rig.pass_by(1.5)
     rig.bulk.gate.clear()
-    await rig.put(*(told(name) for name in "23"))
+    await rig.put(*(outgoing(name) for name in "23"))
     await rig.look()
     await rig.pass_by(4)
     assert rig.bulk.requests == [["0", "1"], ["0", "1"], ["2", "3"]]
@@ -160,7 +160,7 @@ async def test_event_that_waits_for_a_request_goes_although_others_have_failed(
 ) -> None:
     """A sink that is busy has not asked for a pause."""
     rig.bulk.answers = [BUSY]
-    await rig.put(*(told(f"{number}") for number in range(4)))
+    await rig.put(*(outgoing(f"{number}") for number in range(4)))
     await rig.look()
 
     await rig.answered()
@@ -171,7 +171,7 @@ async def test_event_that_waits_for_a_request_goes_although_others_have_failed(
 async def test_heartbeat_that_was_not_sent_goes_after_the_pause(rig: BulkRig) -> None:
     """And it says nothing of the sink."""
     rig.bulk.answers = [throttled(30)]
-    await rig.put(told("0"))
+    await rig.put(outgoing("0"))
     await rig.look()
     rig.relay.offer(heartbeat("h1"))
     await rig.look()
@@ -188,7 +188,7 @@ async def test_relay_that_is_cancelled_begins_nothing_more(rig: BulkRig) -> None
     said: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: said.append(context))
-    await rig.put(*(told(f"{n}", not_before=soon(600)) for n in range(20)))
+    await rig.put(*(outgoing(f"{n}", not_before=soon(600)) for n in range(20)))
     running = asyncio.create_task(rig.relay.run(asyncio.Event()))
     async with asyncio.timeout(20):
         while not rig.bulk.requests:

@@ -28,7 +28,7 @@ from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.pipeline.test_relay import heartbeat, soon
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.fakes import FakeClock, settled, turns
 
 SLOTS = 2
@@ -245,7 +245,7 @@ class World:
         self.count += 1
         self.born[self.count] = self.aged
         moment = soon(now + 60 - soon(0).timestamp())
-        event = told(
+        event = outgoing(
             str(self.count),
             key=f"K{which}" if which else None,
             not_before=moment if is_urgent else None,

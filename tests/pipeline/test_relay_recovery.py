@@ -37,7 +37,7 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.fakes import FakeClock, RecordingSink, settled
 
 GONE = TransientDeliveryError("siem cannot be reached", Reason.CONNECTION)
@@ -146,7 +146,7 @@ async def test_all_of_200_are_out_within_5_seconds_of_the_return(
 ) -> None:
     async with served(outbox, max_backoff=max_backoff) as (rig, server):
         server.is_up, server.fault, server.hangs = False, fault, hangs
-        await rig.put(*(told(f"{n}", key=f"K{n}") for n in range(200)))
+        await rig.put(*(outgoing(f"{n}", key=f"K{n}") for n in range(200)))
         await live(rig, 57.3, step=1)
         assert not server.taken
 
@@ -163,7 +163,7 @@ async def test_order_of_each_event_holds_through_outage_and_return(
 ) -> None:
     async with served(outbox) as (rig, server):
         server.is_up, server.hangs = False, hangs
-        await rig.put(*(told(f"{k}{n}", key=k) for n in range(9) for k in "ABC"))
+        await rig.put(*(outgoing(f"{k}{n}", key=k) for n in range(9) for k in "ABC"))
         await live(rig, 30, step=1)
 
         server.is_up = True
@@ -183,7 +183,7 @@ async def test_sink_that_cannot_be_reached_is_tried_at_least_every_3_seconds(
     async with served(outbox, max_backoff=3600, chance=lambda: chance) as found:
         rig, server = found
         server.is_up = False
-        await rig.put(*(told(f"{n}") for n in range(count)))
+        await rig.put(*(outgoing(f"{n}") for n in range(count)))
         await live(rig, 300, step=0.5)
 
         assert len(server.began) > 300 / (LONGEST_GAP + 0.5)
@@ -196,7 +196,7 @@ async def test_attempts_that_hang_do_not_keep_others_from_being_made(
     """All slots hang for a minute, and the sink is back after 20 seconds."""
     async with served(outbox, slots=2) as (rig, server):
         server.is_up, server.hangs = False, 60.0
-        await rig.put(*(told(f"{n}", key=f"K{n}") for n in range(50)))
+        await rig.put(*(outgoing(f"{n}", key=f"K{n}") for n in range(50)))
         await live(rig, 20)
 
         server.is_up = True
@@ -210,10 +210,10 @@ async def test_urgent_one_goes_at_once_although_all_slots_and_more_hang(
 ) -> None:
     async with served(outbox, slots=2) as (rig, server):
         server.is_up, server.hangs = False, 60.0
-        await rig.put(*(told(f"{n}") for n in range(50)))
+        await rig.put(*(outgoing(f"{n}") for n in range(50)))
         await live(rig, 15)
         assert len(server.tried) > 3
-        await rig.put(told("preempt", not_before=soon(40)))
+        await rig.put(outgoing("preempt", not_before=soon(40)))
         await settled(outbox)
 
         assert server.tried[-1] == "preempt"
@@ -228,7 +228,7 @@ async def test_only_delivery_is_sent_again_beside_its_attempt_that_hangs(
     """Else nobody would see that the sink is back before a minute is over."""
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(told("1", key="K"), told("2", key="K"))
+        await rig.put(outgoing("1", key="K"), outgoing("2", key="K"))
         await live(rig, 1)
         server.hangs = 60.0
         await live(rig, 30)
@@ -246,7 +246,7 @@ async def test_only_delivery_to_a_sink_that_takes_one_at_a_time_is_not_repeated(
 ) -> None:
     async with served(outbox) as (rig, server):
         server.is_up, server.fault = False, GONE
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await live(rig, 0.25)
         server.hangs = 60.0
         await live(rig, 55)
@@ -257,7 +257,7 @@ async def test_only_delivery_to_a_sink_that_takes_one_at_a_time_is_not_repeated(
 async def test_attempts_at_one_delivery_do_not_pile_up(outbox: Outbox) -> None:
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await live(rig, 1)
         server.hangs = 60.0
         await live(rig, 50)
@@ -269,7 +269,7 @@ async def test_attempts_at_one_delivery_do_not_pile_up(outbox: Outbox) -> None:
 async def test_second_attempt_that_fails_decides_nothing(outbox: Outbox) -> None:
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await live(rig, 1)
         tried, postponed = len(server.tried), rig.count("postponed")
         server.hangs = 60.0
@@ -287,7 +287,7 @@ async def test_second_attempt_that_fails_decides_nothing(outbox: Outbox) -> None
 async def test_dead_letter_ends_all_attempts_at_it(outbox: Outbox) -> None:
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await live(rig, 1)
         server.hangs, server.fault = 8.0, BAD
         await live(rig, 12)
@@ -322,9 +322,9 @@ async def test_success_makes_due_what_failed_for_the_sinks_sake_only(
     )
     async with rig_of(outbox, policy=policy) as rig:
         rig.sink.faults.append(fault)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
-        await rig.put(told("2", not_before=soon(60)))
+        await rig.put(outgoing("2", not_before=soon(60)))
         await rig.look()
         await rig.look()
 
@@ -335,11 +335,11 @@ async def test_event_that_always_fails_is_not_tried_at_each_success(
     outbox: Outbox,
 ) -> None:
     async with rig_of(outbox) as rig:
-        await rig.put(told("bad"))
+        await rig.put(outgoing("bad"))
         rig.sink.failing["bad"] = BUSY
         await rig.look()
         for n in range(200):
-            await rig.put(told(f"{n}"))
+            await rig.put(outgoing(f"{n}"))
             await rig.look()
             await rig.pass_by(0.1)
 
@@ -351,7 +351,7 @@ async def test_return_keeps_to_the_rate_of_the_sink(outbox: Outbox) -> None:
     async with served(outbox) as (rig, server):
         rig.relay.pace.most = 2
         server.is_up = False
-        await rig.put(*(told(f"{n}") for n in range(30)))
+        await rig.put(*(outgoing(f"{n}") for n in range(30)))
         await live(rig, 30)
         server.is_up = True
         await live(rig, 10)
@@ -365,7 +365,7 @@ async def test_what_failed_in_an_earlier_life_is_tried_at_the_start(
 ) -> None:
     async with rig_of(outbox, max_backoff=3600) as rig:
         rig.sink.faults.append(GONE)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
     async with rig_of(outbox, max_backoff=3600) as rig:
         await rig.look()
@@ -378,13 +378,13 @@ async def test_slow_delivery_is_cut_off_but_once(outbox: Outbox) -> None:
     async with served(outbox, slots=8) as (rig, server):
         server.slow["slow"] = 8.0
         server.is_up = False
-        await rig.put(told("slow"))
+        await rig.put(outgoing("slow"))
         await live(rig, 1)
         server.is_up = True
         for n in range(30):
             await live(rig, 1)
             server.is_up = n % 6 != 5
-            await rig.put(told(f"{n}"))
+            await rig.put(outgoing(f"{n}"))
 
         assert "slow" in server.taken
 
@@ -397,7 +397,7 @@ async def test_heartbeat_that_is_taken_shows_that_the_sink_is_back(
         rig.relay.offer(heartbeat("h"))
         await rig.look()
         rig.sink.faults.append(BUSY)
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.look()
         assert not rig.sink.taken
 
@@ -413,7 +413,7 @@ async def test_parked_sink_is_not_tried_as_one_that_cannot_be_reached(
     async with rig_of(outbox) as rig:
         rig.sink.faults.extend([REFUSED] * 3)
         rig.sink.always = GONE
-        await rig.put(told("1"))
+        await rig.put(outgoing("1"))
         await rig.pass_by(10)
         assert rig.relay.state == "parked"
         tried = len(rig.sink.tried)
@@ -429,10 +429,10 @@ async def test_next_step_of_an_event_is_not_tried_beside_the_one_before_it(
     """Also where a person gave up the first while its attempt hangs."""
     async with served(outbox) as (rig, server):
         server.is_up, server.hangs = False, 60.0
-        await rig.put(told("K1", key="K"), told("K2", key="K"))
+        await rig.put(outgoing("K1", key="K"), outgoing("K2", key="K"))
         await live(rig, 1)
         server.hangs = 0.0
-        await rig.put(told("other"))
+        await rig.put(outgoing("other"))
         now = rig.clock.now().timestamp()
         await Ledger(outbox.database).discard(Selection(id=1), now=now)
         await live(rig, 20)
@@ -469,7 +469,7 @@ async def test_stop_while_a_try_is_prepared_begins_nothing(state_path: Path) -> 
         relay = relay_of(outbox, server, clock=clock, policy=policy)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(relay.run(stopped.stop))
-            await outbox.commit([told("1")], now=clock.now().timestamp())
+            await outbox.commit([outgoing("1")], now=clock.now().timestamp())
             await settled(outbox)
             await clock.advance(LONGEST_GAP)
             await settled(outbox)
@@ -485,7 +485,7 @@ async def test_large_backlog_is_made_due_in_parts(outbox: Outbox) -> None:
         db.execute("UPDATE deliveries SET due = due + 3600, waits_for_sink = 1")
 
     async with rig_of(outbox, max_backoff=7200) as rig:
-        await rig.put(*(told(f"{n}") for n in range(10_001)))
+        await rig.put(*(outgoing(f"{n}") for n in range(10_001)))
         await outbox.database.run(fail)
         rig.sink.always = GONE
         rig.wait = await rig.relay.step(rig.group)

@@ -19,7 +19,7 @@ from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import Resources
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
-from tests.support.builders import SINK, told
+from tests.support.builders import SINK, outgoing
 from tests.support.sink_fixtures import sink_config
 
 Answer = Callable[[list[str]], web.Response]
@@ -79,7 +79,7 @@ async def relayed(
 
 async def put(outbox: Outbox, count: int, *, key: str | None = None) -> None:
     now = SystemClock().now().timestamp()
-    events = [told(f"{n}", key=key or f"K{n}") for n in range(count)]
+    events = [outgoing(f"{n}", key=key or f"K{n}") for n in range(count)]
     await outbox.commit(events, now=now)
 
 

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from msgspec.structs import replace
 
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.desk import Desk
+from bridge.simulator.servicebus.entity_actions import EntityActions
 from bridge.simulator.servicebus.message import SENT
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -202,15 +202,15 @@ async def test_receiver_keeps_its_queue_and_a_silent_sender_does_not(
             await sender.send_messages(ServiceBusMessage("x"))
             async with client.get_queue_receiver("q") as receiver:
                 await receiver.receive_messages(1, max_wait_time=0.1)
-                later(wall_clock, broker.desk, 3600)
+                later(wall_clock, broker.actions, 3600)
 
                 assert set(broker.snapshot()) == {"q"}
                 with pytest.raises(ServiceBusError, match="'sent' could not be found"):
                     await sender.send_messages(ServiceBusMessage("x"))
-            later(wall_clock, broker.desk, 299)
+            later(wall_clock, broker.actions, 299)
             assert set(broker.snapshot()) == {"q"}
             await client.get_queue_receiver("q").peek_messages()  # a look is use, too
-            later(wall_clock, broker.desk, 299)
+            later(wall_clock, broker.actions, 299)
             assert set(broker.snapshot()) == {"q"}
 
 

@@ -101,7 +101,7 @@ def route(when: When | None = None) -> Route:
     )
 
 
-def told(  # noqa: PLR0913 - each is one thing a test varies
+def outgoing(  # noqa: PLR0913 - each is one thing a test varies
     name: str,
     *,
     key: str | None = None,

@@ -118,7 +118,7 @@ def ended(state: Any, outcome: str, reason: str = "") -> Result:
     return Result(end=End(state=state, outcome=outcome, reason=reason))
 
 
-class Desk:
+class HubWorld:
     """A hub without its sources, at which people decide."""
 
     def __init__(self, store: Store, config: HubConfig) -> None:
@@ -147,7 +147,7 @@ class Desk:
         )
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator["Desk"]:
+    async def open(self) -> AsyncIterator["HubWorld"]:
         approving = Approving(self.store, self.config, self.situation)
         pages = Pages(self.store, self.config, SystemClock(), self.situation)
         hub = Hub(

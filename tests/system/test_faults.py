@@ -18,7 +18,7 @@ from azure.servicebus.aio import ServiceBusClient
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.disks import Disk
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
@@ -170,7 +170,7 @@ async def test_power_loss_at_random_moments_keeps_what_was_promised(
     async with Outbox.open(state, router()) as outbox:
         for number in range(400):
             await outbox.commit(
-                [told(f"{number}", key=f"K{number % 7}")],
+                [outgoing(f"{number}", key=f"K{number % 7}")],
                 now=float(number),
                 checkpoint=Checkpoint(body=b"%d" % number),
             )

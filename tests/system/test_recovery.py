@@ -32,7 +32,7 @@ from bridge.pipeline.relay import Relay
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import SINK, router, told
+from tests.support.builders import SINK, outgoing, router
 from tests.support.ports import free_port
 from tests.support.servers import brisk_sdk
 from tests.support.sink_fixtures import drained, sink_config
@@ -204,7 +204,7 @@ async def relayed(
 async def put_all(outbox: Outbox) -> None:
     """Put 200 deliveries into the outbox: five steps of forty events."""
     for step in range(STEPS):
-        events = [told(f"{n}-{step}", key=f"K{n}") for n in range(EVENTS)]
+        events = [outgoing(f"{n}-{step}", key=f"K{n}") for n in range(EVENTS)]
         await outbox.commit(events, now=time.time())
 
 
@@ -331,7 +331,7 @@ async def broker_recovers(name: str, state: Path) -> None:
             }
         )
         async with relayed(config, outbox):
-            await outbox.commit([told("first")], now=time.time())
+            await outbox.commit([outgoing("first")], now=time.time())
             await delivered(outbox, 1)
             await begin(broker, cable)
             await put_all(outbox)

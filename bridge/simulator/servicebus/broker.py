@@ -18,7 +18,7 @@ from bridge.simulator.servicebus.access import Access, Right
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.changes import Changes
 from bridge.simulator.servicebus.config import default_entities
-from bridge.simulator.servicebus.desk import Desk
+from bridge.simulator.servicebus.entity_actions import EntityActions
 from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
 from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
@@ -50,7 +50,7 @@ class Broker:
             chooses it, see ``wires``.
 
     Attributes:
-        desk: shows entities, and puts, resubmits and purges messages.
+        actions: shows entities, and puts, resubmits and purges messages.
         changes: makes, changes and deletes entities.
         clock: returns seconds since the epoch.
     """
@@ -73,7 +73,7 @@ class Broker:
         self._namespace = Namespace(entities, clock)
         self._access = Access(self._namespace.access, clock)
         self._hub = Hub(self._namespace, clock, self._access)
-        self.desk = Desk(self._hub, clock)
+        self.actions = EntityActions(self._hub, clock)
         self.changes = Changes(self._hub)
         self.clock = clock
         self._server: asyncio.Server | None = None
@@ -131,7 +131,7 @@ class Broker:
         Raises:
             RefusedError: the entity does not exist, or refuses the message.
         """
-        self.desk.put(entity, body)
+        self.actions.put(entity, body)
 
     def check_manager(self, token: str, path: str) -> None:
         """Check that a token gives the right Manage on a path.

@@ -18,25 +18,25 @@ _MOST_DIGITS = 18
 
 def page_routes(broker: Broker) -> Sequence[web.RouteDef]:
     """Return the page at ``/`` and its two actions."""
-    desk = broker.desk
+    actions = broker.actions
 
     async def show(request: web.Request) -> web.Response:
-        seen = desk.overview(request.query.get("entity"))
-        text = page(seen, desk.now(), refreshes="refresh" in request.query)
+        seen = actions.overview(request.query.get("entity"))
+        text = page(seen, actions.now(), refreshes="refresh" in request.query)
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
 
     async def resubmit(request: web.Request) -> web.Response:
         form = await request.post()
         entity, number = _text(form.get("entity")), _text(form.get("number"))
         with refusals_as_http_errors():
-            desk.resubmit(entity, _number(number))
+            actions.resubmit(entity, _number(number))
         return _back_to(entity)
 
     async def purge(request: web.Request) -> web.Response:
         form = await request.post()
         entity = _text(form.get("entity"))
         with refusals_as_http_errors():
-            desk.purge(entity, dead_letters=bool(form.get("dead")))
+            actions.purge(entity, dead_letters=bool(form.get("dead")))
         return _back_to(entity)
 
     return [

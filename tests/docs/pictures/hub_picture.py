@@ -12,7 +12,7 @@ from tests.support.browser import find
 from tests.support.builders import not_before
 from tests.support.devtools import opened_tab
 from tests.support.fleet import azure, event, step, vm
-from tests.support.hub import Desk, beat, config, grid, told
+from tests.support.hub import HubWorld, beat, config, grid, told
 
 _FLEET = 12
 _HOST = "Virtual machine is being paused because of a memory-preserving Live Migration"
@@ -20,7 +20,7 @@ _FIVE = [f"web-{n}" for n in range(1, 6)]
 
 
 @asynccontextmanager
-async def fleet() -> AsyncIterator[Desk]:
+async def fleet() -> AsyncIterator[HubWorld]:
     """Open a hub with a fleet: some events wait, one runs, a bridge is silent."""
     rule = AccessRule(event_types=("Terminate",), persons=2)
     access = AccessConfig(
@@ -35,14 +35,14 @@ async def fleet() -> AsyncIterator[Desk]:
         store = Address(f"sqlite:{Path(folder) / 'hub.db'}", {})
         given = config(store=store, access=access)
         opened = await stack.enter_async_context(open_store(given))
-        desk = await stack.enter_async_context(Desk(opened, given).open())
-        desk.more = {"missing_after": 60.0}
-        await _fill(desk)
-        yield desk
+        world = await stack.enter_async_context(HubWorld(opened, given).open())
+        world.more = {"missing_after": 60.0}
+        await _fill(world)
+        yield world
 
 
-async def _fill(desk: Desk) -> None:
-    await desk.store.keep([beat(n, 0 if n == 7 else 280) for n in range(_FLEET)])
+async def _fill(world: HubWorld) -> None:
+    await world.store.keep([beat(n, 0 if n == 7 else 280) for n in range(_FLEET)])
     rows = [
         ("Redeploy", ["web-0"], 520, "Platform", "Host hardware is degraded"),
         (
@@ -66,7 +66,7 @@ async def _fill(desk: Desk) -> None:
             DurationInSeconds=9 if kind == "Freeze" else -1,
         )
         who = vm(int(names[0].rpartition("-")[2]))
-        await desk.store.keep([told(step("scheduled", raw, who=who, seconds=10))])
+        await world.store.keep([told(step("scheduled", raw, who=who, seconds=10))])
     first, *_, last = (f"0000000{n}-2C6B-4C4D-9C1A-5B0D5C0A7E11" for n in range(4))
     alone = event(
         "00000009-2C6B-4C4D-9C1A-5B0D5C0A7E11",
@@ -81,15 +81,15 @@ async def _fill(desk: Desk) -> None:
         EventStatus="Started",
         NotBefore="",
     )
-    await desk.store.keep(
+    await world.store.keep(
         [
             grid(azure("Scheduled", alone, seconds=20), 20),
             told(step("started", begun, who=vm(10), seconds=200)),
         ]
     )
-    desk.clock.pass_by(300)
-    await desk.post(who="ann@contoso.com", event_id=last, reason="drained")
-    await desk.post(who="ann@contoso.com", event_id=first, reason="drained at 09:40")
+    world.clock.pass_by(300)
+    await world.post(who="ann@contoso.com", event_id=last, reason="drained")
+    await world.post(who="ann@contoso.com", event_id=first, reason="drained at 09:40")
 
 
 async def picture(
@@ -98,10 +98,10 @@ async def picture(
     """Return a page of the hub as ann sees it, as PNG."""
     browser = find()
     assert browser is not None
-    async with fleet() as desk, opened_tab(browser.program) as tab:
+    async with fleet() as world, opened_tab(browser.program) as tab:
         await tab.look_like(width, height, dark=dark)
         await tab.call("Network.enable")
         headers = {"User": "ann@contoso.com"}
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)
-        await tab.open(f"{desk.url}{path}")
+        await tab.open(f"{world.url}{path}")
         return await tab.picture()

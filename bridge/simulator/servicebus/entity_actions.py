@@ -15,7 +15,7 @@ from bridge.simulator.servicebus.wire import parse_message
 _NONE: Mapping[str, object] = MappingProxyType({})
 
 
-class Desk:
+class EntityActions:
     """The actions on the entities of one broker.
 
     Args:
