@@ -27,7 +27,7 @@ Opened = Callable[[HubConfig], Any]
 
 @pytest.fixture
 async def opened(hub_config: HubConfig, store: Store) -> AsyncIterator[Opened]:
-    """Open a desk over the store of the test."""
+    """Open a hub over the store of the test."""
     async with AsyncExitStack() as stack:
 
         async def opens(given: HubConfig) -> HubWorld:
@@ -39,7 +39,7 @@ async def opened(hub_config: HubConfig, store: Store) -> AsyncIterator[Opened]:
 
 @pytest.fixture
 async def world(opened: Opened) -> Any:
-    """Return a desk where one person is enough."""
+    """Return a hub where one person is enough."""
     found: HubWorld = await opened(config())
     await found.scheduled()
     return found
@@ -47,7 +47,7 @@ async def world(opened: Opened) -> Any:
 
 @pytest.fixture
 async def two(opened: Opened) -> Any:
-    """Return a desk where two people are wanted."""
+    """Return a hub where two people are wanted."""
     found: HubWorld = await opened(config(2))
     await found.scheduled()
     return found

@@ -53,7 +53,7 @@ def given() -> HubConfig:
 
 @pytest.fixture
 async def world(store: Store, given: HubConfig) -> AsyncIterator[HubWorld]:
-    """Return a desk where two bridges went silent that would have allowed it."""
+    """Return a hub where two bridges went silent that would have allowed it."""
     async with HubWorld(store, given).open() as opened:
         await store.keep([beat(n, approvals=offer(ALLOW)) for n in (0, 1)])
         opened.clock.pass_by(600)

@@ -29,13 +29,13 @@ async def press(browser: Browser, who: str = "ann", **more: str) -> int:
     for name in ("token", "vm_id"):
         mark = f'name="{name}" value="'
         form[name] = browser.text.partition(mark)[2].partition('"')[0]
-    origin = more.pop("origin", browser.desk.url)
+    origin = more.pop("origin", browser.world.url)
     headers = {"User": who, "Origin": origin}
     headers |= {"Content-Type": more.pop("kind")} if "kind" in more else {}
     async with (
         aiohttp.ClientSession() as http,
         http.post(
-            f"{browser.desk.url}{PATH}",
+            f"{browser.world.url}{PATH}",
             data={**form, **more},
             headers=headers,
             allow_redirects=False,
@@ -65,7 +65,7 @@ async def test_name_leads_to_its_one_machine(browser: Browser) -> None:
 async def test_name_that_several_have_is_a_list(browser: Browser) -> None:
     body = step("scheduled", event("E-2", Resources=["web-0"]))
     other = body.replace(SUBSCRIPTION.encode(), b"0" * 8 + SUBSCRIPTION[8:].encode())
-    await browser.desk.store.keep([told(other)])
+    await browser.world.store.keep([told(other)])
     text = await browser.open("/machines?name=web-0")
     assert "2 machines are named web-0" in text
     assert f'href="{PATH}"' in text
@@ -92,14 +92,14 @@ async def test_machine_without_a_place_has_a_page(store: Store) -> None:
 async def test_bridge_that_is_forgotten_is_gone_until_it_is_heard(
     browser: Browser,
 ) -> None:
-    browser.desk.clock.pass_by(300)
+    browser.world.clock.pass_by(300)
     assert "Forget this bridge" in await browser.open(PATH)
 
     assert await press(browser) == 303
 
     assert "gone</span>" in await browser.open(PATH)
     assert "Forget this bridge" not in browser.text
-    await browser.desk.store.keep([beat(0, 301)])
+    await browser.world.store.keep([beat(0, 301)])
     assert "alive</span>" in await browser.open(PATH)
 
 
@@ -116,14 +116,14 @@ async def test_bridge_that_is_forgotten_is_gone_until_it_is_heard(
 async def test_form_of_somebody_else_forgets_nothing(
     browser: Browser, who: str, more: dict[str, str], status: int
 ) -> None:
-    browser.desk.clock.pass_by(300)
+    browser.world.clock.pass_by(300)
     await browser.open(PATH)
     assert await press(browser, who, **more) == status
     assert "gone</span>" not in await browser.open(PATH)
 
 
 async def test_who_may_only_look_cannot_forget(browser: Browser) -> None:
-    browser.desk.clock.pass_by(300)
+    browser.world.clock.pass_by(300)
     text = await browser.open(PATH, who="eve")
     assert "Forget this bridge" not in text
 

@@ -47,12 +47,12 @@ class Browser:
     """A browser without JavaScript."""
 
     def __init__(self, world: HubWorld, http: aiohttp.ClientSession) -> None:
-        self.desk, self._http = world, http
+        self.world, self._http = world, http
         self.status, self.text = 0, ""
         self.headers: Any = {}
 
     async def open(self, path: str, who: str = "ann") -> str:
-        url = f"{self.desk.url}{path}"
+        url = f"{self.world.url}{path}"
         async with self._http.get(url, headers={"User": who}) as found:
             self.status, self.text = found.status, await found.text()
             self.headers = found.headers
@@ -61,10 +61,10 @@ class Browser:
     async def submit(self, who: str = "ann", via: str = "bridge", **more: str) -> str:
         """Fill in the form that is shown."""
         form = forms(self.text)[via]
-        headers = {"User": who, "Origin": self.desk.url}
+        headers = {"User": who, "Origin": self.world.url}
         headers |= {k[7:]: more.pop(k) for k in list(more) if k.startswith("header_")}
         data = {"decision": "approve", "reason": "drained", **form, **more}
-        url = f"{self.desk.url}{PAGE}"
+        url = f"{self.world.url}{PAGE}"
         async with self._http.post(url, data=data, headers=headers) as found:
             self.status, self.text = found.status, await found.text()
             self.headers = found.headers
@@ -111,7 +111,7 @@ async def test_pages_of_an_empty_hub_say_so(browser: Browser) -> None:
 
 
 async def test_overview_shows_what_waits(browser: Browser) -> None:
-    await browser.desk.scheduled(Description="Host maintenance")
+    await browser.world.scheduled(Description="Host maintenance")
     text = await browser.open("/")
     assert "1 event waits for a decision" in text
     assert "waits for one person" in text
@@ -124,7 +124,7 @@ async def test_overview_shows_what_waits(browser: Browser) -> None:
 
 async def test_long_list_goes_on_and_says_what_it_counts(browser: Browser) -> None:
     many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
-    await browser.desk.store.keep(many)
+    await browser.world.store.keep(many)
 
     first = await browser.open("/?type=Freeze")
     assert "200 events wait for a decision on this page" in first
@@ -137,8 +137,8 @@ async def test_long_list_goes_on_and_says_what_it_counts(browser: Browser) -> No
 @pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions"])
 async def test_text_of_an_event_is_never_markup(browser: Browser, path: str) -> None:
     body = step("scheduled", event(Description=EVIL, EventType=EVIL, Resources=[EVIL]))
-    await browser.desk.store.keep([told(body), beat(0, version=EVIL)])
-    await browser.desk.post(reason=EVIL, decision="refuse")
+    await browser.world.store.keep([told(body), beat(0, version=EVIL)])
+    await browser.world.post(reason=EVIL, decision="refuse")
 
     text = await browser.open(path)
 
@@ -150,7 +150,7 @@ async def test_text_of_an_event_is_never_markup(browser: Browser, path: str) -> 
 async def test_nothing_runs_but_the_script_of_the_page(
     browser: Browser, path: str
 ) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     text = await browser.open(path)
 
     policy = browser.headers["Content-Security-Policy"]
@@ -165,24 +165,24 @@ async def test_nothing_runs_but_the_script_of_the_page(
 
 
 async def test_form_decides_without_javascript(browser: Browser) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     await browser.open(PAGE)
     text = await browser.submit()
 
     assert (browser.status, browser.path) == (200, PAGE)
     assert "decided, not sent yet" in text
     assert "“drained”" in text
-    (sent,) = (await browser.desk.get("/api/v1/decisions"))["decisions"]
-    await browser.desk.dispatcher.step()
+    (sent,) = (await browser.world.get("/api/v1/decisions"))["decisions"]
+    await browser.world.dispatcher.step()
     assert "on its way" in await browser.open(PAGE)
-    await browser.desk.store.keep([told(outcome("relayed", sent["id"], seconds=3))])
+    await browser.world.store.keep([told(outcome("relayed", sent["id"], seconds=3))])
     assert "approved by ann: relayed" in await browser.open(PAGE)
     assert forms(browser.text) == {}
     assert "approved by ann" in await browser.open("/decisions")
 
 
 async def test_form_refuses(browser: Browser) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     await browser.open(PAGE)
     assert "refused by ann" in await browser.submit(decision="refuse")
     assert "Nothing needs you now" in await browser.open("/")
@@ -191,30 +191,30 @@ async def test_form_refuses(browser: Browser) -> None:
 async def test_form_of_another_event_content_or_person_is_refused(
     browser: Browser,
 ) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     await browser.open(PAGE)
     for forged in ({"token": "x"}, {"content": "x"}, {"who": "bob"}):
         await browser.open(PAGE)
         text = await browser.submit(**forged)
         assert (browser.status, "not for this event" in text) == (403, True)
-    assert (await browser.desk.get("/api/v1/decisions"))["decisions"] == []
+    assert (await browser.world.get("/api/v1/decisions"))["decisions"] == []
 
 
 async def test_form_of_another_site_is_refused(browser: Browser) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     await browser.open(PAGE)
     await browser.submit(header_Origin="https://evil.example")
     assert browser.status == 403
-    url = f"{browser.desk.url}{PAGE}"
+    url = f"{browser.world.url}{PAGE}"
     async with browser._http.post(url, json={}, headers={"User": "ann"}) as found:
         assert found.status == 415
 
 
 async def test_event_that_has_changed_is_shown_anew(browser: Browser) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     await browser.open(PAGE)
     longer = event(DurationInSeconds=90)
-    await browser.desk.store.keep(
+    await browser.world.store.keep(
         [told(step("updated", longer, previous=event(), seconds=5))]
     )
     text = await browser.submit()
@@ -226,7 +226,7 @@ async def test_event_that_has_changed_is_shown_anew(browser: Browser) -> None:
 
 
 async def test_who_may_only_look_has_no_form(browser: Browser) -> None:
-    await browser.desk.scheduled()
+    await browser.world.scheduled()
     text = await browser.open(PAGE, who="dan")
     assert "You may look, but not decide" in text
     assert forms(text) == {}
@@ -234,17 +234,17 @@ async def test_who_may_only_look_has_no_form(browser: Browser) -> None:
 
 
 async def test_event_that_is_past_asking_has_no_form(browser: Browser) -> None:
-    await browser.desk.scheduled()
-    await browser.desk.store.keep([told(step("completed", seconds=9))])
+    await browser.world.scheduled()
+    await browser.world.store.keep([told(step("completed", seconds=9))])
     assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
     assert "Completed" in await browser.open("/?open=false")
 
 
 async def test_event_is_shown_whose_end_alone_was_heard(browser: Browser) -> None:
     """A hub that is new, or was away, hears of an event only when it is over."""
-    await browser.desk.store.keep([told(step("completed", seconds=9))])
+    await browser.world.store.keep([told(step("completed", seconds=9))])
     assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
-    assert (await browser.desk.post())[0] == 409
+    assert (await browser.world.post())[0] == 409
 
 
 @pytest.mark.parametrize("hub_config", ["sqlite"], indirect=True)  # one writer
@@ -271,7 +271,7 @@ async def test_event_is_shown_while_nobody_can_write(
 async def test_event_nobody_takes_approvals_for_can_only_be_refused(
     browser: Browser,
 ) -> None:
-    await browser.desk.store.keep([told(step("scheduled"), reply_to=None)])
+    await browser.world.store.keep([told(step("scheduled"), reply_to=None)])
     text = await browser.open(PAGE)
     assert "A bridge cannot be asked now" in text
     assert "Approve now" not in text
@@ -308,8 +308,8 @@ async def both(store: Store) -> AsyncIterator[Browser]:
 
 async def test_votes_of_two_channels_are_not_added_up(both: Browser) -> None:
     """A vote for a bridge is none for ARM, where no bridge prepares the machines."""
-    assert (await both.desk.post("ann"))[0] == 202
-    assert (await both.desk.post("bob", via="arm"))[0] == 202
+    assert (await both.world.post("ann"))[0] == 202
+    assert (await both.world.post("bob", via="arm"))[0] == 202
 
     for path in (PAGE, "/"):
         text = await both.open(path)
@@ -320,16 +320,16 @@ async def test_votes_of_two_channels_are_not_added_up(both: Browser) -> None:
 async def test_vote_of_another_channel_does_not_hide_the_decision(
     both: Browser,
 ) -> None:
-    await both.desk.post("ann", via="arm")
-    await both.desk.post("ann")
-    await both.desk.post("bob")
+    await both.world.post("ann", via="arm")
+    await both.world.post("ann")
+    await both.world.post("bob")
     text = await both.open(PAGE)
     assert "decided, not sent yet; 1 of 2 votes through ARM" in text
 
-    await both.desk.store.keep([beat(0, 600, approvals=offer({"action": "allow"}))])
-    await both.desk.dispatcher.step()
-    (sent,) = both.desk.transport.taken
-    await both.desk.store.keep([told(outcome("relayed", sent.id, seconds=700))])
+    await both.world.store.keep([beat(0, 600, approvals=offer({"action": "allow"}))])
+    await both.world.dispatcher.step()
+    (sent,) = both.world.transport.taken
+    await both.world.store.keep([told(outcome("relayed", sent.id, seconds=700))])
     text = await both.open("/")
     assert "approved by ann, bob: relayed" in text
     assert "1 of 2" not in text
@@ -338,13 +338,13 @@ async def test_vote_of_another_channel_does_not_hide_the_decision(
 async def test_decision_on_an_earlier_occurrence_is_none_on_this_one(
     browser: Browser,
 ) -> None:
-    await browser.desk.scheduled()
-    await browser.desk.post()
-    await browser.desk.dispatcher.step()
-    (sent,) = browser.desk.transport.taken
+    await browser.world.scheduled()
+    await browser.world.post()
+    await browser.world.dispatcher.step()
+    (sent,) = browser.world.transport.taken
     over = [outcome("relayed", sent.id, seconds=1), step("completed", seconds=60)]
     again = step("scheduled", seconds=90, told=1)
-    await browser.desk.store.keep([*map(told, over), told(again)])
+    await browser.world.store.keep([*map(told, over), told(again)])
 
     assert "1 event waits for a decision" in await browser.open("/")
     assert "waits for one person" in browser.text
@@ -385,29 +385,29 @@ async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
 
 
 async def test_fleet_is_shown_with_the_silent_first(browser: Browser) -> None:
-    browser.desk.more["listening"] = {"b": at(-600)}
-    await browser.desk.store.keep(
+    browser.world.more["listening"] = {"b": at(-600)}
+    await browser.world.store.keep(
         [beat(0, 0, pending=2, dead=1), beat(1, -500), beat(2, 0, intervalSeconds=0)]
     )
     text = await browser.open("/bridges")
     assert "One of these bridges is silent" in text
     assert text.index("web-1") < text.index("web-0")
     assert "heartbeat every 1 min<" in text
-    await browser.desk.store.keep([beat(3, -500)])
+    await browser.world.store.keep([beat(3, -500)])
     assert "2 of these bridges are silent" in await browser.open("/bridges")
 
 
 async def test_hub_that_hears_nothing_says_so(browser: Browser) -> None:
-    browser.desk.more["listening"] = {"b": None}
+    browser.world.more["listening"] = {"b": None}
     assert "Not all sources are connected" in await browser.open("/")
 
 
 async def test_rows_come_by_themselves(browser: Browser) -> None:
-    url = f"{browser.desk.url}/live"
+    url = f"{browser.world.url}/live"
     async with browser._http.get(url, headers={"User": "ann"}) as stream:
         assert stream.content_type == "text/event-stream"
         assert "Nothing is announced" in await frame(stream)
-        await browser.desk.scheduled()
+        await browser.world.scheduled()
         assert "web-0, web-1" in await frame(stream)
 
 

@@ -17,7 +17,7 @@ from bridge.outbox.storage.extent import Extent
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
-from tests.support.builders import route, router, told
+from tests.support.builders import route, router, outgoing
 
 def resident():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -29,7 +29,7 @@ async def main():
     async with Database.serving(keeper, timings=Timings(patience=60)) as database:
         outbox, most = Outbox(database, router({"a": route()})), 0
         while keeper.mirror.is_whole:
-            events = [told(str(n), data={"x": "y" * 1_000}) for n in range(200)]
+            events = [outgoing(str(n), data={"x": "y" * 1_000}) for n in range(200)]
             await outbox.commit(events, now=1_800_000_000.0)
             most = max(most, resident())
         for _ in range(600):

@@ -214,6 +214,6 @@ async def test_receiver_keeps_its_queue_and_a_silent_sender_does_not(
             assert set(broker.snapshot()) == {"q"}
 
 
-def later(clock: WallClock, desk: Desk, seconds: float) -> None:
+def later(clock: WallClock, actions: EntityActions, seconds: float) -> None:
     clock.ahead += seconds
-    desk.turn()
+    actions.turn()

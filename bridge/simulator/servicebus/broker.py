@@ -18,10 +18,10 @@ from bridge.simulator.servicebus.access import Access, Right
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.changes import Changes
 from bridge.simulator.servicebus.config import default_entities
-from bridge.simulator.servicebus.entity_actions import EntityActions
 from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
 from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.entity_actions import EntityActions
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
