@@ -365,7 +365,7 @@ def findings(events: list[Event]) -> dict[str, list[str]]:
 
 def _what(event: Event) -> str:
     vm = event["data"]["reporter"]["vmName"]
-    return f"{event.get('eventtype') or event['type'].split('.')[-2]}, told by {vm}"
+    return f"{event.get('eventtype') or event['type'].split('.')[-2]}, reported by {vm}"
 
 
 def _newcomers(events: list[Event]) -> list[str]:

@@ -627,6 +627,26 @@ async def test_part_that_is_held_is_the_whole_again_after_the_backlog(
                 assert mirror is not None
 
 
+async def test_part_is_the_whole_again_after_a_backlog_of_few_deliveries(
+    state_path: Path,
+) -> None:
+    """Their commits are too few for SQLite's log to be tidied up."""
+    async with opened(state_path) as outbox:
+        for number in range(4):
+            await put(outbox, str(number), key=f"K{number}")
+    async with opened(state_path, extent=Extent(bodies=2)) as outbox:
+        mirror = outbox.database.keeper.mirror
+        assert mirror is not None
+        assert not mirror.is_whole
+        assert len(await deliver(outbox)) == 4
+
+        async with asyncio.timeout(WITHIN):  # in a quiet moment
+            while not mirror.is_whole:
+                await asyncio.sleep(0.01)
+                mirror = outbox.database.keeper.mirror
+                assert mirror is not None
+
+
 async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> None:
     disk = Hanging()
     async with opened(state_path, disk) as outbox:

@@ -150,7 +150,7 @@ class Front(Struct):
                 return self.messages.get(timeout=_FOLLOW_AFTER)
             except queue.Empty:
                 self.keeper.follow(shift.on_disk)
-        if self._untidied >= _TIDY_AFTER:
+        if self._untidied >= (1 if self._has_part else _TIDY_AFTER):
             try:
                 return self.messages.get(timeout=self.timings.quiet)
             except queue.Empty:
@@ -158,6 +158,12 @@ class Front(Struct):
                 shift.on_disk(self.keeper.tidy, [])
                 self._shrink(shift)
         return self.messages.get()
+
+    @property
+    def _has_part(self) -> bool:
+        """Whether the mirror holds only a part of a backlog, which may be gone now."""
+        mirror = self.keeper.mirror
+        return mirror is not None and not mirror.is_whole
 
     def _shrink(self, shift: Shift) -> None:
         """Give the memory that a backlog has taken back to the system."""

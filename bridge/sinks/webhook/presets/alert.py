@@ -179,8 +179,8 @@ def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
         "Output": event.data.get("output"),
         "Link": link_of(event),
         "EventId": event.text("correlationid"),
-        "Told by": seen.reporter.get("vmName"),
-        "Told at": event.time,
+        "Reported by": seen.reporter.get("vmName"),
+        "Reported at": event.time,
     }
     found = {name: text(value) for name, value in values.items()}
     return {k: clipped(str(v), _LONGEST_TEXT) for k, v in known(found).items()}
