@@ -17,6 +17,7 @@ from msgspec.structs import replace as with_fields
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
+    NotSentError,
     OutboxError,
     PermanentDeliveryError,
     Reason,
@@ -1061,6 +1062,26 @@ async def test_heartbeat_is_delivered_and_not_stored(rig: Rig) -> None:
 
     assert names(rig.sink.taken) == ["h1"]
     assert await rig.outbox.deliveries.tallies() == {}
+
+
+async def test_heartbeat_that_was_not_sent_waits_unless_a_newer_one_does(
+    rig: Rig,
+) -> None:
+    rig.sink.faults.extend([NotSentError()])
+    rig.relay.offer(heartbeat("h1"))
+
+    await rig.look()
+    assert rig.sink.tried_ids == ["h1", "h1"]
+    assert names(rig.sink.taken) == ["h1"]
+
+    rig.sink.faults.extend([NotSentError()])
+    gate = rig.sink.gate("h2")
+    rig.relay.offer(heartbeat("h2"))
+    await rig.look()
+    rig.relay.offer(heartbeat("h3"))
+    gate.set()
+    await rig.look()
+    assert names(rig.sink.taken) == ["h1", "h3"]
 
 
 async def test_only_the_newest_heartbeat_waits(rig: Rig) -> None:
