@@ -41,8 +41,6 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     With rules only, and no queue or topic, no message is received: the bridge approves
     by its rules.
 
-    It is wide because it has one field for each key, with those of Service Bus.
-
     Attributes:
         queue: the queue that approvals come from. Use either this key, or topic and
             subscription. Example: ``"vm-approvals"``.

@@ -106,8 +106,6 @@ async def _opened(
 class Fleet:
     """One run of the demo.
 
-    It is wide because it holds every participant of the demo.
-
     Attributes:
         seen: the steps of each event that the hub has shown, in order.
         ways: the requests by which an approval has reached Azure.

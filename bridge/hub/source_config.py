@@ -90,8 +90,6 @@ class BridgesSource(SourceConfig, frozen=True, kw_only=True):
 class AzureSource(SourceConfig, frozen=True, kw_only=True):
     """Event Grid's scheduled events, from a queue or a subscription.
 
-    It is wide because it has one field for each key, with those of Service Bus.
-
     Attributes:
         missing_after: an event of Azure counts as unreported, if no bridge has reported
             it within this time.

@@ -144,8 +144,6 @@ class _AtOnce(Struct, eq=False):
 class Turns:
     """The line of requests to scheduledevents.
 
-    It is wide because it has a method for each action in the line.
-
     Args:
         clock: measures the waits.
         spacing: the least time between the beginnings of two requests, in seconds.

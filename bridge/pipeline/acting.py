@@ -33,9 +33,6 @@ _MOST_AT_A_TIME = 2
 class ActingRelay(Relay):
     """Runs the actions for the deliveries of one sink that acts.
 
-    It is wide because it is a ``Relay`` for all others, with its loop, its state and
-    the last call at a stop, and a run of an action is begun and stopped otherwise.
-
     Attributes:
         actor: decides and acts.
         event_context: prefix, source and VM of the events about results.

@@ -104,8 +104,6 @@ class _Request:
 class Batches:
     """Sends the events of one sink, several in one request.
 
-    It is wide because the waiting events and the requests in flight change together.
-
     Attributes:
         sink: the open sink.
         limits: what one request may hold.

@@ -36,7 +36,6 @@ _JUMP = 1.0
 class Observer(Struct):
     """Publishes the changes in each document.
 
-    It is wide because one transaction stores all that is known of the document.
     The first seven fields are given at the start, the others are this state.
 
     Attributes:

@@ -34,8 +34,6 @@ _TIMEOUT_SECONDS = 30.0
 class Emulator:
     """A running broker, controlled from any thread.
 
-    It is wide because it has one method for each thing a test may do to a broker.
-
     Args:
         broker: the broker.
         clock: the broker's clock.

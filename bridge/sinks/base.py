@@ -182,9 +182,6 @@ class RetryConfig(Section, frozen=True, kw_only=True):
 class SinkConfig(Section, frozen=True, kw_only=True):
     """The keys of every sink; each type adds its own keys and ``open``.
 
-    It is wide because it answers all that other packages ask about a sink, so that none
-    of them must know its type.
-
     Attributes:
         name: the name of the sink in metrics and status: letters, digits, - and _.
             Example: ``"ops"``.

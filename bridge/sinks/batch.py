@@ -43,8 +43,6 @@ class BatchSink(Sink, Protocol):
 class BatchKeys(SinkConfig, frozen=True, kw_only=True):
     """The keys of a sink that may send several events in one request.
 
-    It is wide because it has the keys and the methods of all sinks, too.
-
     Attributes:
         batch: the most events in one request. Events that are due at the same time go
             together; an urgent event goes at once, alone. 1 to 1000. Example: ``100``.

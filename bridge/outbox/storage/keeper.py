@@ -61,9 +61,6 @@ class _Done(Struct, frozen=True):
 class Keeper(Struct):
     """The state file, its mirror, and the stand-in for the disk.
 
-    It is wide because one object must know at any moment which of the three is
-    used.
-
     Attributes:
         path: the path of the file.
         may_degrade: whether to go on in memory when the disk fails.

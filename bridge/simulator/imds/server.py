@@ -27,9 +27,6 @@ from bridge.simulator.imds.state import ImdsSettings, ImdsState
 class ImdsSimulator(ImdsState):
     """The IMDS of one VM, used as an async context manager.
 
-    It is wide because a test changes the state by the methods of ``ImdsState``, which
-    it has all.
-
     Args:
         settings: the initial state.
         host: the address to listen on.

@@ -80,8 +80,7 @@ class LoggedRequest(Struct, frozen=True, kw_only=True):
 class ImdsState:
     """The metadata of one VM and its scheduled events.
 
-    It is wide because it has one method for each call of the metadata API and of the
-    control API. Tests in the same process use these methods, too.
+    Tests in the same process use these methods, too.
 
     Attributes:
         options: the options that can be changed.

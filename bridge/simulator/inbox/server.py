@@ -54,9 +54,6 @@ class _Options(Input, frozen=True, kw_only=True):
 class Inbox(Mailbox):
     """The receiver, used as an async context manager.
 
-    It is wide because it has one method for each request, and a test reads from it what
-    arrived, by the methods of ``Mailbox``.
-
     Args:
         host: the address to listen on.
         port: the port to listen on; 0: a free one.

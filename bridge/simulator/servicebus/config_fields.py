@@ -41,8 +41,6 @@ class Findings(Struct, frozen=True):
 class Fields:
     """The fields of one object.
 
-    It is wide because it has one method for each type of field.
-
     Args:
         fields: the object.
         place: the place of the object in the file, such as Queues[0].Properties.

@@ -13,10 +13,7 @@ from bridge.simulator.wire.outcomes import Outcome, State
 
 
 class Link(Protocol):
-    """A link that a client attached.
-
-    It is wide because a broker reads all of the attach here, and answers it.
-    """
+    """A link that a client attached."""
 
     @property
     def is_sender(self) -> bool:

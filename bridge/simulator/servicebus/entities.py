@@ -30,8 +30,6 @@ from bridge.simulator.servicebus.topics import Topic
 class Namespace:
     """Queues, topics, subscriptions and their dead-letter queues.
 
-    It is wide because it finds, makes, changes and deletes each of them.
-
     Args:
         entities: the settings of the entities.
         clock: returns seconds since the epoch.

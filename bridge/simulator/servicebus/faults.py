@@ -34,8 +34,6 @@ class Control(Protocol):
 class Faults:
     """The faults of one broker.
 
-    It is wide because it has one method to begin and one to end each fault.
-
     Args:
         control: the broker to act on.
 

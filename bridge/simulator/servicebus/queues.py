@@ -45,8 +45,7 @@ _NO_CHANGES: Changes = MappingProxyType({})
 class Queue:
     """A queue, a subscription or a dead-letter queue.
 
-    It is wide because it has one method for each operation of the protocol. Its parts
-    do the work: storage, intake, locks, sessions.
+    Its parts do the work: storage, intake, locks, sessions.
 
     Args:
         settings: the behaviour of the queue.

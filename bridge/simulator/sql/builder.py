@@ -49,8 +49,6 @@ _FUNCTIONS = "newid(), property(name), p(name)"
 class Builder:
     """Builds the conditions, expressions and statements of one filter or action.
 
-    It is wide because it has one method for each kind of node.
-
     Args:
         readable: the names of the system properties.
         parameters: the values of the parameters, by their @names.

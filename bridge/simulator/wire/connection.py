@@ -80,8 +80,6 @@ class _State(Enum):
 class Connection:
     """The server's end of a connection.
 
-    It is wide because it holds the input, the output and the idle time-outs.
-
     Args:
         terms: the server's values for the connection.
 

@@ -52,8 +52,6 @@ class Channel(Protocol):
 class Link:
     """The base class of links in both directions.
 
-    It is wide because a broker reads all of the attach here, and answers it.
-
     Args:
         channel: the session.
         attach: the client's Attach.

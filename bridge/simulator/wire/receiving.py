@@ -19,11 +19,7 @@ MOST_BYTES = 16 * 1024 * 1024
 
 
 class ReceivingLink(Link):
-    """A link on which the client sends.
-
-    It is wide because ``Link`` has what the attach says, for both directions; here are
-    the credit and the messages of this one.
-    """
+    """A link on which the client sends."""
 
     def __init__(self, channel: Channel, attach: Attach) -> None:
         super().__init__(channel, attach)

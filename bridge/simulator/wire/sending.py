@@ -14,11 +14,7 @@ from bridge.simulator.wire.performatives import Attach, Flow
 
 
 class SendingLink(Link):
-    """A link on which the server sends.
-
-    It is wide because ``Link`` has what the attach says, for both directions; here are
-    the credit and the messages of this one.
-    """
+    """A link on which the server sends."""
 
     is_sender = True
 

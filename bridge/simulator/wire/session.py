@@ -68,9 +68,6 @@ class Output(Protocol):
 class Session:
     """A session that a client has begun.
 
-    It is wide because an AMQP session has all of this: two windows, the numbers of both
-    directions, its links and its deliveries.
-
     Args:
         output: the connection.
         channel: the number of the session, the same in both directions.

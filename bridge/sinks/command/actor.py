@@ -51,8 +51,8 @@ _OUTPUTS = {
 class CommandActor:
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
-    It is wide because the contract asks for half of its methods. The others belong to
-    two decisions: whether a step may begin, and what the end of a run means.
+    Half of its methods are those of the contract. The others belong to two decisions:
+    whether a step may begin, and what the end of a run means.
 
     Attributes:
         account: the uid that may write the program, beside root; None on Windows.

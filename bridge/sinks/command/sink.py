@@ -42,8 +42,6 @@ _FORBIDDEN = ("\x00", "\n", "\r")
 class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "command"``: a program of this machine is run.
 
-    It is wide because it has one field for each key.
-
     Attributes:
         command: the program with its whole path, and its arguments; no shell. The event
             comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.

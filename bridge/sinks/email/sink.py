@@ -38,8 +38,6 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "email"``.
 
-    It is wide because it has one field for each key.
-
     Attributes:
         host: the name of the relay. Example: ``"smtp.contoso.com"``.
         port: the port of the relay; 0 is 587 for starttls, 465 for tls, 25 for none.

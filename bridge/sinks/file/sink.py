@@ -33,8 +33,6 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EISDIR}
 class FileSinkConfig(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "file"``.
 
-    It is wide because it has one field for each key, with those of all sinks.
-
     Attributes:
         path: the file that lines are appended to; "-" is standard output. It must not
             be a symbolic link. Example: ``"/var/log/sebridge/events.jsonl"``.

@@ -37,8 +37,6 @@ _LONGEST_LIFE = 14 * 86400.0
 class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "servicebus"``.
 
-    It is wide because it has one field for each key, with those of all sinks.
-
     The first six keys are those of ``NamespaceConfig``: a msgspec class can have only
     one base with fields. A test compares the two.
 

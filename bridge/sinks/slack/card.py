@@ -45,8 +45,6 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """The message of one EventId: everything that is needed to draw it.
 
-    It is wide because it is kept as one value, which is read by itself later.
-
     Attributes:
         event: the IMDS object, as last published.
         step: the last transition; "" if only an approval named the event so far.

@@ -54,8 +54,6 @@ _JSON = {"Content-Type": "application/json; charset=utf-8"}
 class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "slack"``.
 
-    It is wide because it has one field for each key, with those of all sinks.
-
     Attributes:
         webhook_url: the address of an incoming webhook; everybody who has it can post.
         token: a bot token, in place of webhook_url: one message for each EventId, which

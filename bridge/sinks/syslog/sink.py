@@ -33,8 +33,6 @@ _TLS_KEYS = ("ca_file", "client_certificate", "client_key")
 class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "syslog"``.
 
-    It is wide because it has one field for each key.
-
     Attributes:
         host: the name or the address of the receiver. Example: ``"siem.example"``.
         port: the port of the receiver; 0 is 514 for udp, 601 for tcp, 6514 for tls.

@@ -45,8 +45,6 @@ from bridge.sinks.webhook.signing import SignatureConfig
 class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "webhook"``.
 
-    It is wide because it has one field for each key.
-
     Attributes:
         url: where events are posted. Example: ``"https://siem.example/ingest"``,
             ``"env:SIEM_URL"``.

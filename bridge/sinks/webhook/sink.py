@@ -63,10 +63,7 @@ _USUAL = ("POST", "", MAX_ANSWER_BYTES)  # method, path and most of a request
 
 
 class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
-    """``[[sinks]]`` with ``type = "webhook"``.
-
-    It is wide because `WebhookKeys` has one field for each key; here are no more.
-    """
+    """``[[sinks]]`` with ``type = "webhook"``."""
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator[Sink]:

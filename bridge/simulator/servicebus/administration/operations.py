@@ -90,8 +90,6 @@ class Place(Struct, frozen=True, kw_only=True):
 class Operations:
     """The operations on one broker.
 
-    It is wide because it has one method for each operation.
-
     Args:
         changes: changes and deletes the broker's entities.
         clock: returns seconds since the epoch.
