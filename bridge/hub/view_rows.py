@@ -27,6 +27,7 @@ class Situation:
             seconds counts as unreported; None = no source of Azure.
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
+        store_fault: why the store cannot be used; None = it can.
     """
 
     now: datetime
@@ -35,6 +36,7 @@ class Situation:
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
+    store_fault: str | None = None
 
     @property
     def drained(self) -> datetime | None:

@@ -12,6 +12,7 @@ from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 
 FORM = "application/x-www-form-urlencoded"
+_UNSTORED = "The hub can store nothing now, and receives nothing"
 _OLD = "Not all sources are connected: what is shown may be old."
 
 
@@ -45,6 +46,8 @@ class Frame:
     ) -> web.Response:
         """Render a page for the person who sent a request."""
         notices = [_OLD] if situation.drained is None else []
+        if situation.store_fault is not None:
+            notices.insert(0, f"{_UNSTORED}: {situation.store_fault}.")
         known = {"here": "", "person": request[PERSON], "notices": notices}
         text = self.templates.page(name, situation.now, **{**known, **given})
         headers = dict(self.templates.headers)
