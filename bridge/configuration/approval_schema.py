@@ -34,12 +34,12 @@ _CLAIMS = {
     "reason": field(TEXT_OR_NULL, "Why. It is recorded.", "drained"),
     "expiresAt": field(
         TIME_OR_NULL,
-        "A limit: after this time nothing is sent to IMDS. The seconds may be left out.",
+        "A limit: after this time nothing is sent to IMDS. Seconds may be left out.",
         AT,
     ),
     "approvedEvent": field(
         {"type": ["object", "null"]},
-        "A limit: the event as the approver saw it. If it has become worse, it is denied.",
+        "A limit: the event as the approver saw it. A worse event is denied.",
         IMDS_EVENT,
     ),
 }
