@@ -11,6 +11,7 @@
     ├─ ApprovalQueueError                     the receiver is opened again
     ├─ UnreadableMessageError                 the hub stores it as unreadable
     ├─ HubStoreError                          the hub's store
+    │  ├─ HubSchemaError                      it is of a version before 0.1.0
     │  └─ HubStoreAwayError                   it cannot be reached now: tried again
     ├─ DeliveryError(reason)                  one attempt at a delivery failed
     │  ├─ TransientDeliveryError              the delivery is tried again later
@@ -33,7 +34,7 @@ Expected outcomes (refused, already started, nothing changed) are values, not
 errors. No error text contains a secret, a token, a full URL or a message body.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from bridge.foundation.origin import install_command
@@ -114,6 +115,23 @@ class UnreadableMessageError(BridgeError):
 
 class HubStoreError(BridgeError):
     """The hub's store cannot be used as it is."""
+
+
+class HubSchemaError(HubStoreError):
+    """The hub's store has a schema of a version before the first release.
+
+    Args:
+        held: how many events, decisions and votes it has.
+    """
+
+    def __init__(self, held: Mapping[str, int]) -> None:
+        what = ", ".join(f"{count} {name}" for name, count in held.items())
+        super().__init__(
+            "hub.store: the database has the tables of a version before 0.1.0 "
+            f"({what or 'no events'}), which this version cannot read: create an empty "
+            "database, and name it there; the old one is left as it is"
+        )
+        self.held = held
 
 
 class HubStoreAwayError(HubStoreError):

@@ -18,9 +18,13 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine
 
 from bridge.foundation.daemon_threads import Pool
-from bridge.foundation.errors import HubStoreAwayError, HubStoreError
+from bridge.foundation.errors import (
+    HubSchemaError,
+    HubStoreAwayError,
+    HubStoreError,
+)
 from bridge.hub.config import HubConfig
-from bridge.hub.store import engine
+from bridge.hub.store import engine, sqlite_file
 from bridge.hub.store.intake import Incoming, keep
 from bridge.hub.store.migrate import migrate
 
@@ -137,12 +141,29 @@ async def open_store(
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
     store = Store(writer, reader, writing, reading, longest=longest)
     try:
-        await _in_thread(writing, writer, migrate)  # without a timeout
+        await _migrate(config, writing, writer)
         yield store
     finally:
         for pool in (writing, reading):  # bounded: a hanging database must not block
             await asyncio.to_thread(pool.close, _PATIENCE)
         await asyncio.to_thread(_dispose, writer, reader)
+
+
+async def _migrate(config: HubConfig, threads: Pool, database: Engine) -> None:
+    """Update the schema, without a timeout; a file of an older schema is moved aside.
+
+    Raises:
+        HubStoreError: the database cannot be used.
+    """
+    try:
+        await _in_thread(threads, database, migrate)
+    except HubSchemaError as error:
+        path = config.sqlite_file
+        if path is None:
+            raise
+        await asyncio.to_thread(database.dispose)
+        await asyncio.to_thread(sqlite_file.begin_anew, path, error.held)
+        await _in_thread(threads, database, migrate)
 
 
 async def glance(config: HubConfig, work: Callable[[Connection], T]) -> T:

@@ -1,4 +1,4 @@
-"""The tables in their current form; ``migrations`` creates them.
+"""The tables; the first step of ``migrations`` creates them as they are here.
 
 Times are microseconds since 1970 in UTC. JSON and bodies are bytes: each database
 refuses some texts, and no query looks into them. ``version`` counts changes of events.
@@ -12,11 +12,14 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     String,
     Table,
 )
 
 metadata = MetaData()
+
+event_versions = Sequence("event_versions", metadata=metadata)  # only in PostgreSQL
 
 # SQLite generates values only for a primary key of the type INTEGER.
 _Serial = BigInteger().with_variant(Integer, "sqlite")

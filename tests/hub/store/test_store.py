@@ -1,6 +1,8 @@
 """What messages say is kept in either store, whatever comes between."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -305,10 +307,56 @@ async def test_store_of_the_next_version_is_used_and_a_later_one_is_not(
             change = text("UPDATE alembic_version SET version_num = :n")
             await opened.write(lambda c: c.execute(change, {"n": number}))
 
-    await mark("0003")
-    await mark("0004")
+    await mark("2")
+    await mark("3")
     with pytest.raises(HubStoreError, match="update it"):
-        await mark("0005")
+        await mark("4")
+
+
+OLDER = {
+    "an old number": "UPDATE alembic_version SET version_num = '0002'",
+    "a column that was added later": "ALTER TABLE bridges DROP COLUMN was_silent",
+    "a table that was added later": "DROP TABLE audit",
+}
+
+
+@pytest.mark.parametrize("change", OLDER.values(), ids=OLDER)
+async def test_file_of_before_the_first_release_is_moved_aside_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    given = HubConfig(store=Address(f"sqlite:{tmp_path / 'hub.db'}", {}))
+    async with open_store(given) as opened:
+        await opened.keep([told(step("scheduled", event(f"E-{n}"))) for n in range(3)])
+        await opened.write(lambda c: c.execute(text(change)))
+
+    async with open_store(given) as opened:
+        assert await rows_of(opened, events) == []
+        await opened.keep([told(step("scheduled"))])
+
+    (said,) = [one for one in caplog.records if "moved aside" in one.message]
+    assert (said.events, said.decisions, said.votes) == (3, 0, 0)  # type: ignore[attr-defined]
+    kept = Path(said.kept)  # type: ignore[attr-defined]
+    with closing(sqlite3.connect(kept)) as old:
+        assert old.execute("SELECT count(*) FROM events").fetchone() == (3,)
+
+
+async def test_database_of_before_the_first_release_is_refused_with_a_word(
+    cluster: Cluster,
+) -> None:
+    cluster.forget()
+    given = HubConfig(store=Address(cluster.url, {}))
+    async with open_store(given) as opened:
+        await opened.keep([told(step("scheduled"))])
+        change = text("UPDATE alembic_version SET version_num = '0002'")
+        await opened.write(lambda c: c.execute(change))
+
+    with pytest.raises(HubStoreError) as caught:
+        async with open_store(given):
+            pass
+    words = str(caught.value)
+    assert "(1 events, 0 decisions, 0 votes)" in words
+    assert "create an empty database" in words
+    assert "postgres@" not in words
 
 
 async def test_place_that_is_not_there_is_told(tmp_path: Path) -> None:
