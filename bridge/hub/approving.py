@@ -20,10 +20,9 @@ from bridge.hub.access import origin_fault
 from bridge.hub.api import ANY_ID, PERSON, BadQueryError, answer, fault, limit_of
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
-from bridge.hub.pages.words import visible
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import DecisionRow, Situation
+from bridge.hub.view_rows import DecisionRow, Situation, visible
 from bridge.hub.voting import BRIDGE, CHANNELS
 
 ACTIONS = ("approve", "refuse")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bridge.events.build import rfc3339
-from bridge.hub.pages.words import visible
+from bridge.hub.view_rows import visible
 
 _PLACE: Final = Path(__file__).parent
 

@@ -1,6 +1,5 @@
 """Formats times, states and names for people. Pure."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,15 +8,6 @@ from typing import Any
 from bridge.hub.view_rows import DecisionRow, EventRow, Voter
 from bridge.hub.voting import ARM, BRIDGE
 
-# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
-# change the order of what is read, or cannot be seen
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
-    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
-    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff]"
-)
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _URGENT, _SOON = 5 * _MINUTE, 15 * _MINUTE
 _DECISIONS = {
@@ -58,15 +48,6 @@ _STEPS = {
     "void": "Void",
     "refused": "Refused",
 }
-
-
-def visible(text: str) -> str:
-    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
-
-    Otherwise a name could be read backwards, or look the same as another one.
-    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
-    """
-    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
 def span(seconds: float) -> str:
