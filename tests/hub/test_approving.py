@@ -333,7 +333,7 @@ async def test_role_is_known_as_of_the_vote_and_asked_again_after_a_day(
     opened: Opened,
 ) -> None:
     rules = replace(access(2), mode="easy-auth", approvers=("role:ops",))
-    world = await opened(config(access=rules))
+    world: HubWorld = await opened(config(access=rules))
     raw = event(NotBefore="Thu, 05 Mar 2026 12:00:00 GMT")
     await world.store.keep([beat(), told(step("scheduled", raw))])
 
