@@ -13,6 +13,8 @@ _ROLE = "role:"
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _MOST_PERSONS = 10
 _LONGEST_ROLE = 86400.0  # seconds after a vote: then its role may be another person's
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1"))
 
 
 class AccessRule(Section, frozen=True, kw_only=True):
@@ -91,6 +93,16 @@ class AccessConfig(Section, frozen=True, kw_only=True):
         return frozenset(as_compared(self.approvers))
 
     @property
+    def loopback_proxies(self) -> list[str]:
+        """The trusted proxies that stand for every program on this machine."""
+        found = {text: network(text) for text in self.trusted_proxies}
+        return [
+            text
+            for text, one in found.items()
+            if one is not None and any(_overlap(one, near) for near in _LOOPBACK)
+        ]
+
+    @property
     def most_persons(self) -> int:
         """The largest number of people that a rule requires."""
         return max((rule.persons for rule in self.rules), default=1)
@@ -133,7 +145,7 @@ class AccessConfig(Section, frozen=True, kw_only=True):
         return None
 
 
-def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+def network(text: str) -> Network | None:
     """Parse an address or network; None = it is neither."""
     try:
         return ipaddress.ip_network(text)
@@ -147,6 +159,10 @@ def as_compared(named: Sequence[str]) -> list[str]:
         one.lower() if "/" in one and not one.startswith(_ROLE) else one
         for one in named
     ]
+
+
+def _overlap(one: Network, other: Network) -> bool:
+    return one.version == other.version and one.overlaps(other)
 
 
 def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
