@@ -32,10 +32,14 @@ _CLAIMS = {
         TEXT_OR_NULL, "Who approved. It is recorded, and not checked.", "ops"
     ),
     "reason": field(TEXT_OR_NULL, "Why. It is recorded.", "drained"),
-    "expiresAt": field(TIME_OR_NULL, "After this time nothing is sent to IMDS.", AT),
+    "expiresAt": field(
+        TIME_OR_NULL,
+        "A limit: after this time nothing is sent to IMDS. Seconds may be left out.",
+        AT,
+    ),
     "approvedEvent": field(
         {"type": ["object", "null"]},
-        "The event as the approver saw it. If it has become worse, it is denied.",
+        "A limit: the event as the approver saw it. A worse event is denied.",
         IMDS_EVENT,
     ),
 }
@@ -75,7 +79,12 @@ _CLOUD_EVENT = record(
 def approval() -> Json:
     """Return the schema of an approval message's body: plain or as a CloudEvent."""
     definitions = [
-        record("ApprovalBody", _BODY, description="In the format of IMDS."),
+        record(
+            "ApprovalBody",
+            {**_BODY, **_CLAIMS},
+            _CLAIMS,
+            "In the format of IMDS, with claims and limits beside StartRequests.",
+        ),
         _CLOUD_EVENT,
         record("ApprovalData", {**_BODY, **_CLAIMS}, _CLAIMS),
         _START_REQUEST,
@@ -84,7 +93,11 @@ def approval() -> Json:
         "$schema": DRAFT,
         "$id": "urn:sebridge:schema:approval:v1",
         "title": "Approval",
-        "description": "The body of a message to the approval entity.",
+        "description": (
+            "The body of a message to the approval entity. The case of letters in the "
+            "names of StartRequests, EventId, claims and limits does not matter. A "
+            "member that looks like another limit makes the message invalid."
+        ),
         "anyOf": [ref("ApprovalBody"), ref("ApprovalEvent")],
         "$defs": {found["title"]: found for found in definitions},
     }

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bridge.servicebus.message import ReceivedMessage
-from bridge.servicebus.salvage import MARK, WORDS
+from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
+from bridge.servicebus.salvage import LOST, MARK, WORDS
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
@@ -21,7 +21,10 @@ def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
         enqueued_at=message.enqueued_time_utc,
         body=body_of(message.body),
         delivery_count=message.delivery_count or 0,
-        application_properties=_properties(message.application_properties),
+        application_properties={
+            **_properties(message.application_properties),
+            **_lost(message.raw_amqp_message.delivery_annotations),
+        },
         content_type=message.content_type,
         reply_to=_name(message.reply_to),
         reply_to_session_id=_name(message.reply_to_session_id),
@@ -35,6 +38,14 @@ def _fault(annotations: object) -> str | None:
     """Return why a message could not be decoded; None if it was decoded."""
     is_replaced = isinstance(annotations, Mapping) and MARK in annotations
     return WORDS if is_replaced else None
+
+
+def _lost(annotations: object) -> dict[str, object]:
+    """Return the application properties that cannot be decoded."""
+    names = annotations.get(LOST) if isinstance(annotations, Mapping) else None
+    if not isinstance(names, (list, tuple)):
+        return {}
+    return {str(text_of(name)): UNDECODABLE for name in names}
 
 
 def _name(value: object) -> str | None:
