@@ -10,6 +10,8 @@ from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Vo
 
 Json = dict[str, Any]
 
+_NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
+
 
 def event(row: EventRow) -> Json:
     """Return an event, as in lists."""
@@ -57,7 +59,10 @@ def page(found: EventPage) -> Json:
     return {
         **event(found.row),
         "occurrences": [
-            {**one, "firstReportedBy": _reporter(one["firstReportedBy"])}
+            {
+                **{key: one[key] for key in one if key not in _NOT_SHOWN},
+                "firstReportedBy": _reporter(one["firstReportedBy"]),
+            }
             for one in found.occurrences
         ],
         "outcomes": [

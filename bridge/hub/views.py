@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, tex
 
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
+from bridge.hub.facts import key_of
 from bridge.hub.fold import Machine, kept_name
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import (
@@ -163,7 +164,7 @@ def _begins(words: str) -> ColumnElement[bool]:
     named = select(machines.c.event_key).where(
         machines.c.name.startswith(name, autoescape=True)
     )
-    is_id = events.c.event_key.startswith(words.upper(), autoescape=True)
+    is_id = events.c.event_key.startswith(key_of(words), autoescape=True)
     return or_(is_id, events.c.event_key.in_(named))
 
 

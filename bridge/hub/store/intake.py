@@ -182,12 +182,13 @@ def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
 
 def fact_of(row: Any) -> Fact:
     """Parse a stored message again."""
+    heard = rows.moment_of(row.heard)
     if row.vm_id == AZURE:
-        fact = azure_messages.read(row.body)
+        fact = azure_messages.read(row.body, heard=heard)
     else:
         fact = bridge_messages.read(
             row.body,
-            heard=rows.moment_of(row.heard),
+            heard=heard,
             source=row.origin,
             reply_to=row.reply_to,
             session=row.session,

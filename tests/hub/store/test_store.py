@@ -63,7 +63,7 @@ def told(
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
-    fact = azure_messages.read(body)
+    fact = azure_messages.read(body, heard=at(heard))
     return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
 
 
