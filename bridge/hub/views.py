@@ -275,7 +275,7 @@ def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
         azure=life.get("azure"),
         lives=row.lives,
         event=life.get("event"),
-        voters=tuple(_voter(one) for one in mine),
+        voters=tuple(_voter(one, situation) for one in mine),
         decision=decision_row(decision) if decision is not None else None,
     )
 
@@ -284,9 +284,17 @@ def _moment(value: int | None) -> datetime | None:
     return None if value is None else moment_of(value)
 
 
-def _voter(row: Any) -> Voter:
-    time = moment_of(row.time)
-    return Voter(person=row.person, via=row.via, time=time, reason=row.reason)
+def _voter(row: Any, situation: Situation) -> Voter:
+    time, access = moment_of(row.time), situation.access
+    age = (situation.now - time).total_seconds()
+    return Voter(
+        person=row.person,
+        via=row.via,
+        time=time,
+        reason=row.reason,
+        entry=row.entry,
+        lapse=access.lapse(row.entry, age) if access else "",
+    )
 
 
 def _is_unreported(

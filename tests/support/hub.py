@@ -132,7 +132,8 @@ class HubWorld:
         self._http: aiohttp.ClientSession
 
     def situation(self) -> Situation:
-        given = {"listening": {"b": at(-60)}, **self.more}
+        given: dict[str, Any] = {"listening": {"b": at(-60)}, **self.more}
+        given.setdefault("access", self.config.access)
         return Situation(now=self.clock.now(), **given)
 
     @property

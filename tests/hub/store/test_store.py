@@ -221,6 +221,7 @@ async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
         "person": "a",
         "time": 0,
         "reason": "",
+        "entry": "ann",
         "seen": rows.dumped(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
