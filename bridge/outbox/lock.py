@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bridge.foundation.errors import OutboxError, OutboxLockedError
-from bridge.outbox.storage.connection import make_private
+from bridge.foundation.privileges import enter, make_private
 
 FileId = tuple[int, int]
 
@@ -51,7 +51,8 @@ class StateLock(Struct):
 
         Raises:
             OutboxLockedError: another forwarder holds it.
-            OutboxError: the directory of the file cannot be created or written.
+            OutboxError: the directory of the file cannot be created or written, or
+                root must not open files there.
         """
         self.release()
         held = self._opened()
@@ -90,8 +91,10 @@ class StateLock(Struct):
             held.close()
 
     def _opened(self) -> sqlite3.Connection:
+        enter(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            enter(self.path)  # once more: somebody may have been faster
             make_private(self.file)
             return sqlite3.connect(
                 self.file, timeout=0, isolation_level=None, check_same_thread=False

@@ -142,7 +142,8 @@ class Trouble(Struct):
             self.path.unlink(missing_ok=True)
             return
         new = Path(f"{self.path}.new")
-        handle = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        handle = os.open(new, flags, 0o600)
         try:
             os.write(handle, msgspec.json.encode(self.note))
             os.fsync(handle)
