@@ -33,6 +33,7 @@ from bridge.simulator.servicebus.administration.door import (
     Administration,
     AdministrationPorts,
 )
+from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.tls import TlsFiles
 from bridge.simulator.tls_certificate import make_certificate
@@ -242,7 +243,6 @@ async def test_queue_is_changed(admin: Admin, broker_client: ServiceBusClient) -
             {"forward_to": "nowhere"},
             "The messaging entity 'nowhere' could not be found",
         ),
-        ({"forward_to": "plain"}, "'plain' cannot forward to itself"),
     ],
 )
 async def test_change_that_is_not_allowed_is_refused(
@@ -256,6 +256,31 @@ async def test_change_that_is_not_allowed_is_refused(
     assert error.value.status_code in {400, 404}
     assert told in str(error.value)
     assert dict(await admin.get_queue("plain")) == dict(queue)
+
+
+async def test_queue_may_forward_to_itself_once_it_exists(
+    admin: Admin, broker: Broker
+) -> None:
+    """As in the cloud; a new one names a target that does not exist yet."""
+    with pytest.raises(HttpResponseError, match="'loop' could not be found"):
+        await admin.create_queue("loop", forward_to="loop")
+    queue = await admin.create_queue("loop")
+
+    await admin.update_queue(queue, forward_to="loop")
+    broker.put("loop", b"x")
+
+    assert broker.snapshot()["loop"] == Counts(dead=1)
+
+
+async def test_subscription_forwards_to_the_queue_of_its_own_name_once_made(
+    admin: Admin, broker: Broker
+) -> None:
+    await admin.create_queue("orders")
+
+    await admin.create_subscription("news", "orders", forward_to="orders")
+    broker.put("news", b"x")
+
+    assert broker.snapshot()["orders"] == Counts(active=1)
 
 
 async def test_taken_name_is_a_conflict(admin: Admin) -> None:

@@ -351,6 +351,18 @@ def test_forwarding_needs_another_entity(target: str, what: str) -> None:
     assert what in fault
 
 
+def test_subscription_may_forward_to_the_queue_of_its_own_name() -> None:
+    properties = {"ForwardTo": "orders"}
+    subscription = {"Name": "orders", "Properties": properties}
+
+    found = read(
+        queues=[{"Name": "orders"}],
+        topics=[{"Name": "shop", "Subscriptions": [subscription]}],
+    )
+
+    assert found.topics[0].subscriptions[0].forward_to == "orders"
+
+
 def test_names_are_unique_without_regard_to_case() -> None:
     (fault,) = faults(queues=[{"Name": "a"}], topics=[{"Name": "A"}])
 

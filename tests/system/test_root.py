@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import ssl
 import sys
 from collections.abc import Iterator
@@ -126,6 +127,21 @@ def test_command_of_root_springs_no_trap(
 
     assert trapped.facts() == before, said.stderr
     assert "Traceback" not in said.stderr
+
+
+def test_forwarder_goes_on_in_memory_where_others_can_put_files(
+    trapped: World,
+) -> None:
+    os.chown(trapped.state, 0, 0)
+    trapped.state.chmod(0o777)
+    before, there = trapped.facts(), {path.name for path in trapped.state.iterdir()}
+
+    said = trapped.sebridge(*spoken(trapped, ("run",), "bridge.toml"), seconds=8)
+
+    assert "state file is not opened by root" in said.stderr
+    assert "going on in memory" in said.stderr
+    assert trapped.facts() == before
+    assert {path.name for path in trapped.state.iterdir()} == there
 
 
 def test_check_of_a_hub_springs_no_trap(trapped: World) -> None:

@@ -11,9 +11,10 @@ from msgspec import Struct
 from bridge.simulator.servicebus.endpoints import Link
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.sessions import SessionLock, check_session_id
-from bridge.simulator.wire.values import Described, Symbol
+from bridge.simulator.wire.values import Described, Symbol, ULong
 
 _SESSION_FILTER = Symbol("com.microsoft:session-filter")
+_SESSION_FILTER_CODE = ULong(0x137000000C)
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 _TIMEOUT = Symbol("com.microsoft:timeout")
 _DEFAULT_TIMEOUT = timedelta(seconds=65)
@@ -82,11 +83,18 @@ def session_request(link: Link) -> SessionRequest | None:
 
 
 def accept_session(link: Link, lock: SessionLock) -> None:
-    """Accept an attach, with the id of its session and the end of the lock."""
+    """Accept an attach, with the id of its session and the end of the lock.
+
+    The filter has the form of the client's. AMQP 1.0, 3.5.8 requires a described value,
+    and the client of Go drops its whole connection at a plain one. The clients of .NET,
+    Java and JavaScript send a plain one, and take a described one for another session.
+    """
+    is_described = isinstance(link.filters[_SESSION_FILTER], Described)
+    session: object = lock.session_id
+    if is_described:
+        session = Described(_SESSION_FILTER_CODE, lock.session_id)
     ticks = _TICKS_AT_EPOCH + round(lock.until * 1000) * (_TICKS_PER_SECOND // 1000)
-    link.accept(
-        filters={_SESSION_FILTER: lock.session_id}, properties={_LOCKED_UNTIL: ticks}
-    )
+    link.accept(filters={_SESSION_FILTER: session}, properties={_LOCKED_UNTIL: ticks})
 
 
 def tag_of(token: UUID) -> bytes:

@@ -36,8 +36,7 @@ class Changes:
         refused.
 
         Raises:
-            RefusedError: the target of its forwarding does not exist, or is the entity
-                itself.
+            RefusedError: the target of its forwarding does not exist.
         """
         self.namespace.change(entity, settings)
         if settings.status is not Status.ACTIVE:
@@ -59,9 +58,9 @@ class Changes:
         same error.
         """
         for path in self.namespace.remove(entity):
-            # Clients recognise the words "messaging entity" and "could not be found".
+            # Clients recognise "The messaging entity" and "could not be found".
             gone = RefusedError(
                 Condition.NOT_FOUND,
-                f"the messaging entity {path!r} could not be found: it was deleted",
+                f"The messaging entity {path!r} could not be found: it was deleted",
             )
             self._hub.detach_links(path, gone)

@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 
 from bridge.simulator.servicebus.config_access import read_access
 from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
+from bridge.simulator.servicebus.entities import subscription_path
 from bridge.simulator.servicebus.rules.row import SYSTEM_TEXTS
 from bridge.simulator.servicebus.rules.rule import (
     CorrelationFilter,
@@ -262,22 +263,25 @@ def _check_names(place: Fields, names: list[str]) -> None:
 
 def _forwarding_faults(entities: Entities) -> Iterator[str]:
     known = {name.lower() for name in _names(entities.queues, entities.topics)}
-    for place, queue in _queues_by_place(entities).items():
+    for place, (path, queue) in _queues_by_place(entities).items():
         for field, target in (
             ("ForwardTo", queue.forward_to),
             ("ForwardDeadLetteredMessagesTo", queue.forward_dead_letters_to),
         ):
             if target is not None and target.lower() not in known:
                 yield f"{place}.Properties.{field}: no queue or topic {target!r}"
-            elif target is not None and target.lower() == queue.name.lower():
+            elif target is not None and target.lower() == path.lower():
                 yield f"{place}.Properties.{field}: an entity cannot forward to itself"
 
 
-def _queues_by_place(entities: Entities) -> Mapping[str, QueueSettings]:
-    queues: dict[str, QueueSettings] = {
-        f"Queues[{index}]": queue for index, queue in enumerate(entities.queues)
+def _queues_by_place(entities: Entities) -> Mapping[str, tuple[str, QueueSettings]]:
+    """Return the queues and subscriptions with their paths, by their places."""
+    queues: dict[str, tuple[str, QueueSettings]] = {
+        f"Queues[{index}]": (queue.name, queue)
+        for index, queue in enumerate(entities.queues)
     }
     for outer, topic in enumerate(entities.topics):
         for inner, subscription in enumerate(topic.subscriptions):
-            queues[f"Topics[{outer}].Subscriptions[{inner}]"] = subscription
+            path = subscription_path(topic.name, subscription.name)
+            queues[f"Topics[{outer}].Subscriptions[{inner}]"] = path, subscription
     return queues

@@ -69,7 +69,7 @@ class Link(Protocol):
         """Accept the attach with the client's settle modes, source and target.
 
         Args:
-            filters: the filters of the source; None: the client's filters.
+            filters: the filters in force, each a described value; None: there are none.
             properties: the properties of the broker's attach.
             max_message_bytes: the limit for messages that the client sends.
         """

@@ -168,7 +168,7 @@ class Namespace:
             )
         if found is None:
             raise RefusedError(
-                Condition.NOT_FOUND, f"the messaging entity {path!r} could not be found"
+                Condition.NOT_FOUND, f"The messaging entity {path!r} could not be found"
             )
         return found
 
@@ -281,11 +281,12 @@ class Namespace:
             )
 
     def _check_forwarding(self, settings: QueueSettings) -> None:
+        """Check that the targets exist.
+
+        As in the cloud, a queue may forward to itself once it exists: its messages then
+        become dead letters after four hops.
+        """
         for target in (settings.forward_to, settings.forward_dead_letters_to):
-            if target is not None and target.lower() == settings.name.lower():
-                raise RefusedError(
-                    Condition.NOT_ALLOWED, f"{target!r} cannot forward to itself"
-                )
             if target is not None:
                 self.find_target(target)
 

@@ -71,9 +71,9 @@ class ProtonLink:
         link.target.copy(link.remote_target)
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
-        if filters is not None:
-            data = link.source.filter
-            data.clear()
+        data = link.source.filter
+        data.clear()
+        if filters:
             data.decode(encode_value(filters))
         if properties is not None:
             link.properties = to_proton(properties)

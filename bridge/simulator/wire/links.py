@@ -26,6 +26,15 @@ SERIAL = 2**32
 """Counters of AMQP have 32 bits: after 2**32 - 1 comes 0."""
 
 
+def ahead(own: int, told: int) -> int:
+    """Return how far a counter of the server is ahead of what the client has told.
+
+    A client that tells more than the server has sent counts as level with the server.
+    """
+    found = (own - told) % SERIAL
+    return found if found < SERIAL // 2 else 0
+
+
 class Channel(Protocol):
     """What a link needs from its session."""
 
@@ -137,15 +146,13 @@ class Link:
         """Accept the attach with the client's settle modes, source and target.
 
         Args:
-            filters: the filters of the source; None: the client's filters.
+            filters: the filters in force, each a described value; None: there are none.
             properties: the properties of the server's attach.
             max_message_bytes: the limit for messages that the client sends.
         """
         if self.is_closed or self._is_accepted:
             return
-        source = self._attach.source
-        if filters is not None:
-            source = _with_filters(source, filters)
+        source = _with_filters(self._attach.source, filters)
         self._is_accepted = True
         self._send_attach(source, self._attach.target, properties, max_message_bytes)
 
@@ -223,9 +230,9 @@ def _address(terminus: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _with_filters(source: object, filters: Mapping[object, object]) -> object:
+def _with_filters(source: object, filters: Mapping[object, object] | None) -> object:
     if not isinstance(source, Described) or not isinstance(source.value, list):
         return source
     fields = [*source.value, *[None] * (_FILTER + 1 - len(source.value))]
-    fields[_FILTER] = dict(filters)
+    fields[_FILTER] = dict(filters) if filters else None
     return Described(source.descriptor, fields)

@@ -9,7 +9,7 @@ Source: AMQP 1.0, part 2: 2.6.7 flow control.
 
 from uuid import UUID
 
-from bridge.simulator.wire.links import SERIAL, Channel, Link
+from bridge.simulator.wire.links import SERIAL, Channel, Link, ahead
 from bridge.simulator.wire.performatives import Attach, Flow
 
 
@@ -43,10 +43,9 @@ class SendingLink(Link):
     def on_flow(self, flow: Flow) -> None:
         """Take the credit that the client gives."""
         if flow.link_credit is not None:
-            begin = flow.delivery_count or 0
-            granted = (begin + flow.link_credit - self.delivery_count) % SERIAL
+            in_flight = ahead(self.delivery_count, flow.delivery_count or 0)
             # The server may have sent more meanwhile than the client now allows.
-            self.credit = granted if granted < SERIAL // 2 else 0
+            self.credit = max(0, flow.link_credit - in_flight)
         self._drains = flow.drain
         if flow.echo and not flow.drain and self._is_accepted:
             self._channel.send_flow(

@@ -2,9 +2,10 @@
 
     begun by the client → ended by the client
 
-The window of a session is the number of transfer frames that a side may still send. The
-server renews its incoming window before the client has used it up. While the client's
-window is used up, the frames to the client wait here, in order.
+The window of a session is the number of transfer frames that a side may still send; the
+clients of .NET announce 2**32 - 1. The server renews its incoming window before the
+client has used it up. While the client's window is used up, the frames to the client
+wait here, in order.
 
 Service Bus accepts two messages with the same delivery-id. Its SDK for Python sends
 such messages when two tasks send requests to ``$management`` at once. The outcome of
@@ -34,7 +35,7 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
 )
 from bridge.simulator.wire.framing import HEADER_BYTES
-from bridge.simulator.wire.links import SERIAL, Link
+from bridge.simulator.wire.links import SERIAL, Link, ahead
 from bridge.simulator.wire.outcomes import Outcome
 from bridge.simulator.wire.performatives import (
     Attach,
@@ -118,9 +119,8 @@ class Session:
 
     def _on_flow(self, flow: Flow) -> Iterator[Event]:
         """Take the client's new window, and the credit of a link."""
-        begin = flow.next_incoming_id or 0
-        window = (begin + flow.incoming_window - self._next_outgoing_id) % SERIAL
-        self._remote_window = window if window < SERIAL // 2 else 0
+        in_flight = ahead(self._next_outgoing_id, flow.next_incoming_id or 0)
+        self._remote_window = max(0, flow.incoming_window - in_flight)
         self._send_waiting()
         if flow.handle is None and flow.echo:
             self._send_session_flow()

@@ -1,0 +1,149 @@
+"""What clients of other languages say, and how the broker has to answer them."""
+
+import pytest
+
+from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.endpoints import Wire
+from bridge.simulator.servicebus.settings import (
+    Entities,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
+from bridge.simulator.wire.performatives import Detach, Transfer
+from bridge.simulator.wire.values import Described, Symbol, ULong
+from tests.simulator.amqp_socket import fields_of, flow, session
+from tests.simulator.servicebus_fixtures import SDK_ENTITIES
+from tests.simulator.wire.amqp_client import receives
+
+SESSION_FILTER = Symbol("com.microsoft:session-filter")
+SESSION_FILTER_CODE = 0x000000137000000C
+WINDOWS = [2048, 2**31 - 1, 2**31, 2**32 - 1]
+
+
+def source(address: str, filters: object = None) -> Described:
+    return Described(ULong(0x28), [address, *[None] * 6, filters])
+
+
+# -- windows: each session of .NET announces 2**32 - 1 -------------------------------
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+async def test_receiver_gets_messages_whatever_window_it_announces(
+    broker: Broker, window: int
+) -> None:
+    for number in range(3):
+        broker.put("plain", str(number).encode())
+    async with session(broker.port, window=window) as client:
+        await client.attach(receives(source=source("plain")))
+        client.say(flow(0, 2, incoming_window=window))
+        found = [await client.hear(Transfer) for _ in range(2)]
+        # Two transfers are still in flight: the client has not read them yet.
+        client.say(flow(0, 3, incoming_window=window))
+        found.append(await client.hear(Transfer))
+
+    assert [each.delivery_id for each in found] == [0, 1, 2]
+
+
+async def test_window_is_a_number_of_transfers_less_those_in_flight(
+    broker: Broker,
+) -> None:
+    """Two were sent and not counted by the client yet: two of three are used up."""
+    for number in range(5):
+        broker.put("plain", str(number).encode())
+    async with session(broker.port, window=2) as client:
+        await client.attach(receives(source=source("plain")))
+        client.say(flow(0, 5, incoming_window=2))
+        first = [await client.hear(Transfer) for _ in range(2)]
+        client.say(flow(None, incoming_window=3), flow(None, incoming_window=1))
+        third = await client.hear(Transfer)
+        client.say(flow(None, next_incoming_id=3, incoming_window=2))
+        rest = [await client.hear(Transfer) for _ in range(2)]
+
+    found = [each.delivery_id for each in (*first, third, *rest)]
+    assert found == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("credit", WINDOWS)
+async def test_credit_of_a_link_is_a_number_too(credit: int) -> None:
+    """Only here: Proton counts credit with a sign."""
+    async with Broker(SDK_ENTITIES) as broker, session(broker.port) as client:
+        broker.put("plain", b"x")
+        await client.attach(receives(source=source("plain")))
+
+        assert (await client.receive(0, credit)).delivery_id == 0
+
+
+# -- filters: as the client sent them, or none ---------------------------------------
+
+
+DESCRIBED = Described(ULong(SESSION_FILTER_CODE), "s1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answer_to_it"),
+    [
+        (DESCRIBED, DESCRIBED),
+        (Described(ULong(SESSION_FILTER_CODE), None), DESCRIBED),
+        (Described(SESSION_FILTER, "s1"), DESCRIBED),
+        ("s1", "s1"),
+        (None, "s1"),
+    ],
+)
+async def test_accepted_session_is_told_in_the_form_of_the_request(
+    broker: Broker, wanted: object, answer_to_it: object
+) -> None:
+    """Go drops its connection at "invalid described type header a1"; others do not
+    take the session that they asked for if it comes described."""
+    broker.actions.put("sessions", b"x", session_id="s1")
+    async with session(broker.port) as client:
+        attach = receives(source=source("sessions", {SESSION_FILTER: wanted}))
+        answer = await client.attach(attach)
+
+    assert fields_of(answer.source)[7] == {SESSION_FILTER: answer_to_it}
+
+
+@pytest.mark.parametrize("value", ["plain text", Described(Symbol("other"), "x")])
+async def test_unknown_filter_is_not_told_as_being_in_force(
+    broker: Broker, value: object
+) -> None:
+    async with session(broker.port) as client:
+        filters = {Symbol("example:colour"): value}
+        answer = await client.attach(receives(source=source("plain", filters)))
+
+    assert fields_of(answer.source)[7] is None
+
+
+# -- errors that SDKs recognise by their words ---------------------------------------
+
+
+@pytest.mark.parametrize("path", ["nowhere", "news/Subscriptions/nobody"])
+async def test_absent_entity_is_refused_in_the_words_of_the_cloud(
+    broker: Broker, path: str
+) -> None:
+    """Java retries for 28 s unless it finds these words, with a capital T."""
+    async with session(broker.port) as client:
+        await client.attach(receives(source=source(path)))
+        error = (await client.hear(Detach)).error
+
+    assert error is not None
+    assert error.condition == "amqp:not-found"
+    assert error.description is not None
+    assert error.description.startswith(f"The messaging entity '{path}' could not be ")
+
+
+# -- forwarding, as MassTransit, Rebus and NServiceBus set it up ----------------------
+
+
+async def test_subscription_forwards_to_the_queue_of_its_own_name(wire: Wire) -> None:
+    orders = SubscriptionSettings(name="orders", forward_to="orders")
+    entities = Entities(
+        queues=(QueueSettings(name="orders"),),
+        topics=(TopicSettings(name="shop", subscriptions=(orders,)),),
+    )
+    async with Broker(entities, wire=wire) as broker:
+        broker.put("shop", b"2 apples")
+        async with session(broker.port) as client:
+            await client.attach(receives(source=source("orders")))
+            await client.receive(0)
+            assert b"2 apples" in client.payload
