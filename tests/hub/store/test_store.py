@@ -63,7 +63,7 @@ def told(
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
-    fact = azure_messages.read(body)
+    fact = azure_messages.read(body, heard=at(heard))
     return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
 
 
@@ -221,6 +221,7 @@ async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
         "person": "a",
         "time": 0,
         "reason": "",
+        "entry": "ann",
         "seen": rows.dumped(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
