@@ -202,4 +202,5 @@ class Parts:
             missing_after=min((one.missing_after for one in azure), default=None),
             store_fault=self.store.health.fault,
             expect=tuple(glob for one in azure for glob in one.expect),
+            access=hub.access,
         )

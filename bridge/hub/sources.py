@@ -62,7 +62,8 @@ def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
     """
     try:
         if isinstance(source, AzureSource):
-            return replace(plain, fact=azure_messages.read(plain.body))
+            fact = azure_messages.read(plain.body, heard=plain.heard)
+            return replace(plain, fact=fact)
         if len(plain.body) > _LONGEST:
             words = f"it has {len(plain.body)} bytes, and at most 64 KiB are read"
             return plain.put_aside(words)
