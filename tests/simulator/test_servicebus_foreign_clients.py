@@ -1,7 +1,9 @@
 """What clients of other languages say, and how the broker has to answer them."""
 
 import pytest
+from msgspec.structs import replace
 
+from bridge.simulator.servicebus.access import AccessRule, Right
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.settings import (
@@ -10,15 +12,28 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
-from bridge.simulator.wire.performatives import Detach, Transfer
+from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.framing import SASL_HEADER
+from bridge.simulator.wire.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    SaslMechanisms,
+    SaslOutcome,
+    Transfer,
+)
 from bridge.simulator.wire.values import Described, Symbol, ULong
-from tests.simulator.amqp_socket import fields_of, flow, session
+from tests.simulator.amqp_socket import connection, fields_of, flow, session
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES
-from tests.simulator.wire.amqp_client import receives
+from tests.simulator.wire.amqp_client import receives, sends
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 SESSION_FILTER_CODE = 0x000000137000000C
 WINDOWS = [2048, 2**31 - 1, 2**31, 2**32 - 1]
+
+
+def target(address: str) -> Described:
+    return Described(ULong(0x29), [address])
 
 
 def source(address: str, filters: object = None) -> Described:
@@ -112,6 +127,150 @@ async def test_unknown_filter_is_not_told_as_being_in_force(
         answer = await client.attach(receives(source=source("plain", filters)))
 
     assert fields_of(answer.source)[7] is None
+
+
+async def test_session_filter_of_an_unknown_type_is_not_implemented(
+    broker: Broker,
+) -> None:
+    unknown = Described(Symbol("example:session-filter"), "s1")
+
+    error = await refusal(broker, source("sessions", {SESSION_FILTER: unknown}))
+
+    assert error.condition == "amqp:not-implemented"
+    assert "'example:session-filter'" in str(error.description)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {Symbol("jms-selector"): "colour = 'red'"},
+        {Symbol("jms-selector"): Described(ULong(0x468C00000004), "colour = 'red'")},
+        {Symbol("mine"): Described(Symbol("apache.org:selector-filter:string"), "1")},
+    ],
+)
+async def test_selector_is_refused_as_it_would_not_be_obeyed(
+    broker: Broker, filters: object
+) -> None:
+    error = await refusal(broker, source("plain", filters))
+
+    assert error.condition == "amqp:not-implemented"
+    assert "use a rule of a subscription" in str(error.description)
+
+
+async def test_browser_is_refused_as_it_would_delete_messages(broker: Broker) -> None:
+    """What a QueueBrowser of JMS asks for; peeking is another request."""
+    browser = Described(
+        ULong(0x28), ["plain", *[None] * 5, Symbol("copy"), None, None, None, None]
+    )
+
+    error = await refusal(broker, browser)
+
+    assert error.condition == "amqp:not-implemented"
+    assert "'copy' is not supported" in str(error.description)
+
+
+async def refusal(broker: Broker, wanted: Described) -> AmqpError:
+    """Return why the broker refuses a receiver."""
+    async with session(broker.port) as client:
+        await client.attach(receives(source=wanted))
+        error = (await client.hear(Detach)).error
+    assert error is not None
+    return error
+
+
+# -- the connection ------------------------------------------------------------------
+
+
+ACCESS = AccessRule(
+    name="send", keys=("key 1", "key 2"), rights=frozenset({Right.SEND})
+)
+
+
+async def sign_in(port: int, response: bytes) -> tuple[tuple[str, ...], int]:
+    """Return the mechanisms that are offered, and the outcome of PLAIN."""
+    async with connection(port) as client:
+        assert await client.begin(SASL_HEADER) == SASL_HEADER
+        offered = (await client.hear(SaslMechanisms)).mechanisms
+        client.sign_in("PLAIN", response)
+        return offered, (await client.hear(SaslOutcome)).code
+
+
+async def test_broker_without_rules_takes_any_name_and_key() -> None:
+    """As Qpid JMS, Vert.x, rhea and AMQPNetLite sign in. Only here: not with Proton."""
+    async with Broker(SDK_ENTITIES) as broker:
+        offered, code = await sign_in(broker.port, b"\0anybody\0anything")
+
+    assert offered == ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        (b"\0send\0key 2", 0),
+        (b"\0RootManageSharedAccessKey\0SAS_KEY_VALUE", 0),
+        (b"\0send\0key 3", 1),
+        (b"\0SEND\0key 1", 1),
+        (b"\0\0", 1),
+        (b"send", 1),
+    ],
+)
+async def test_plain_is_a_rule_and_its_key(response: bytes, code: int) -> None:
+    async with Broker(replace(SDK_ENTITIES, access=(ACCESS,))) as broker:
+        _, found = await sign_in(broker.port, response)
+
+    assert found == code
+
+
+async def test_plain_gives_the_rights_of_its_rule() -> None:
+    async with (
+        Broker(replace(SDK_ENTITIES, access=(ACCESS,))) as broker,
+        connection(broker.port) as client,
+    ):
+        await client.begin(SASL_HEADER)
+        client.sign_in("PLAIN", b"\0send\0key 1")
+        await client.hear(SaslOutcome)
+        await client.open()
+        sending = await client.attach(sends(0, target=target("plain")))
+        receiving = await client.attach(receives(1, source=source("plain")))
+        error = (await client.hear(Detach)).error
+
+    assert fields_of(sending.target)[0] == "plain"
+    assert receiving.source is None
+    assert error is not None
+    assert "'Listen' claim(s) are required" in str(error.description)
+
+
+async def test_connection_has_one_pair_of_links_to_cbs(broker: Broker) -> None:
+    """Go resets its connection at this error, and relies on it."""
+    async with session(broker.port) as client:
+        for handle in (0, 2):
+            for attach in (
+                sends(handle, target=target("$cbs")),
+                receives(handle + 1, source=source("$cbs")),
+            ):
+                await client.attach(attach)
+        refused = [(await client.hear(Detach)).error for _ in range(2)]
+        client.say(Detach(handle=0, closed=True))
+        await client.hear(Detach)
+        again = await client.attach(sends(4, target=target("$cbs")))
+
+    assert [error and error.condition for error in refused] == ["amqp:not-allowed"] * 2
+    assert fields_of(again.target)[0] == "$cbs"
+
+
+async def test_connection_has_thousands_of_links(broker: Broker) -> None:
+    """Go opens two sessions for each link, and other clients one."""
+    async with session(broker.port) as client:
+        begin = Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
+        for channel in range(1, 2201):
+            client.say(begin, channel=channel)
+        for _ in range(2200):
+            await client.hear(Begin)
+        attach = sends(0, target=target("plain"))
+        client.say(attach, channel=2200)
+
+        assert (await client.hear(Attach)).name == attach.name
 
 
 # -- errors that SDKs recognise by their words ---------------------------------------

@@ -51,6 +51,11 @@ class Replies:
         """Always empty: this link has no entity, and faults concern entities."""
         return ""
 
+    @property
+    def is_cbs(self) -> bool:
+        """Whether the replies are about tokens."""
+        return self.source.lower() == CBS
+
     def add(self, encoded: bytes) -> None:
         """Send a reply as soon as there is credit."""
         self._waiting.append(encoded)
@@ -105,6 +110,11 @@ class Requests:
         """Always empty: this link has no entity, and faults concern entities."""
         return ""
 
+    @property
+    def is_cbs(self) -> bool:
+        """Whether the requests carry tokens."""
+        return self._path.lower() == CBS
+
     def on_flow(self) -> None:
         """Do nothing: requests do not depend on the client's flow."""
 
@@ -134,7 +144,7 @@ class Requests:
         """Do nothing: there is no state to clean up."""
 
     def _answer(self, request: Message) -> bytes:
-        if self._path.lower() == CBS:
+        if self.is_cbs:
             reply = Message(properties=self._authorize(request))
         else:
             answered = self._manage(request)
@@ -177,6 +187,10 @@ class Requests:
         except RefusedError as error:
             return Reply.refusal(error)
         return answer(operation, entity, request.body, self._owner)
+
+
+CONTROL = (Replies, Requests)
+"""The roles of control links."""
 
 
 def _operation(request: Message) -> str:
