@@ -365,8 +365,10 @@ def test_file_that_the_emulator_takes_starts_with_a_warning_for_each_oddity(
     assert warnings(caplog) == [
         "a comma before } or ] is no JSON, and has no effect",
         "$schema: unknown field, which has no effect",
-        f"{place}.Rules[0].Properties: FilterType is 'Sql', but there is only a "
-        "CorrelationFilter",
+        (
+            f"{place}.Rules[0].Properties: FilterType is 'Sql', but there is only a "
+            "CorrelationFilter"
+        ),
         f"{place}.MaxDeliveryCount: unknown field, which has no effect",
         "Properties: unknown field, which has no effect",
     ]

@@ -1,5 +1,8 @@
 """What clients of other languages say, and how the broker has to answer them."""
 
+from collections.abc import Mapping
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 
@@ -12,20 +15,38 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.framing import SASL_HEADER
+from bridge.simulator.wire.message import Message as Request
+from bridge.simulator.wire.outcomes import Accepted, Modified, Rejected, State
 from bridge.simulator.wire.performatives import (
     Attach,
     Begin,
     Detach,
+    Disposition,
     SaslMechanisms,
     SaslOutcome,
     Transfer,
 )
-from bridge.simulator.wire.values import Described, Symbol, ULong
-from tests.simulator.amqp_socket import connection, fields_of, flow, session
+from bridge.simulator.wire.values import (
+    Array,
+    Described,
+    Int32,
+    Symbol,
+    UInt,
+    ULong,
+)
+from tests.simulator.amqp_socket import (
+    Speaker,
+    connection,
+    fields_of,
+    flow,
+    sections,
+    session,
+)
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES
-from tests.simulator.wire.amqp_client import receives, sends
+from tests.simulator.wire.amqp_client import message, receives, sends
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 SESSION_FILTER_CODE = 0x000000137000000C
@@ -289,6 +310,203 @@ async def test_absent_entity_is_refused_in_the_words_of_the_cloud(
     assert error.condition == "amqp:not-found"
     assert error.description is not None
     assert error.description.startswith(f"The messaging entity '{path}' could not be ")
+
+
+# -- messages -------------------------------------------------------------------------
+
+
+def encoded(properties: object, *more: bytes) -> bytes:
+    return b"".join(
+        [encode_section(0x74, properties), *more, encode_section(0x75, b"x")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        ({"a": "x" * 32_769}, "the property 'a' has more than 32768 bytes"),
+        ({str(n): "x" * 30_000 for n in range(3)}, "65536 are allowed"),
+    ],
+)
+async def test_properties_that_are_too_large_are_refused(
+    broker: Broker, properties: dict[str, str], words: str
+) -> None:
+    async with session(broker.port) as client:
+        await client.attach(sends(target=target("plain")))
+        client.say(message(0), payload=encoded(properties))
+        state = (await client.hear(Disposition)).state
+
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert state.error.condition == "amqp:link:message-size-exceeded"
+    assert words in str(state.error.description)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"a": "x" * 32_000}, {str(n): "x" * 30_000 for n in range(2)}]
+)
+async def test_properties_that_fit_are_taken(
+    broker: Broker, properties: dict[str, str]
+) -> None:
+    async with session(broker.port) as client:
+        await client.attach(sends(target=target("plain")))
+        client.say(message(0), payload=encoded(properties))
+
+        assert isinstance((await client.hear(Disposition)).state, Accepted)
+
+
+@pytest.mark.parametrize(("sent", "told"), [(None, 60), (30, 30), (90, 60)])
+async def test_time_to_live_is_capped_by_the_entity(
+    wire: Wire, sent: int | None, told: int
+) -> None:
+    minute = timedelta(minutes=1)
+    capped = QueueSettings(name="capped", default_time_to_live=minute)
+    topic = TopicSettings(
+        name="t",
+        default_time_to_live=minute,
+        subscriptions=(SubscriptionSettings(name="s"),),
+    )
+    header = [None, None, None if sent is None else UInt(sent * 1000)]
+    entities = Entities(queues=(capped,), topics=(topic,))
+    async with (
+        Broker(entities, wire=wire) as broker,
+        session(broker.port) as client,
+    ):
+        for handle, to in enumerate(("capped", "t")):
+            await client.attach(sends(handle, target=target(to)))
+            payload = encode_section(0x70, header) + encoded({})
+            client.say(message(handle, handle=handle), payload=payload)
+            await client.hear(Disposition)
+        for handle, to in enumerate(("capped", "t/Subscriptions/s"), 2):
+            await client.attach(receives(handle, source=source(to)))
+            await client.receive(handle)
+            found = sections(client.payload)[0x70]
+            assert isinstance(found, list)
+            assert found[2] == told * 1000
+
+
+@pytest.mark.parametrize(
+    ("queue", "place", "told", "count"),
+    [("kept", "kept/$DeadLetterQueue", None, 1), ("moved", "grave", "moved", 0)],
+)
+async def test_dead_letter_tells_its_source_after_it_was_forwarded(
+    wire: Wire, queue: str, place: str, told: str | None, count: int
+) -> None:
+    """In the dead-letter queue, the deliveries that failed count on."""
+    moved = QueueSettings(name="moved", forward_dead_letters_to="grave")
+    queues = (QueueSettings(name="kept"), QueueSettings(name="grave"), moved)
+    async with (
+        Broker(Entities(queues=queues), wire=wire) as broker,
+        session(broker.port) as client,
+    ):
+        broker.put(queue, b"x")
+        await client.attach(receives(0, source=source(queue)))
+        client.say(flow(0, 2))
+        for state in (Modified(failed=True), Rejected()):
+            client.say(settled(await client.hear(Transfer), state))
+        await client.attach(receives(1, source=source(place)))
+        await client.receive(1)
+        found = sections(client.payload)
+
+    header, notes = found[0x70], found[0x72]
+    assert isinstance(header, list)
+    assert isinstance(notes, dict)
+    assert header[4] == count
+    assert notes.get("x-opt-deadletter-source") == told
+
+
+def settled(sent: Transfer, state: State) -> Disposition:
+    assert sent.delivery_id is not None
+    return Disposition(
+        is_receiver=True, first=sent.delivery_id, settled=True, state=state
+    )
+
+
+# -- requests of Go ------------------------------------------------------------------
+
+
+async def ask(
+    client: Speaker,
+    operation: str,
+    body: Mapping[str, object],
+    *,
+    number: int = 0,
+    **properties: object,
+) -> Request:
+    """Send a request to sessions/$management; return the reply.
+
+    Args:
+        client: the client.
+        operation: the name of the operation, without the vendor's prefix.
+        body: the body of the request.
+        number: the delivery-id; each request of a test has another.
+        properties: more application properties.
+    """
+    for attach in (
+        sends(10, target=target("sessions/$management")),
+        receives(11, source=source("sessions/$management")),
+    ):
+        await client.attach(attach)
+    named = {name.replace("_", "-"): value for name, value in properties.items()}
+    named["operation"] = f"com.microsoft:{operation}"
+    client.say(message(number, handle=10), payload=Request(body, named).encode())
+    await client.receive(11)
+    client.say(Detach(handle=10, closed=True), Detach(handle=11, closed=True))
+    return Request.decode(client.payload)
+
+
+async def in_session(client: Speaker) -> None:
+    """Attach a receiver called mine to the session s1."""
+    wanted = source("sessions", {SESSION_FILTER: DESCRIBED})
+    await client.attach(receives(0, name="mine", source=wanted))
+
+
+async def test_deferred_message_of_a_session_is_found_by_the_link_alone(
+    broker: Broker,
+) -> None:
+    broker.actions.put("sessions", b"x", session_id="s1")
+    async with session(broker.port) as client:
+        await in_session(client)
+        sent = await client.receive(0)
+        client.say(settled(sent, Modified(undeliverable=True)))
+        body = {
+            "sequence-numbers": Array(0x81, (1,)),
+            "receiver-settle-mode": UInt(1),
+        }
+        found = await ask(
+            client, "receive-by-sequence-number", body, associated_link_name="mine"
+        )
+
+    assert found.properties["statusCode"] == 200
+    assert isinstance(found.body, dict)
+    assert len(found.body["messages"]) == 1
+
+
+async def test_receiver_of_a_session_peeks_into_its_own_session(broker: Broker) -> None:
+    for session_id in ("other", "s1", "other"):
+        broker.actions.put("sessions", b"x", session_id=session_id)
+    async with session(broker.port) as client:
+        await in_session(client)
+        body: dict[str, object] = {
+            "from-sequence-number": 0,
+            "message-count": Int32(9),
+        }
+        found = await ask(client, "peek-message", body, associated_link_name="mine")
+
+    assert isinstance(found.body, dict)
+    assert len(found.body["messages"]) == 1
+
+
+async def test_empty_state_of_a_session_reads_back_as_null(broker: Broker) -> None:
+    async with session(broker.port) as client:
+        await in_session(client)
+        who = {"session-id": "s1"}
+        for number, state in enumerate((b"kept", b"")):
+            body = {**who, "session-state": state}
+            await ask(client, "set-session-state", body, number=number)
+        found = await ask(client, "get-session-state", dict(who), number=2)
+
+    assert found.body == {"session-state": None}
 
 
 # -- forwarding, as MassTransit, Rebus and NServiceBus set it up ----------------------

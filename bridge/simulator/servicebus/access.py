@@ -214,6 +214,14 @@ class Claims:
             self._grants[path] = Grant(scope=path, rule=rule, expires_at=inf)
         return bool(rules) or self._access.is_open
 
+    def gives(self, path: str, right: Right) -> bool:
+        """Return whether the connection has a right on a path."""
+        try:
+            self.check(path, right)
+        except RefusedError:
+            return False
+        return True
+
     def check(self, path: str, right: Right) -> None:
         """Check that the connection has a right on a path.
 

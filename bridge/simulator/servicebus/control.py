@@ -9,7 +9,7 @@ Source: AMQP management and claims-based security drafts, as implemented by
 """
 
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 from uuid import uuid4
 
 from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
@@ -75,6 +75,16 @@ class Replies:
         """Do nothing: there is no state to clean up."""
 
 
+class OtherLinks(Protocol):
+    """Finds the other links of a connection."""
+
+    def find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+        """Return the link for the reply to a request on a path."""
+
+    def find_session(self, name: str, path: str) -> str | None:
+        """Return the session of the receiver with a name; None: it has none."""
+
+
 class Requests:
     """Answers the requests of one link.
 
@@ -83,8 +93,7 @@ class Requests:
         namespace: the entities that requests are about.
         faults: may refuse to schedule a message, because that is a send.
         owner: the connection, which has the tokens.
-        find_replies: returns the link for the reply, by the reply-to and the path of
-            the request.
+        others: the other links of the connection.
     """
 
     def __init__(
@@ -94,13 +103,13 @@ class Requests:
         faults: Faults,
         *,
         owner: Connection,
-        find_replies: Callable[[str | None, str], Replies | None],
+        others: "OtherLinks",
     ) -> None:
         self._link = link
         self._namespace = namespace
         self._faults = faults
         self._owner = owner
-        self._find_replies = find_replies
+        self._others = others
         self._path = entity_path(link.target)
         link.accept()
         link.grant(_CREDIT)
@@ -129,7 +138,7 @@ class Requests:
             )
             delivery.settle(Rejected(amqp_error(malformed)))
             return
-        replies = self._find_replies(request.reply_to, self._path)
+        replies = self._others.find_replies(request.reply_to, self._path)
         if replies is None:
             lost = RefusedError(
                 Condition.NOT_FOUND,
@@ -186,7 +195,20 @@ class Requests:
                 self._faults.check_send(path)
         except RefusedError as error:
             return Reply.refusal(error)
-        return answer(operation, entity, request.body, self._owner)
+        return answer(operation, entity, self._body(request, path), self._owner)
+
+    def _body(self, request: Message, path: str) -> object:
+        """Return the body, with the session of the link that the request names.
+
+        The client of Go names the link only, and no session.
+        """
+        body, link = request.body, request.properties.get("associated-link-name")
+        if not isinstance(body, dict) or body.get("session-id") is not None:
+            return body
+        session = (
+            self._others.find_session(link, path) if isinstance(link, str) else None
+        )
+        return body if session is None else {**body, "session-id": session}
 
 
 CONTROL = (Replies, Requests)

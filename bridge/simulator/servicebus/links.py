@@ -182,7 +182,7 @@ class Links:
             namespace,
             self._hub.faults,
             owner=self._owner,
-            find_replies=self._find_replies,
+            others=self,
         )
 
     def _attach_consumer(self, link: Link, path: str) -> Consumer:
@@ -208,7 +208,15 @@ class Links:
             self._hub.add_waiting(consumer, request.timeout)
         return consumer
 
-    def _find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+    def find_session(self, name: str, path: str) -> str | None:
+        """Return the session of the receiver with a name; None: it has none."""
+        for link, role in self._roles.items():
+            if link.name == name and isinstance(role, Consumer):
+                return role.session_id if role.path.lower() == path.lower() else None
+        return None
+
+    def find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+        """Return the link for the reply to a request on a path."""
         replies = [role for role in self._roles.values() if isinstance(role, Replies)]
         for role in replies:
             if reply_to is not None and role.target == reply_to:
