@@ -21,11 +21,16 @@ import orjson
 
 from bridge.events.build import clean
 from bridge.health.config import is_loopback
-from bridge.hub.access_config import LOCAL, AccessConfig, is_named, network
+from bridge.hub.access_config import LOCAL, AccessConfig, as_compared, is_named, network
 from bridge.hub.facts import table, text
 
 _PRINCIPAL = "x-ms-client-principal"
-_PROXY_HEADERS = ("forwarded", "x-forwarded-", _PRINCIPAL, "x-ms-token-")
+_ENTRA = "aad"  # auth_typ: other providers may fill the claims as they like
+_PROXY_HEADERS = frozenset(("forwarded", "via", "x-real-ip", "true-client-ip"))
+_PROXY_PREFIXES = (
+    *("x-forwarded-", "x-auth-request-", "x-original-", "x-client-", "x-envoy-"),
+    *("remote-", "x-remote-", "cf-", "x-azure-", _PRINCIPAL, "x-ms-token-"),
+)
 _CLAIMS = "http://schemas.microsoft.com/identity/claims/"
 _OID = ("oid", f"{_CLAIMS}objectidentifier")
 _TID = ("tid", f"{_CLAIMS}tenantid")
@@ -104,7 +109,7 @@ def _local(config: AccessConfig, request: RequestInfo) -> Person | Refusal:
         words = "only localhost and loopback addresses are answered"
         return Refusal(status=421, words=words)
     names = {name.lower().replace("_", "-") for name, _ in request.headers}
-    if any(name.startswith(_PROXY_HEADERS) for name in names):
+    if any(n in _PROXY_HEADERS or n.startswith(_PROXY_PREFIXES) for n in names):
         words = "loopback mode is for no proxy: its headers are refused"
         return Refusal(status=400, words=words)
     return _allowed(config, Person(id=LOCAL, name=LOCAL))
@@ -150,11 +155,18 @@ def is_trusted(config: AccessConfig, peer: str) -> bool:
 
 
 def _principal(config: AccessConfig, value: str) -> Person | Refusal:
-    """Parse X-MS-CLIENT-PRINCIPAL of Easy Auth."""
+    """Parse X-MS-CLIENT-PRINCIPAL of Easy Auth.
+
+    ``auth_typ`` names the identity provider. Only Microsoft Entra ID is accepted: the
+    operator of another one could choose the tenant, the object id and the roles.
+    """
     try:
         claims = table(orjson.loads(base64.b64decode(value, validate=True)))
     except (binascii.Error, ValueError):
         return Refusal(status=400, words="the identity header cannot be read")
+    if claims and text(claims.get("auth_typ")).lower() != _ENTRA:
+        words = 'the identity is not of Microsoft Entra ID (auth_typ is not "aad")'
+        return Refusal(status=401, words=words)
     listed = claims.get("claims")
     found: dict[str, list[str]] = {}
     for claim in listed if isinstance(listed, list) else ():
@@ -194,9 +206,8 @@ def _is_application(found: Mapping[str, list[str]]) -> bool:
 
 def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
     """Add the permissions of a person; refuse with 403 if they may not look."""
-    named = [one.lower() if "/" in one else one for one in config.approvers]
-    may_decide = is_named(person.id, person.roles, named)
-    viewers = [one.lower() if "/" in one else one for one in config.viewers]
+    may_decide = bool(config.entry_of(person.id, person.roles))
+    viewers = as_compared(config.viewers)
     if not may_decide and not is_named(person.id, person.roles, viewers):
         return Refusal(status=403, words="you may not look at this")
     return Person(

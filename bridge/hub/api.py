@@ -20,6 +20,7 @@ from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Filters, Situation
 
 _LONGEST = 1024
+ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -46,7 +47,7 @@ class Api:
         return [
             web.get("/api/v1/openapi.json", self.openapi),
             web.get("/api/v1/events", self.events),
-            web.get("/api/v1/events/{id}", self.event),
+            web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
         ]
 

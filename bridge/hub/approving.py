@@ -17,12 +17,12 @@ from aiohttp import web
 from bridge.events.build import clean
 from bridge.hub import as_json, decision_view, views
 from bridge.hub.access import origin_fault
-from bridge.hub.api import PERSON, BadQueryError, answer, fault, limit_of
+from bridge.hub.api import ANY_ID, PERSON, BadQueryError, answer, fault, limit_of
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import DecisionRow, Situation
+from bridge.hub.view_rows import DecisionRow, Situation, visible
 from bridge.hub.voting import BRIDGE, CHANNELS
 
 ACTIONS = ("approve", "refuse")
@@ -30,7 +30,7 @@ _LONGEST_REASON = 1024
 _LONGEST_CURSOR = 256
 _COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
 _MORE = ("outcome", "outcomeReason", "id")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Approving:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
         return [
-            web.post("/api/v1/events/{id}/approval", self.approval),
+            web.post(f"/api/v1/events/{ANY_ID}/approval", self.approval),
             web.get("/api/v1/decisions", self.decisions),
             web.get("/api/v1/decisions.csv", self.table),
         ]
@@ -196,9 +196,13 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
 
 
 def as_csv(found: list[as_json.Json]) -> str:
-    """Write decisions as CSV. Cells that a spreadsheet would run get a leading '."""
+    """Write decisions as CSV, every cell in quotes.
+
+    Cells that a spreadsheet would run get a leading ', and characters that cannot be
+    seen are marked as on the pages; the JSON has them as they came.
+    """
     out = io.StringIO()
-    writer = csv.writer(out)
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
     writer.writerow([*_COLUMNS, *_MORE])
     for one in found:
         cells = [one[name] for name in (*_COLUMNS, *_MORE)]
@@ -208,6 +212,6 @@ def as_csv(found: list[as_json.Json]) -> str:
 
 def _cell(value: object) -> str:
     text = ", ".join(value) if isinstance(value, list) else str(value or "")
-    plain = clean(" ".join(text.split()))
+    plain = visible(clean(" ".join(text.split())))
     is_formula = plain.lstrip().startswith(_FORMULA)
     return f"'{plain}" if is_formula else plain

@@ -104,6 +104,12 @@ class HubConfig(Section, frozen=True, kw_only=True):
                 "hub.access.approvers: nothing can be approved: no source has "
                 "approvals, and [hub.arm] is missing"
             )
+        for proxy in self.access.loopback_proxies:
+            yield (
+                f"hub.access.trusted_proxies: {proxy} is this machine, so every "
+                "program and every user on it can act as anybody; better a hub and a "
+                "proxy on a network of their own (two containers)"
+            )
         if self.store.is_literal and urlsplit(self.store.reveal()).password:
             yield "hub.store: a literal secret; better env:NAME or file:PATH"
 

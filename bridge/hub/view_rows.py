@@ -1,14 +1,34 @@
 """The typed rows that pages and API show. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness
 
 PAGE = 200
 UNKNOWN = "unknown"
+# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
+# change the order of what is read, or cannot be seen
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
+    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
+    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: str) -> str:
+    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
+
+    Otherwise a name could be read backwards, or look the same as another one.
+    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
+    """
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +47,7 @@ class Situation:
             seconds counts as unreported; None = no source of Azure.
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
+        access: who may decide; None = not known here, so every vote is shown as valid.
     """
 
     now: datetime
@@ -35,6 +56,7 @@ class Situation:
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
+    access: AccessConfig | None = None
 
     @property
     def drained(self) -> datetime | None:
@@ -66,12 +88,19 @@ class Filters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """A person who has voted."""
+    """A person who has voted.
+
+    Attributes:
+        entry: the entry of ``approvers`` that the vote counts by.
+        lapse: why it does not count any more; "" = it counts.
+    """
 
     person: str
     via: str
     time: datetime
     reason: str
+    entry: str = ""
+    lapse: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

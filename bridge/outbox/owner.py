@@ -10,19 +10,24 @@ _OWNER = "vm_id"
 
 async def is_foreign(database: Database, vm_id: str) -> bool:
     """Whether the state file belongs to another VM: its disk was cloned."""
-    owner = await owner_of(database)
-    return owner is not None and owner.casefold() != vm_id.casefold()
+    return is_other(await owner_of(database), vm_id)
+
+
+def is_other(owner: str | None, vm_id: str | None) -> bool:
+    """Whether two vmIds are known, and are of two VMs."""
+    return bool(owner and vm_id) and str(owner).casefold() != str(vm_id).casefold()
 
 
 async def owner_of(database: Database) -> str | None:
     """Return the vmId of the VM that wrote the file; None if that is not known."""
+    return await database.read(owner_in)
 
-    def job(db: sqlite3.Connection) -> str | None:
-        # ``load`` also reads an older file, which has no checksums.
-        owner = load(db, _OWNER)
-        return owner.decode(errors="replace") if owner else None
 
-    return await database.read(job)
+def owner_in(db: sqlite3.Connection) -> str | None:
+    """Return the vmId in an open state file; None if there is none."""
+    # ``load`` also reads an older file, which has no checksums.
+    owner = load(db, _OWNER)
+    return owner.decode(errors="replace") if owner else None
 
 
 async def set_owner(database: Database, vm_id: str) -> None:

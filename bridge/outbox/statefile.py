@@ -2,6 +2,8 @@
 
 locked by another instance    → refused
 written by a newer version    → refused
+without a lock, or not to be  → left alone, in memory, until it has the lock and can
+opened or moved now             be opened
 corrupt                       → moved aside with an error; its readable rows are
                                 copied into a fresh file
 cause of two failed starts    → the same, even if a check finds no damage
@@ -17,7 +19,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -33,13 +35,12 @@ from bridge.foundation.errors import (
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.lock import StateLock
-from bridge.outbox.owner import owner_of, set_owner
+from bridge.outbox.owner import is_other, owner_in, set_owner
 from bridge.outbox.place import Place
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble, sync_folder
-from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS
+from bridge.outbox.storage.connection import connect, translated
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.timings import Timings
 
 log = logging.getLogger(__name__)
 
@@ -114,11 +115,12 @@ def is_there(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[StateLock]:
-    """Lock the state file for this process alone.
+    """Lock the state file for this process alone, if that is possible.
+
+    A lock that cannot be made, or is refused, is tried again later: see ``StateLock``.
 
     Raises:
         OutboxLockedError: another forwarder uses it.
-        OutboxError: the directory of the file cannot be created or written.
     """
     lock = StateLock(path)
     lock.take()
@@ -139,6 +141,7 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the state file of this VM; move a corrupt or foreign one aside.
 
+    While the file cannot be opened, or its lock is not held, the database is in memory.
     If the block ends with an error that the state file has caused, it is noted.
 
     Args:
@@ -146,23 +149,19 @@ async def open_database(
         vm_id: of this VM; None = not known.
         well_after: seconds after which failed starts are forgotten.
         clock: measures these seconds; None = the clock of this machine.
-        lock: of the state file. Both are watched; None = neither is watched.
+        lock: of the state file, which is watched, too; None = it is not locked.
 
     Raises:
-        OutboxError: it cannot be used, or was written by a newer version.
+        OutboxError: it must not be used, because a newer version or another program has
+            written it.
     """
     trouble, clock = Trouble.of(path), clock or SystemClock()
+    place = Place(path, lock, vm_id, lambda: _examine(path, vm_id, trouble, clock))
     try:
         trouble.begin()
-        is_free = await _examine(path, vm_id, trouble, clock)
+        await asyncio.to_thread(place.examine)
         async with Database.open(
-            path,
-            may_degrade=True,
-            on_trouble=trouble.meet,
-            place=None if lock is None else Place(path, lock),
-            # A start that has already waited for another process's lock does not wait
-            # again: it goes on in memory at once.
-            busy=SHORT_BUSY_SECONDS if is_free else 0.0,
+            path, may_degrade=True, on_trouble=trouble.meet, place=place
         ) as database:
             if vm_id:
                 await set_owner(database, vm_id)
@@ -187,68 +186,61 @@ async def _forget(trouble: Trouble, clock: Clock, seconds: float) -> None:
     await asyncio.to_thread(trouble.forget)
 
 
-async def _examine(
-    path: Path, vm_id: str | None, trouble: Trouble, clock: Clock
-) -> bool:
-    """Move the file aside if it cannot be used here.
+def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> None:
+    """Check the file, and move it aside if it cannot be used here.
 
-    Returns:
-        Whether the file could be opened. It is closed again by then.
+    Raises:
+        OutboxUnavailableError: it cannot be opened or moved now.
+        OutboxError: it must not be used.
     """
-    await asyncio.to_thread(_use_fresh, path)
+    _use_fresh(path)
     if trouble.is_hopeless and is_there(path):
         why = (
             "several starts in a row failed because of this file, the last with: "
             f"{trouble.note.damage}"
         )
-        await asyncio.to_thread(_renew, path, why, trouble, clock)
+        _renew(path, why, trouble, clock)
     try:
-        owner, is_free = await _check_file(path, trouble, clock)
+        owner = _check_file(path, trouble, clock)
     except OutboxCorruptError as error:
-        await asyncio.to_thread(_renew, path, str(error), trouble, clock)
-        owner, is_free = await _check_file(path, trouble, clock)
-    if vm_id and owner and owner.casefold() != vm_id.casefold():
+        _renew(path, str(error), trouble, clock)
+        owner = _check_file(path, trouble, clock)
+    if is_other(owner, vm_id):
+        kept = set_aside(path, str(owner), clock.now())
         log.error(
             "state file is of another VM: starting afresh",
-            extra={"vmId": owner, "kept": str(set_aside(path, owner, clock.now()))},
+            extra={"vmId": owner, "kept": str(kept)},
         )
-    return is_free
 
 
-async def _check_file(
-    path: Path, trouble: Trouble, clock: Clock
-) -> tuple[str | None, bool]:
-    """Check the file, thoroughly if there was trouble.
-
-    Returns:
-        The vmId of its owner, and whether it could be opened.
+def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
+    """Check the file, thoroughly if there was trouble; return the vmId of its owner.
 
     Raises:
         OutboxCorruptError: it is damaged.
-        OutboxError: it cannot be used, or was written by a newer version.
+        OutboxUnavailableError: it cannot be opened now.
+        OutboxError: it must not be used.
     """
     is_suspect = trouble.note.damage is not None
     seconds = _SUSPECT_SECONDS if is_suspect else _CHECK_SECONDS
     try:
-        # The check of a large file takes long: that must not count as a hanging disk.
-        patient = Timings().without_patience()
-        async with Database.open(
-            path, may_degrade=True, timings=patient, busy=_LOOK_BUSY_SECONDS
-        ) as database:
-            is_file = not database.is_degraded
-            is_whole = is_file and await database.read(
-                lambda db: check(db, seconds=seconds, clock=clock)
-            )
-            owner = await owner_of(database)
+        with closing(connect(path, busy=_LOOK_BUSY_SECONDS)) as db:
+            is_whole = check(db, seconds=seconds, clock=clock)
+            owner = owner_in(db)
     except (OutboxUnavailableError, NewerSchemaError, ForeignDatabaseError):
         raise
     except MemoryError as error:  # perhaps the size of a row is damaged
         raise OutboxError(f"the state file {path} needs too much memory") from error
+    except sqlite3.Error as error:
+        fault = translated(error, f"the state file {path} cannot be read")
+        if isinstance(fault, OutboxUnavailableError):
+            raise fault from error
+        raise OutboxCorruptError(str(fault)) from error
     except (OutboxError, ValueError, OverflowError) as error:
         raise OutboxCorruptError(str(error)) from error
     if is_suspect and is_whole:
         trouble.looked()
-    return owner, is_file
+    return owner
 
 
 def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
@@ -297,7 +289,7 @@ def _use_fresh(path: Path) -> None:
         sync_folder(path.parent)
     except OSError as error:
         text = f"the state file {path} cannot be made: {error.strerror}"
-        raise OutboxError(text) from error
+        raise OutboxUnavailableError(text) from error
 
 
 def _drop(fresh: Path) -> None:
@@ -316,7 +308,7 @@ def set_aside(path: Path, why: str, now: datetime) -> Path:
         now: the time; the end of the new name.
 
     Raises:
-        OutboxError: it cannot be renamed.
+        OutboxUnavailableError: it cannot be renamed.
     """
     plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
     at = now.strftime("%Y%m%dT%H%M%S")
@@ -328,7 +320,7 @@ def set_aside(path: Path, why: str, now: datetime) -> Path:
                 part.rename(f"{kept}{suffix}")
     except OSError as error:
         text = f"the state file {path} cannot be moved aside: {error.strerror}"
-        raise OutboxError(text) from error
+        raise OutboxUnavailableError(text) from error
     return kept
 
 

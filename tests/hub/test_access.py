@@ -38,9 +38,9 @@ def ask(
     return identify(config, RequestInfo(peer=peer, host=host, headers=headers))
 
 
-def principal(*claims: tuple[str, str]) -> tuple[str, str]:
+def principal(*claims: tuple[str, str], provider: str = "aad") -> tuple[str, str]:
     listed = [{"typ": typ, "val": val} for typ, val in claims]
-    body = orjson.dumps({"auth_typ": "aad", "claims": listed})
+    body = orjson.dumps({"auth_typ": provider, "claims": listed})
     return PRINCIPAL, base64.b64encode(body).decode()
 
 
@@ -67,10 +67,18 @@ def test_name_that_was_bent_to_this_machine_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Forwarded", "X-Forwarded-For", "X_Forwarded_Email", PRINCIPAL, f"{PRINCIPAL}-ID"],
+    [
+        *("Forwarded", "X-Forwarded-For", "X_Forwarded_Email"),
+        *(PRINCIPAL, f"{PRINCIPAL}-ID", "X-Real-IP", "Via", "X-Auth-Request-Email"),
+        *("Remote-User", "X_Remote_User", "CF-Connecting-IP", "True-Client-IP"),
+    ],
 )
 def test_headers_of_a_proxy_are_refused_in_loopback_mode(name: str) -> None:
     assert status(ask(LOOPBACK, (name, "x"), host="localhost")) == 400
+
+
+def test_headers_that_only_begin_like_a_proxy_s_are_none() -> None:
+    assert status(ask(LOOPBACK, ("Viable", "x"), host="localhost")) == 200
 
 
 def test_easy_auth_tells_the_person_and_the_app_roles() -> None:
@@ -82,6 +90,14 @@ def test_easy_auth_tells_the_person_and_the_app_roles() -> None:
     assert not found.is_application
     other = person(ask(EASY, principal(("tid", "TID"), ("oid", "OTHER"))))
     assert not other.may_decide
+
+
+@pytest.mark.parametrize("provider", ["google", "my-oidc", ""])
+def test_identity_of_another_provider_is_none(provider: str) -> None:
+    """Whoever runs it may write any tenant, object id and role into its claims."""
+    claims = ("tid", "TID"), ("oid", "OID"), ("roles", "operators")
+
+    assert status(ask(EASY, principal(*claims, provider=provider))) == 401
 
 
 def test_long_names_of_claims_are_known() -> None:
@@ -142,7 +158,7 @@ def test_identity_is_believed_from_a_trusted_proxy_alone(
         ("not base64!", 400),
         (base64.b64encode(b"no JSON").decode(), 400),
         (base64.b64encode(b"[]").decode(), 401),
-        (base64.b64encode(b'{"claims": [1]}').decode(), 401),
+        (base64.b64encode(b'{"auth_typ": "aad", "claims": [1]}').decode(), 401),
     ],
 )
 def test_identity_that_cannot_be_read_is_none(value: str, expected: int) -> None:

@@ -59,7 +59,7 @@ expect = ["/subscriptions/*"]
 credential = "managed-identity"
 [hub.access]
 mode = "easy-auth"
-trusted_proxies = ["10.0.0.0/24", "::1"]
+trusted_proxies = ["10.0.0.0/24", "fd00::7"]
 approvers = ["role:operators", "tid/oid"]
 [[hub.access.rules]]
 event_types = ["Redeploy", "Terminate"]
@@ -278,6 +278,15 @@ def test_what_is_hardly_meant_is_a_warning(tmp_path: Path) -> None:
     found = read(tmp_path, SMALL.replace("[hub]", f"[hub]\n{literal}", 1)).warnings()
     assert "nothing can be approved" in found[0]
     assert "a literal secret" in found[1]
+
+
+@pytest.mark.parametrize("proxy", ["127.0.0.1", "::1", "127.0.0.0/8", "0.0.0.0/0"])
+def test_proxy_that_is_every_program_of_this_machine_is_a_warning(
+    tmp_path: Path, proxy: str
+) -> None:
+    (warning,) = read(tmp_path, FULL.replace("fd00::7", proxy)).warnings()
+
+    assert warning.startswith(f"hub.access.trusted_proxies: {proxy} is this machine")
 
 
 def test_check_knows_the_file_of_the_hub(

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import re
 import resource
 import socket
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -86,6 +88,9 @@ ODD = [
     "'; DROP TABLE events; --",
     "A" * 1024,
     "\N{COLLISION SYMBOL}",
+    "{braces}",
+    "100%",
+    "..",
 ]
 
 
@@ -98,19 +103,45 @@ async def test_event_id_is_data_wherever_it_is_shown(
         aiohttp.ClientSession() as http,
     ):
         await store.keep([beat(), told(step("scheduled", event(event_id)))])
-        (listed,) = (await world.get("/api/v1/events"))["events"]
-        shown = quote(listed["eventId"], safe="")
         browser = Browser(world, http)
-        text = await browser.open(f"/events/{shown}")
+        (href,) = set(re.findall(r'href="(/events[^"]+)"', await browser.open("/")))
+        text = await browser.open(href)
         assert (browser.status, "<svg" in text) == (200, False)
-        status, _ = await world.post(event_id=shown, decision="refuse", reason=event_id)
-        assert status == 200
+        text = await browser.submit(path=href, decision="refuse", reason=event_id)
+        assert (browser.status, "refused by ann" in text) == (200, True)
         for path in ("/", "/decisions"):
             text = await browser.open(path)
             assert (browser.status, "<svg" in text) == (200, False)
+            assert "\u202e" not in text
+        assert ("[U+202E].exe" in text) is ("\u202e" in event_id)
         for row in csv.reader(StringIO(await world.get("/api/v1/decisions.csv"))):
             assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
             assert not any(ord(sign) < 32 for cell in row for sign in cell)
+            assert not any("\u202e" in cell for cell in row)
+
+
+async def test_text_that_cannot_be_seen_is_marked_wherever_it_is_shown(
+    store: Store,
+) -> None:
+    """A name may be read backwards, or have a letter that nobody sees."""
+    unseen = "gpj\u202eexe\u200b\U000e0041"
+    raw = event(Resources=[unseen], Description=unseen, EventSource=unseen)
+    async with (
+        HubWorld(store, config()).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        who = msgspec.structs.replace(vm(), vm_name=unseen)
+        body = step("scheduled", raw, who=who)
+        started = life("started", who=who, version=unseen)
+        await store.keep([told(body), told(started)])
+        browser = Browser(world, http)
+        for path in ("/", f"/events/{EVENT_ID}", "/bridges", f"/?q={quote(unseen)}"):
+            text = await browser.open(path)
+            assert browser.status == 200
+            assert "[U+202E]" in text or "\\u202e" in text
+            assert not set(unseen) & set(text) - set("gpjexe")
+        told_as_json = await world.get(f"/api/v1/events/{EVENT_ID}")
+        assert told_as_json["event"]["Description"] == unseen, "programs compare it"
 
 
 @pytest.mark.parametrize("changes", [True, 7, "x", {"a": 1}, [None, 1, {}]])

@@ -16,6 +16,7 @@ import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from yarl import URL
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError
@@ -52,19 +53,21 @@ class Browser:
         self.headers: Any = {}
 
     async def open(self, path: str, who: str = "ann") -> str:
-        url = f"{self.world.url}{path}"
+        url = URL(f"{self.world.url}{path}", encoded=True)
         async with self._http.get(url, headers={"User": who}) as found:
             self.status, self.text = found.status, await found.text()
             self.headers = found.headers
         return self.text
 
-    async def submit(self, who: str = "ann", via: str = "bridge", **more: str) -> str:
+    async def submit(
+        self, who: str = "ann", via: str = "bridge", path: str = PAGE, **more: str
+    ) -> str:
         """Fill in the form that is shown."""
         form = forms(self.text)[via]
         headers = {"User": who, "Origin": self.world.url}
         headers |= {k[7:]: more.pop(k) for k in list(more) if k.startswith("header_")}
         data = {"decision": "approve", "reason": "drained", **form, **more}
-        url = f"{self.world.url}{PAGE}"
+        url = URL(f"{self.world.url}{path}", encoded=True)
         async with self._http.post(url, data=data, headers=headers) as found:
             self.status, self.text = found.status, await found.text()
             self.headers = found.headers

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -98,11 +98,12 @@ async def test_read_only_disk_is_written_as_soon_as_it_can_be(crashed: Disk) -> 
 async def test_two_that_began_on_a_read_only_disk_do_not_both_write(
     crashed: Disk,
 ) -> None:
-    """SQLite lets both have the lock while it can only be read."""
+    """Neither has the lock while the disk can only be read."""
     async with running(crashed.state) as outbox:
         await put(outbox, "2")
-        with locked(crashed.state):
+        with locked(crashed.state) as other:
             crashed.remount("rw")
+            other.keep()
             for _ in range(3):
                 await outbox.database.heal()
             assert outbox.database.is_degraded
@@ -243,6 +244,94 @@ async def test_file_that_cannot_be_written_anew_is_tried_again(
         await outbox.database.heal()
 
         assert await on_disk(state_path) == {"1": "pending", "2": "pending"}
+
+
+# -- not to be used at the start -------------------------------------------------
+
+
+@contextmanager
+def no_lock(path: Path) -> Iterator[None]:
+    """Have something else where the lock should be."""
+    obstacle = Path(f"{path}.lock")
+    obstacle.unlink(missing_ok=True)
+    obstacle.mkdir()
+    yield
+    obstacle.rmdir()
+
+
+async def test_what_is_in_the_file_is_known_without_its_lock(state_path: Path) -> None:
+    async with running(state_path) as outbox:
+        await put(outbox, "1")
+    before = state_path.read_bytes()
+    with no_lock(state_path):
+        async with running(state_path) as outbox:
+            await put(outbox, "2")
+
+            assert await states(outbox) == {"1": "pending", "2": "pending"}
+            await outbox.database.heal()
+            assert outbox.database.is_degraded
+    assert state_path.read_bytes() == before
+
+
+async def test_file_is_used_as_soon_as_it_can_be_locked(state_path: Path) -> None:
+    async with running(state_path) as outbox:
+        await put(outbox, "1")
+    with no_lock(state_path):
+        opening = running(state_path)
+        outbox = await opening.__aenter__()
+        await put(outbox, "2")
+    await outbox.database.heal()
+
+    assert not outbox.database.is_degraded
+    assert await on_disk(state_path) == {"1": "pending", "2": "pending"}
+    assert refuses_another(state_path)
+    await opening.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("what", ["another VM's", "damaged"])
+async def test_file_that_cannot_be_kept_is_moved_aside_as_soon_as_it_can_be_locked(
+    what: str, state_path: Path
+) -> None:
+    if what == "damaged":
+        state_path.write_bytes(b"no database" * 1000)
+    else:
+        async with open_database(state_path, "OTHER") as database:
+            await put(Outbox(database, router({A: route()})), "1")
+    before = state_path.read_bytes()
+    with no_lock(state_path):
+        opening = running(state_path)
+        outbox = await opening.__aenter__()
+        await put(outbox, "2")
+        await outbox.database.heal()
+        assert await states(outbox) == {"2": "pending"}
+        assert state_path.read_bytes() == before
+    await outbox.database.heal()
+
+    assert not outbox.database.is_degraded
+    assert await on_disk(state_path) == {"2": "pending"}
+    (kept,) = state_path.parent.glob("state.db.*-*T??????")
+    assert kept.read_bytes()[:16] == before[:16]
+    await opening.__aexit__(None, None, None)
+
+
+async def test_file_of_a_newer_version_is_left_alone_when_it_can_be_locked(
+    state_path: Path,
+) -> None:
+    async with running(state_path) as outbox:
+        await put(outbox, "0")
+    with closing(sqlite3.connect(state_path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with no_lock(state_path):
+        opening = running(state_path)
+        outbox = await opening.__aenter__()
+        await put(outbox, "1")
+    before = state_path.read_bytes()
+    for _ in range(2):
+        await outbox.database.heal()
+
+    assert outbox.database.is_degraded
+    assert state_path.read_bytes() == before
+    await opening.__aexit__(None, None, None)
 
 
 # -- the lock of another process -------------------------------------------------

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-from bridge.foundation.errors import NewerSchemaError, OutboxError, OutboxLockedError
+from bridge.foundation.errors import (
+    NewerSchemaError,
+    OutboxLockedError,
+    OutboxUnavailableError,
+)
 from bridge.outbox.owner import owner_of
 from bridge.outbox.statefile import (
     default_path,
@@ -161,16 +165,26 @@ def test_folder_of_the_state_file_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["file/state.db", "file/folder/state.db"])
-def test_folder_that_cannot_be_made_is_one_clear_error(
-    path: str, tmp_path: Path
-) -> None:
+def test_folder_that_cannot_be_made_is_tried_again(path: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
 
-    with (
-        pytest.raises(OutboxError, match=r"state file .* cannot be used: "),
-        locked(tmp_path / path),
-    ):
-        pytest.fail("it is held")  # pragma: no cover - must not come here
+    with locked(tmp_path / path) as lock:
+        fault = lock.fault()
+        with pytest.raises(OutboxUnavailableError, match="cannot be opened: "):
+            lock.keep()
+        (tmp_path / "file").unlink()
+        lock.keep()
+
+        assert lock.fault() is None
+    assert str(fault).startswith(f"the lock {tmp_path / path}.lock cannot be opened: ")
+
+
+@posix
+def test_other_file_in_place_of_the_lock_is_left_alone(state_path: Path) -> None:
+    os.mkfifo(f"{state_path}.lock")
+
+    with locked(state_path) as lock:
+        assert str(lock.fault()).endswith("cannot be opened: it is not a file")
 
 
 # -- whose it is ---------------------------------------------------------------
@@ -367,20 +381,22 @@ async def test_state_of_a_newer_version_is_refused_and_left_alone(state: Path) -
     assert set_apart(state) == []
 
 
-async def test_folder_in_place_of_the_file_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(OutboxError, match="unable to open database file"):
-        await written(tmp_path, MINE)
+async def test_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
+    async with open_database(tmp_path, MINE) as database:
+        await database.run(lambda db: save(db, {"x": b"kept"}))
+
+        assert "unable to open database file" in str(database.fault)
 
 
-async def test_file_that_cannot_be_moved_aside_is_one_clear_error(
-    tmp_path: Path,
-) -> None:
+async def test_file_that_cannot_be_moved_aside_is_said(tmp_path: Path) -> None:
     """Here since its new name would be longer than names may be."""
     path = tmp_path / ("x" * 245)
     put(path, b"no database" * 1000)
 
-    with pytest.raises(OutboxError, match="cannot be moved aside: File name too long"):
-        await written(path, MINE)
+    async with open_database(path, MINE) as database:
+        await database.run(lambda db: save(db, {"x": b"kept"}))
+
+        assert "cannot be moved aside: File name too long" in str(database.fault)
 
 
 # -- where it is ---------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -149,12 +149,20 @@ async def ended(process: asyncio.subprocess.Process) -> int:
 
 
 async def forwarder(
-    config: Path, environ: Mapping[str, str] | None = None
+    config: Path,
+    environ: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
 ) -> asyncio.subprocess.Process:
-    """Start ``sebridge run`` as a process of its own; its log stands beside."""
+    """Start ``sebridge run`` as a process of its own; its log stands beside.
+
+    Args:
+        config: the configuration file.
+        environ: more variables of its environment.
+        before: a command that becomes the forwarder, such as ``setpriv``.
+    """
     with config.with_suffix(".log").open("ab") as log:
         return await started(
-            *(sys.executable, "-m", "bridge", "run", "-c", str(config)),
+            *(*before, sys.executable, "-m", "bridge", "run", "-c", str(config)),
             stdout=log,
             stderr=log,
             env={**os.environ, **(environ or {})},

@@ -54,15 +54,18 @@ class MachinePages:
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
-        path = "/machines/{subscription}/{group}/{name}"
+        path = "/machines/{subscription:[^/]+}/{group:[^/]+}/{name:[^/]+}"
         return [
             web.get("/machines", self.named),
+            web.post("/machines", self.forget),
             web.get(path, self.machine),
             web.post(path, self.forget),
         ]
 
     async def named(self, request: web.Request) -> web.Response:
         """Redirect to the machine of a name, or list the machines of that name."""
+        if "group" in request.query:
+            return await self._machine(request)
         name = kept_name(text(request.query.get("name", "")[:_LONGEST]))
         situation = self._situation()
         found = await self._frame.store.read(lambda c: views.machines_named(c, name))
@@ -137,12 +140,15 @@ class MachinePages:
         now = self._situation().now
         await self._frame.store.write(lambda c: fleet_view.forget_bridge(c, vm_id, now))
         log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
-        return web.Response(status=303, headers={"Location": request.rel_url.raw_path})
+        return web.Response(
+            status=303, headers={"Location": request.rel_url.raw_path_qs}
+        )
 
 
 def _machine_in(request: web.Request) -> Machine:
     names = ("subscription", "group", "name")
-    found = (text(request.match_info[name][:_LONGEST]) for name in names)
+    given = {**request.query, **request.match_info}
+    found = (text(given.get(name, "")[:_LONGEST]) for name in names)
     subscription, group, name = (
         "" if part == shown.NOT_KNOWN else part for part in found
     )

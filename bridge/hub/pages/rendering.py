@@ -9,8 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from bridge.events.build import rfc3339
+from bridge.hub.view_rows import visible
 
 _PLACE: Final = Path(__file__).parent
+
+
+def _shown(value: object) -> object:
+    """Mark what cannot be seen in a text from outside; our own markup stays."""
+    return visible(value) if type(value) is str else value
+
+
+def _exactly(value: str) -> Any:
+    """Return a text that a form sends back as it is, escaped."""
+    from markupsafe import escape  # noqa: PLC0415 - in an extra
+
+    return escape(value)
 
 
 def _hash(text: str) -> str:
@@ -67,9 +80,11 @@ class Templates:
             loader=FileSystemLoader(_PLACE / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_shown,
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        environment.filters["exactly"] = _exactly
         style, script = (
             (_PLACE / name).read_text(encoding="utf-8")
             for name in ("style.css", "live.js")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from bridge.foundation.clock import Clock
 from bridge.hub import arm_rules, decision_view, views
-from bridge.hub.api import PERSON, fault
+from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of, text
@@ -86,8 +86,10 @@ class Pages:
         return [
             web.get("/", self.overview),
             web.get("/live", self._live.stream),
-            web.get("/events/{id}", self.event),
-            web.post("/events/{id}", self.decide),
+            web.get("/events", self.event),  # ?id=: browsers take "/events/.." for "/"
+            web.post("/events", self.decide),
+            web.get(f"/events/{ANY_ID}", self.event),
+            web.post(f"/events/{ANY_ID}", self.decide),
             web.get("/bridges", self.bridges),
             web.get("/decisions", self.decisions),
             *self._machines.routes(),
@@ -121,7 +123,7 @@ class Pages:
     async def _event(
         self, request: web.Request, status: int = 200, notice: str = ""
     ) -> web.Response:
-        key, situation = key_of(request.match_info["id"]), self._situation()
+        key, situation = _key_in(request), self._situation()
         found = await self._store.read(lambda c: views.one_event(c, key, situation))
         if found is None:
             title = "Nothing is known of this event"
@@ -176,7 +178,7 @@ class Pages:
         if what := self._approving.origin_fault(request):
             return fault(403, what)
         form = await read_form(request)
-        key, person = key_of(request.match_info["id"]), request[PERSON]
+        key, person = _key_in(request), request[PERSON]
         form_of = (person.id, key, form.get("content", ""))
         if not is_token(form.get("token", ""), await self._frame.form_key(), *form_of):
             return await self._event(request, 403, "This form is not for this event.")
@@ -185,7 +187,7 @@ class Pages:
             return await self._event(request, 400, "This way has to be confirmed.")
         found = await self._approving.submit(request, key, given)
         if found.status in {200, 202}:
-            place = {"Location": request.rel_url.raw_path}
+            place = {"Location": request.rel_url.raw_path_qs}
             return web.Response(status=303, headers=place)
         return await self._event(request, found.status, _sentence(found))
 
@@ -221,6 +223,10 @@ class Pages:
         given: dict[str, Any] = {"rows": rows, "further": further}
         given["here"] = "/decisions"
         return self._frame.page(request, "decisions.html", situation, **given)
+
+
+def _key_in(request: web.Request) -> str:
+    return key_of(request.match_info.get("id") or request.query.get("id", ""))
 
 
 def _sentence(found: VoteResult) -> str:

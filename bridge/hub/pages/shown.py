@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -44,7 +44,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
     return {
         "id": row.event_id,
         "row_id": f"e-{hash32(row.key)[:12]}",
-        "href": f"/events/{quote(row.event_id, safe='')}",
+        "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
         "kind": _KINDS.get(row.event_type.lower(), "other"),
         "source": row.event_source,
@@ -165,7 +165,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
     return {
         "id": row.id,
         "event_id": row.event_id,
-        "href": f"/events/{quote(row.event_id, safe='')}",
+        "href": page_of(row.event_id),
         "time": time(row.time, now),
         "action": "Refused" if row.action == "refuse" else "Approved",
         "by": ", ".join(row.by),
@@ -201,6 +201,16 @@ def bridge(row: BridgeRow, now: datetime) -> Shown:
     }
 
 
+def page_of(event_id: str) -> str:
+    """Return the path of an event's page.
+
+    Browsers shorten a path that ends in "." or "..", also if it is percent-encoded.
+    """
+    if event_id in {".", ".."}:
+        return f"/events?id={event_id}"
+    return f"/events/{quote(event_id, safe='')}"
+
+
 def _machine_address(row: BridgeRow) -> str:
     name = kept_name(row.name)
     return address_of(
@@ -211,6 +221,9 @@ def _machine_address(row: BridgeRow) -> str:
 def address_of(machine: Machine) -> str:
     """Return the path of a machine's page."""
     parts = (machine.subscription, machine.group, machine.name)
+    if not {".", ".."}.isdisjoint(parts):  # as in ``page_of``
+        names = ("subscription", "group", "name")
+        return f"/machines?{urlencode(dict(zip(names, parts, strict=True)))}"
     return "/machines/" + "/".join(quote(part, safe="") or NOT_KNOWN for part in parts)
 
 

@@ -83,7 +83,7 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def open(  # noqa: PLR0913 - independent options
+    async def open(
         cls,
         path: Path,
         *,
@@ -91,7 +91,6 @@ class Database:
         timings: Timings | None = None,
         on_trouble: OnTrouble = _ignore,
         place: Place | None = None,
-        busy: float = SHORT_BUSY_SECONDS,
     ) -> AsyncIterator["Database"]:
         """Open the file and start its thread; at the end, finish every job and close.
 
@@ -102,17 +101,16 @@ class Database:
             on_trouble: see the class.
             place: checks whether the file is still where it was opened; None = no such
                 check.
-            busy: seconds to wait for another process's lock when the file is opened,
-                if ``may_degrade``.
 
         Raises:
             OutboxError: the file cannot be used.
         """
         timings = timings or Timings()
+        briefly = partial(connect, busy=SHORT_BUSY_SECONDS)
         keeper = Keeper(
             path,
             may_degrade=may_degrade,
-            connect=partial(connect, busy=busy) if may_degrade else connect,
+            connect=briefly if may_degrade else connect,
             mirrors=timings.patience != math.inf,
             place=place,
         )

@@ -1,5 +1,6 @@
 """Protocols of the keeper: the place of the file, and work on its disk."""
 
+import sqlite3
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -11,6 +12,15 @@ T = TypeVar("T")
 
 class Place(Protocol):
     """Checks that the file is still there, and belongs to this process alone."""
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether the file was checked; until then it must not be written."""
+        ...
+
+    def accepts(self, db: sqlite3.Connection) -> bool:
+        """Whether what a file holds may be used, if it was not checked yet."""
+        ...
 
     def opened(self) -> None:
         """Remember the file that was opened."""

@@ -12,7 +12,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bridge.foundation.errors import OutboxError, OutboxUnavailableError
+from bridge.foundation.errors import (
+    OutboxCorruptError,
+    OutboxError,
+    OutboxUnavailableError,
+)
 from bridge.outbox.storage.connection import (
     SHORT_BUSY_SECONDS,
     Connect,
@@ -107,9 +111,10 @@ class Keeper(Struct):
             OutboxError: it cannot be used.
         """
         try:
+            self._demand_place()
             self.file = self._connected()
         except OutboxUnavailableError as error:
-            if not self.may_degrade or self.path.is_dir():
+            if not self.may_degrade:
                 raise
             self.degrade(str(error))
             return
@@ -148,13 +153,34 @@ class Keeper(Struct):
     def degrade(self, fault: str) -> StandIn:
         """Go on in memory."""
         if self.mirror is None:
-            self.mirror = Mirror.load_if_possible(self.path, self.extent)
+            self.mirror = self._read_only()
         self._catch_up()
         self.memory, self.fault = StandIn(self.mirror, self.limits), fault
         log.error(
             "state file cannot be written: going on in memory", extra={"fault": fault}
         )
         return self.memory
+
+    def _read_only(self) -> Mirror:
+        """Return what can be read of the file, without a change of it.
+
+        Of a file that was not examined, damage and the state of another VM count as
+        nothing: it is moved aside as soon as it may be.
+
+        Raises:
+            OutboxCorruptError: the file is damaged.
+        """
+        place = self.place
+        try:
+            found = Mirror.load_if_possible(self.path, self.extent)
+        except OutboxCorruptError:
+            if place is None or place.is_examined:
+                raise
+            return Mirror.blank(self.path, self.extent)
+        if place is None or place.accepts(found.connection):
+            return found
+        found.close()
+        return Mirror.blank(self.path, self.extent)
 
     # -- on the disk ---------------------------------------------------------
 
@@ -183,8 +209,7 @@ class Keeper(Struct):
             self._noted = _Done([], changes, done.version)
 
     def _done(self, group: list[Ticket], *, is_read: bool) -> _Done:
-        if self.place is not None and (fault := self.place.fault()) is not None:
-            raise OutboxUnavailableError(fault)
+        self._demand_place()
         file, jobs = self.connection, [ticket.job for ticket in group]
         if self.mirror is None:
             return _Done((look if is_read else transact)(file, jobs))
@@ -197,6 +222,15 @@ class Keeper(Struct):
         finally:
             file.changes = None
         return _Done(results, found[0], _version_of(file))
+
+    def _demand_place(self) -> None:
+        """Check that the file may be used.
+
+        Raises:
+            OutboxUnavailableError: it may not.
+        """
+        if self.place is not None and (fault := self.place.fault()) is not None:
+            raise OutboxUnavailableError(fault)
 
     @property
     def is_behind(self) -> bool:

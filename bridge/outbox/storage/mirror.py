@@ -198,11 +198,22 @@ class Mirror:
                     mirror.connection.close()
                     text = f"the state file {path} cannot be read"
                     raise translated(error, text) from error
-        if path.exists():
-            # The file may hold ids that could not be read: choose new ids far above.
-            unseen = int(time.time() * 1000)
-            number_from(mirror.connection, [("deliveries", unseen)])
+        mirror._number_above(path)
         return mirror
+
+    @classmethod
+    def blank(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
+        """Return an empty mirror of a file that must not be read."""
+        mirror = cls(_empty(), extent)
+        mirror._number_above(path)
+        return mirror
+
+    def _number_above(self, path: Path) -> None:
+        """Choose new ids far above those in the file, which could not be read."""
+        with suppress(OSError):
+            if path.exists():
+                unseen = int(time.time() * 1000)
+                number_from(self.connection, [("deliveries", unseen)])
 
     def apply(self, changes: Changes) -> bool:
         """Repeat the changes of a transaction that was committed to the file.
