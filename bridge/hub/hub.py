@@ -195,4 +195,5 @@ class Parts:
             forget_after=hub.forget_after,
             missing_after=min((one.missing_after for one in azure), default=None),
             expect=tuple(glob for one in azure for glob in one.expect),
+            access=hub.access,
         )

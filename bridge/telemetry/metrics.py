@@ -7,25 +7,28 @@ metrics are those of infra/prometheus/README.md. Each forwarder has its own ``Me
 import json
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Literal, TextIO
 
+from msgspec import Struct
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from bridge.events.vocabulary import OutcomeKind, TransitionKind
 from bridge.foundation.errors import Reason
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import Section
-from bridge.telemetry.counters import (
-    Counter,
-    EventHistogram,
-    Family,
-    Gauge,
-    Histogram,
-)
-from bridge.telemetry.log_summary import RepeatFilter
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+disable_created_metrics()  # type: ignore[no-untyped-call] # would double the series
+
+# The bounds of the buckets of histograms.
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
+_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 OUTCOMES = tuple(kind.value for kind in OutcomeKind)
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
@@ -43,7 +46,6 @@ _FAILURE_OF = {
     Reason.TIMEOUT: "timeout",
 }
 _OTHER_FAILURE = "other"
-_DELIVERING = ("sebridge_deliver", "sebridge_sink_")
 FAILURES = (*dict.fromkeys(_FAILURE_OF.values()), _OTHER_FAILURE)
 
 
@@ -124,7 +126,9 @@ class Metrics:
         *,
         has_traffic: bool = False,
     ) -> None:
-        self._families = registry = list[Family[Any]]()
+        self.registry = registry = CollectorRegistry()
+        # The metrics of deliveries alone, for a process that does not poll IMDS.
+        self.of_deliveries = CollectorRegistry()
         self.imds_requests = Counter(
             "sebridge_imds_requests",
             "Requests to IMDS by outcome.",
@@ -135,12 +139,12 @@ class Metrics:
             "sebridge_imds_last_success_timestamp_seconds",
             "When IMDS last returned a valid document.",
             registry=registry,
-        ).labels()
+        )
         self.incarnation = Gauge(
             "sebridge_document_incarnation",
             "DocumentIncarnation of the last valid document.",
             registry=registry,
-        ).labels()
+        )
         self.scheduled_events = Gauge(
             "sebridge_scheduled_events",
             "Scheduled events now in the document.",
@@ -200,12 +204,14 @@ class Metrics:
             "Seconds from observation to delivery.",
             ["sink"],
             registry=registry,
+            buckets=_SECONDS,
         )
-        self.batch_events = EventHistogram(
+        self.batch_events = Histogram(
             "sebridge_batch_events",
             "Events in one request to a sink that takes several.",
             ["sink"],
             registry=registry,
+            buckets=_EVENTS,
         )
         self.start_requests = Counter(
             "sebridge_start_requests",
@@ -224,42 +230,32 @@ class Metrics:
             "Seconds that a run of a command took.",
             ["sink"],
             registry=registry,
+            buckets=_SECONDS,
         )
         self.state_degraded = Gauge(
             "sebridge_state_degraded",
             "1 while the state file cannot be written.",
             registry=registry,
-        ).labels()
+        )
         # Without a traffic probe nothing sets this gauge; 0 would mean "out".
         self.traffic_in = Gauge(
             "sebridge_traffic_in",
             "1 while this VM is in rotation.",
             registry=registry if has_traffic else None,
-        ).labels()
+        )
         Gauge(
             "sebridge_build_info", "The version.", ["version"], registry=registry
         ).labels(version).set(1)
+        for family in (
+            *(self.deliveries, self.delivery_failures, self.late, self.parked),
+            self.delivery_seconds,
+        ):
+            self.of_deliveries.register(family)
         self._start_at_zero(tuple(sinks))
         for sink in acting:
             self.command_seconds.labels(sink)
             for outcome in COMMAND_OUTCOMES:
                 self.commands.labels(sink, outcome)
-
-    @property
-    def registry(self) -> "CollectorRegistry":
-        """All metrics, as a registry of prometheus_client, which is loaded here."""
-        # prometheus_client costs memory: it is loaded on the first request.
-        from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - see above
-
-        return registry_of(self._families)
-
-    @property
-    def of_deliveries(self) -> "CollectorRegistry":
-        """The metrics of deliveries, for a process that does not poll IMDS."""
-        from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - as above
-
-        mine = [one for one in self._families if one.name.startswith(_DELIVERING)]
-        return registry_of(mine)
 
     def _start_at_zero(self, sinks: tuple[str, ...]) -> None:
         for method in ("GET", "POST"):
@@ -288,3 +284,77 @@ def failure_label(reason: Reason) -> str:
 def type_label(event_type: str | None) -> str:
     """Return the label for an event type: one of ``EVENT_TYPES``, else "other"."""
     return event_type if event_type in EVENT_TYPES else "other"
+
+
+# -- Shortens repeated log lines of libraries: one line, and the number of
+#    repetitions
+#
+# A server that has no file descriptor left logs a traceback at each try, thousands per
+# second. That could fill the disk.
+
+
+_EVERY = 60.0
+_MOST_KINDS = 256
+_OWN = "bridge"
+
+
+class _Kind(Struct):
+    """Lines that are treated as equal.
+
+    Attributes:
+        first: the line of this kind that was written last.
+        left_out: how many lines of this kind were left out since then.
+    """
+
+    first: logging.LogRecord
+    left_out: int = 0
+
+
+class RepeatFilter(logging.Filter):
+    """Writes equal lines of a library once a minute, with how many were left out.
+
+    Records are equal if they have the same logger, the same level, the same first line
+    and the same type of error. Lines of the bridge itself are always written.
+    """
+
+    def __init__(self, every: float = _EVERY) -> None:
+        super().__init__()
+        self._every = every
+        self._kinds: dict[tuple[object, ...], _Kind] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record."""
+        if hasattr(record, "repeated"):  # written by _sum_up
+            return True
+        for key in [
+            k for k, kind in self._kinds.items() if self._is_over(kind, record)
+        ]:
+            self._sum_up(self._kinds.pop(key))
+        if record.name.partition(".")[0] == _OWN:
+            return True
+        key = _key(record)
+        if known := self._kinds.get(key):
+            known.left_out += 1
+            return False
+        if len(self._kinds) >= _MOST_KINDS:
+            self._sum_up(self._kinds.pop(next(iter(self._kinds))))
+        self._kinds[key] = _Kind(record)
+        return True
+
+    def _is_over(self, kind: _Kind, record: logging.LogRecord) -> bool:
+        """Return whether a minute has passed, or the clock was set back."""
+        return not 0 <= record.created - kind.first.created < self._every
+
+    def _sum_up(self, kind: _Kind) -> None:
+        if kind.left_out:
+            first = kind.first
+            text = str(first.msg).partition("\n")[0]
+            logging.getLogger(first.name).log(
+                first.levelno, "%s", text, extra={"repeated": kind.left_out}
+            )
+
+
+def _key(record: logging.LogRecord) -> tuple[object, ...]:
+    first_line = str(record.msg).partition("\n")[0]
+    error = record.exc_info[0] if record.exc_info else None
+    return record.name, record.levelno, first_line, error

@@ -19,12 +19,12 @@ from bridge.approvals.listener import Listener
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
+from bridge.servicebus.decode import guarded, readable
 from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 from bridge.servicebus.salvage import WORDS
 from bridge.servicebus.source import ApprovalSource
-from bridge.servicebus.undecodable import guarded, readable
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from tests.approvals.approval_world import world_of

@@ -133,12 +133,13 @@ def approval(row: EventRow, wanted: int) -> tuple[str, str]:
 
 def _votes(row: EventRow, wanted: int) -> str:
     """Return how many people have approved, by channel: each has its own votes."""
-    counts = Counter(one.via for one in row.voters)
+    counts = Counter(one.via for one in row.voters if not one.lapse)
     found = [f"{counts[BRIDGE]} of {wanted} votes"] if counts[BRIDGE] else []
     found += [f"{counts[ARM]} of {wanted} votes through ARM"] if counts[ARM] else []
     return ", ".join(found)
 
 
 def voter(row: Voter) -> str:
-    """Return the name of a person who has voted, and the channel if it is ARM."""
-    return f"{row.person} (through ARM)" if row.via == ARM else row.person
+    """Return who has voted, the channel if it is ARM, and why a vote does not count."""
+    name = f"{row.person} (through ARM)" if row.via == ARM else row.person
+    return f"{name} (does not count: {row.lapse})" if row.lapse else name
