@@ -153,7 +153,7 @@ async def test_broken_request_is_one_quiet_line_and_does_not_end_the_probe(
 
 
 async def test_path_for_the_health_of_a_scale_set_is_always_200() -> None:
-    out = {"traffic": "out", "reason": "started"}
+    out: dict[str, object] = {"traffic": "out", "reason": "started"}
     async with probe(Played(out)) as port:
         found = await ask(port, "GET", "/alive")
         assert (await ask(port)).status == 503
