@@ -154,7 +154,7 @@ MAKE_TASKS = {
     "foundation/background.py",
     "foundation/workers.py",
     "cli/progress.py",
-    "servicebus/link.py",
+    "servicebus/kept_link.py",
     "servicebus/receiver.py",
     "sinks/command/process.py",
     "sinks/file/sink.py",
@@ -186,7 +186,7 @@ def test_nobody_sleeps_without_the_clock() -> None:
     assert places == {
         "servicebus/sender.py",
         "sinks/command/process.py",
-        "sinks/syslog/acks.py",
+        "sinks/syslog/wire.py",
     }
 
 

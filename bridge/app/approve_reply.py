@@ -25,10 +25,9 @@ import orjson
 from bridge.events.cloudevent import DEEPEST
 from bridge.events.document import is_deep
 from bridge.foundation.clock import Clock
-from bridge.servicebus.decode import body_of, text_of
+from bridge.servicebus.decode import body_of, guarded, text_of
 from bridge.servicebus.errors import as_delivery_error, failures, is_not_allowed
 from bridge.servicebus.namespace import NamespaceConfig, open_handle
-from bridge.servicebus.undecodable import guarded
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage

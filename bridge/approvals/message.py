@@ -1,27 +1,47 @@
 """Parses an approval message. Pure.
 
 A sender can send any bytes. The result is always an Approval or a
-MalformedApprovalError, whose text repeats nothing of the message.
+MalformedApprovalError, whose text repeats nothing of the message but names of members.
 
     StartRequests in the object, no CloudEvents property   1  the IMDS body
     specversion in the object                              2  a structured CloudEvent
     StartRequests in the object, CloudEvents properties    3  a binary CloudEvent
 
-The object may have a byte order mark, or be encoded again as a JSON string.
+The object may have a byte order mark, or be encoded again as a JSON string. The case of
+letters in names does not matter: each language has its own default.
 
-Source: config/approvals.md; CloudEvents 1.0 JSON format and AMQP binding.
+A **limit** is a member that lets fewer approvals through: ``expiresAt`` and
+``approvedEvent``. A sender relies on it, so a limit counts, or the message is refused:
+
+    place                             counts                          refused
+    the body, or data                 both                            looks like a limit
+    application properties            both                            looks like a limit
+    attributes of the CloudEvent      both; expirytime = expiresAt    looks like a limit
+    an entry of StartRequests         none                            both, and the same
+    below approvedEvent, elsewhere    not looked at
+
+A name looks like a limit if ``_LIMIT`` finds something in its letters and digits. Any
+other member has no effect and does no harm, as DocumentIncarnation, which IMDS has
+asked for in 2017. If a limit is given twice, its values must be equal.
+
+Source: config/approvals.md; CloudEvents 1.0 JSON format, AMQP binding, and Expiry Time.
 """
 
 import base64
 import binascii
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import orjson
 
 from bridge.foundation.errors import MalformedApprovalError
+from bridge.foundation.printable import printable
+
+Value = TypeVar("Value")
 
 MAX_BYTES = 64 * 1024
 MAX_REQUESTS = 100
@@ -30,10 +50,44 @@ _MAX_APPROVED_BY = 256  # a claim of the sender, which every outcome repeats
 _MAX_REASON = 2048
 
 _PROPERTY_PREFIXES = ("cloudEvents_", "cloudEvents:")
+# Java leaves out the seconds of a full minute.
 _RFC3339 = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_TICK = datetime(1, 1, 1, tzinfo=UTC)  # of a DateTimeOffset of .NET and Java
+_TICKS = 10  # in a microsecond
+
+
+def _by_fold(*names: str) -> dict[str, str]:
+    return {name.casefold(): name for name in names}
+
+
+# The names that count in each place, and the member that each one means.
+_CLAIMS = ("approvedBy", "reason", "expiresAt", "approvedEvent")
+_IN_BODY = _by_fold("StartRequests", *_CLAIMS)
+_IN_ENTRY = _by_fold("EventId")
+_IN_PROPERTIES = _by_fold(*_CLAIMS)
+_IN_ATTRIBUTES = {**_by_fold("expiresAt", "approvedEvent"), "expirytime": "expiresAt"}
+_IN_EVENT = _by_fold(
+    *("EventId", "EventType", "EventStatus", "EventSource", "ResourceType"),
+    *("Resources", "NotBefore", "Description", "DurationInSeconds"),
+)
+_LIMIT = re.compile(
+    # A time after which nothing may be done.
+    r"expir|until|deadline|lifetime|timetolive|notafter|notonorafter|(not?|never)later"
+    r"|(valid|good|use|start|approved?)(to|til+|thru|through|before)$"
+    r"|(valid|good)for|(start|use|valid)by$|^ttl|ttl$|^maxage|^exp$"
+    # A time before which nothing may be done; NotBefore is a member of the event.
+    r"|(valid|effective)(from|after)|start(after|at)$|notearlier|^nbf$|^delay"
+    # What the event must be like.
+    r"|expect|(approved|seen|observed|reviewed|allowed|required|only).*event"
+    r"|event.*(approved|seen|observed|reviewed|allowed|required|only)|^allow"
+    r"|^max(imum)?(duration|impact)|resources?only|onlyresources?"
+    # A condition of any other kind.
+    r"|^if(match|nonematch|unmodified|event)|^onlyif|^unless|condition|dryrun|whatif"
+)
+_LONGEST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +123,17 @@ def parse(body: bytes, properties: Mapping[str, object], *, prefix: str) -> Appr
     if len(body) > MAX_BYTES:
         raise MalformedApprovalError(f"the body is larger than {MAX_BYTES} bytes")
     root = _object(body, "the body")
-    context = _context(properties)
-    if "StartRequests" in root and not context:
-        return _plain(root, properties)
-    if "StartRequests" in root:
-        _check(context, prefix)
-        return _approval(root)
+    values = {name: _timestamp(value) for name, value in properties.items()}
+    context = _context(values)
+    said = _members(_without_context(values), _IN_PROPERTIES, "the property ")
+    if any(name.casefold() == "startrequests" for name in root):
+        _check_form(root, context, prefix)
+        attributes = _members(context, _IN_ATTRIBUTES, "the attribute ")
+        return _approval(_members(root, _IN_BODY), said, attributes)
     if "specversion" in root:
         _check(root, prefix)
-        return _approval(_data(root))
+        data = _members(_data(root), _IN_BODY, "data.")
+        return _approval(data, said, _members(root, _IN_ATTRIBUTES))
     raise MalformedApprovalError("the body has no StartRequests")
 
 
@@ -94,20 +150,99 @@ def _object(value: object, what: str) -> dict[str, object]:
 
 
 def _json(text: bytes, what: str) -> object:
+    text = text.removeprefix(b"\xef\xbb\xbf")
     try:
-        return orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
+        found = orjson.loads(text)
+        _check_names(text.decode())
+    except (ValueError, RecursionError) as error:
         raise MalformedApprovalError(f"{what} is no JSON") from error
+    return found
+
+
+def _check_names(text: str) -> None:
+    """Refuse a name that stands twice in an object: one value would have no effect."""
+    json.loads(text, object_pairs_hook=_unique, parse_int=str, parse_float=str)
+
+
+def _unique(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise _given_twice(name)
+    return found
+
+
+def _given_twice(name: str) -> MalformedApprovalError:
+    return MalformedApprovalError(
+        f"{_shown(name)} is given twice, with different values"
+    )
+
+
+def _shown(name: str) -> str:
+    return printable(name[:_LONGEST_NAME])
+
+
+Members = dict[str, list[object]]  # all values that are given for a member
+
+
+def _members(
+    found: Mapping[str, object], names: Mapping[str, str], place: str = ""
+) -> Members:
+    """Return the members that count in one place; null counts as absent.
+
+    Args:
+        found: the object, with names as the sender spells them.
+        names: the names that count, and the member that each one means.
+        place: where the object is, for the error.
+
+    Raises:
+        MalformedApprovalError: another member looks like a limit.
+    """
+    members: Members = {}
+    for name, value in found.items():
+        member = names.get(name.casefold())
+        if member is not None and value is not None:
+            members.setdefault(member, []).append(value)
+        elif value is not None and _looks_like_limit(name):
+            raise MalformedApprovalError(
+                f"{place}{_shown(name)} has no effect there: the limits are expiresAt "
+                f"and approvedEvent, beside StartRequests"
+            )
+    return members
+
+
+def _looks_like_limit(name: str) -> bool:
+    letters = "".join(c for c in name.casefold() if c.isalnum())
+    return _LIMIT.search(letters) is not None
+
+
+def _check_form(
+    root: Mapping[str, object], context: Mapping[str, object], prefix: str
+) -> None:
+    """Check a body with StartRequests: form 1, or 3 if there is a context."""
+    if "specversion" in root and not {"data", "data_base64"}.isdisjoint(root):
+        raise MalformedApprovalError("StartRequests stands beside the data of an event")
+    if context:
+        _check(context, prefix)
+
+
+def _without_context(properties: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in properties.items()
+        if not name.startswith(_PROPERTY_PREFIXES)
+    }
 
 
 def _context(properties: Mapping[str, object]) -> dict[str, object]:
     """Return the attributes of a binary CloudEvent; empty if it is not one."""
-    return {
-        name.removeprefix(prefix): value
+    attributes = [
+        (name.removeprefix(prefix), value)
         for name, value in properties.items()
         for prefix in _PROPERTY_PREFIXES
         if name.startswith(prefix)
-    }
+    ]
+    return _unique(attributes)
 
 
 def _check(attributes: Mapping[str, object], prefix: str) -> None:
@@ -131,25 +266,32 @@ def _data(event: Mapping[str, object]) -> dict[str, object]:
         raise MalformedApprovalError("data_base64 is no base64") from error
 
 
-def _plain(body: Mapping[str, object], properties: Mapping[str, object]) -> Approval:
-    """Parse form 1: the body contains only the EventIds."""
+def _approval(body: Members, *others: Members) -> Approval:
+    """Make the approval of all that is given: in the body, and outside of it."""
+    places = (body, *others)
+
+    def given(name: str) -> list[object]:
+        return [value for place in places for value in place.get(name, ())]
+
     return Approval(
-        event_ids=_event_ids(body.get("StartRequests")),
-        approved_by=_claim(properties.get("approvedBy"), _MAX_APPROVED_BY),
-        reason=_claim(properties.get("reason"), _MAX_REASON),
-        expires_at=_expiry(_timestamp(properties.get("expiresAt"))),
+        event_ids=_event_ids(_one(body.get("StartRequests", ()), "StartRequests")),
+        approved_by=_claim(given("approvedBy"), _MAX_APPROVED_BY),
+        reason=_claim(given("reason"), _MAX_REASON),
+        expires_at=_one(map(_expiry, given("expiresAt")), "expiresAt"),
+        approved_event=_one(
+            map(_approved_event, given("approvedEvent")), "approvedEvent"
+        ),
     )
 
 
-def _approval(data: Mapping[str, object]) -> Approval:
-    """Parse the data of forms 2 and 3."""
-    return Approval(
-        event_ids=_event_ids(data.get("StartRequests")),
-        approved_by=_claim(data.get("approvedBy"), _MAX_APPROVED_BY),
-        reason=_claim(data.get("reason"), _MAX_REASON),
-        expires_at=_expiry(data.get("expiresAt")),
-        approved_event=_approved_event(data.get("approvedEvent")),
-    )
+def _one(values: Iterable[Value], name: str) -> Value | None:
+    """Return the value of a member, which may be given several times; None if never."""
+    first: Value | None = None
+    for value in values:
+        if first is not None and value != first:
+            raise _given_twice(name)
+        first = value
+    return first
 
 
 def _event_ids(requests: object) -> tuple[str, ...]:
@@ -159,35 +301,49 @@ def _event_ids(requests: object) -> tuple[str, ...]:
         raise MalformedApprovalError(f"StartRequests has more than {MAX_REQUESTS}")
     found: dict[str, str] = {}
     for index, entry in enumerate(requests):
-        event_id = entry.get("EventId") if isinstance(entry, dict) else None
-        if not isinstance(event_id, str) or not event_id.strip():
-            raise MalformedApprovalError(f"StartRequests[{index}] has no EventId")
-        if len(event_id) > _MAX_EVENT_ID:
-            raise MalformedApprovalError(f"StartRequests[{index}] is too long")
+        event_id = _event_id(entry, f"StartRequests[{index}]")
         found.setdefault(event_id.upper(), event_id)
     return tuple(found.values())
 
 
-def _claim(value: object, limit: int) -> str | None:
-    """Return a claim if it is text, else None; an invalid claim is not an error."""
-    if not isinstance(value, str) or not value:
-        return None
-    return value[:limit].encode("utf-8", "replace").decode()
+def _event_id(entry: object, place: str) -> str:
+    fields = entry if isinstance(entry, dict) else {}
+    members = _members(fields, _IN_ENTRY, f"{place}.")
+    event_id = _one(members.get("EventId", ()), f"{place}.EventId")
+    if not isinstance(event_id, str) or not event_id.strip():
+        raise MalformedApprovalError(f"{place} has no EventId")
+    if len(event_id) > _MAX_EVENT_ID:
+        raise MalformedApprovalError(f"{place} is too long")
+    return event_id
+
+
+def _claim(values: Iterable[object], limit: int) -> str | None:
+    """Return the first claim that is text; an invalid claim is not an error."""
+    for value in values:
+        if isinstance(value, str) and value:
+            return value[:limit].encode("utf-8", "replace").decode()
+    return None
 
 
 def _timestamp(value: object) -> object:
-    """Turn an AMQP timestamp, which the SDK returns in milliseconds, into a time."""
+    """Turn a number among the properties into the time that it means.
+
+    The SDK returns an AMQP timestamp in milliseconds, and a DateTimeOffset in ticks,
+    which are so many that they are no milliseconds of a valid time.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     try:
         return _EPOCH + timedelta(milliseconds=value)
     except OverflowError:
+        pass
+    try:
+        return _FIRST_TICK + timedelta(microseconds=value // _TICKS)
+    except OverflowError:
         return value
 
 
-def _expiry(value: object) -> datetime | None:
-    if value is None:
-        return None
+def _expiry(value: object) -> datetime:
     try:
         if isinstance(value, str) and _RFC3339.fullmatch(value):
             value = datetime.fromisoformat(value.upper())
@@ -199,7 +355,14 @@ def _expiry(value: object) -> datetime | None:
     raise MalformedApprovalError("expiresAt is no RFC 3339 time")
 
 
-def _approved_event(value: object) -> Mapping[str, object] | None:
-    if value is not None and not isinstance(value, dict):
-        raise MalformedApprovalError("approvedEvent is no object")
-    return value
+def _approved_event(value: object) -> Mapping[str, object]:
+    """Return the event as the approver saw it, with names as IMDS spells them."""
+    event: dict[str, object] = {}
+    for name, inner in _object(value, "approvedEvent").items():
+        member = _IN_EVENT.get(name.casefold(), name)
+        if inner is None or event.get(member) is None:
+            event.setdefault(member, inner)
+            event[member] = event[member] if inner is None else inner
+        elif event[member] != inner:
+            raise _given_twice(f"approvedEvent.{member}")
+    return event

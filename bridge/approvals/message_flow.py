@@ -82,6 +82,7 @@ class Handling:
     _earlier: Mapping[str, Decision] = field(default_factory=dict)
     _outcomes: dict[str, bytes] = field(default_factory=dict)  # data of each event
     _kinds: dict[str, OutcomeKind] = field(default_factory=dict)
+    _whys: dict[str, str] = field(default_factory=dict)  # for a dead letter
     _unknown: dict[str, tuple[Request, Conclusion]] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
 
@@ -154,6 +155,7 @@ class Handling:
             if earlier.sequence == self.message.sequence_number:
                 self._kinds[request.key] = kind  # published before; only settle it
                 self._outcomes[request.key] = earlier.data or b"{}"
+                self._whys[request.key] = _why(_conclusion_of(kind, earlier))
                 return
             if self._still_holds(kind, earlier):
                 same = _conclusion_of(kind, earlier)
@@ -202,7 +204,9 @@ class Handling:
             return await self._abandon(stop)
         for request, conclusion in self._unknown.values():
             await asyncio.shield(self._commit(request, conclusion, count=len(requests)))
-        return _settlement([self._kinds[request.key] for request in requests])
+        keys = [request.key for request in requests]
+        kinds = [self._kinds[key] for key in keys]
+        return _settlement(kinds, [self._whys[key] for key in keys])
 
     def _is_last_delivery(self) -> bool:
         return self.message.delivery_count + 1 >= self.context.max_delivery_count
@@ -240,6 +244,7 @@ class Handling:
         key = request.key if request else ""
         self._outcomes[key] = orjson.dumps(outgoing.event.data)
         self._kinds[key] = conclusion.kind
+        self._whys[key] = _why(conclusion)
         decision = Decision(
             message=self.key,
             key=key,
@@ -321,8 +326,13 @@ def _claims(request: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in request.items() if name != "enqueuedAt"}
 
 
-def _settlement(kinds: list[OutcomeKind]) -> Settlement:
-    letter = dead_letter(kinds)
+def _why(conclusion: Conclusion) -> str:
+    """Return the reason of an outcome, with its details; "" if there is none."""
+    return ": ".join(filter(None, (conclusion.reason, conclusion.detail)))
+
+
+def _settlement(kinds: list[OutcomeKind], whys: Sequence[str] = ()) -> Settlement:
+    letter = dead_letter(kinds, whys)
     return Settlement("dead-letter", *letter) if letter else Settlement("complete")
 
 
@@ -336,13 +346,20 @@ _DEAD_LETTERS = {
 }
 
 
-def dead_letter(kinds: Sequence[OutcomeKind]) -> tuple[str, str] | None:
+def dead_letter(
+    kinds: Sequence[OutcomeKind], whys: Sequence[str] = ()
+) -> tuple[str, str] | None:
     """Return reason and description for dead-lettering a message; None = complete it.
 
     Args:
         kinds: the outcomes of the message's EventIds, in the order of the body.
+        whys: the reasons of these outcomes; "" = none.
     """
     if any(kind.is_good for kind in kinds):
         return None
-    reasons = (_DEAD_LETTERS[kind] for kind in kinds if kind in _DEAD_LETTERS)
-    return next(reasons, None)
+    place = next((i for i, kind in enumerate(kinds) if kind in _DEAD_LETTERS), None)
+    if place is None:
+        return None
+    reason, words = _DEAD_LETTERS[kinds[place]]
+    why = whys[place] if whys else ""
+    return reason, f"{words}: {why}" if why else words

@@ -34,10 +34,11 @@ from bridge.approvals.rules import UNKNOWN_VM, Rule, Ruling, content_of, judge
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.look import Look
-from bridge.events.material import is_material
+from bridge.events.material import is_material, material_changes
 from bridge.events.vocabulary import EventStatus, OutcomeKind
 from bridge.events.watch import Known, Moment
 
+EVENT_CHANGED = "EventChanged"  # the reason of a denial
 _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
 
 
@@ -126,6 +127,7 @@ class Conclusion:
         confirmed: for ``relayed``: whether IMDS confirmed the POST.
         reason: why, if the outcome alone does not say it.
         imds_status: the HTTP status of the last POST.
+        detail: more about the reason, for the dead letter.
     """
 
     kind: OutcomeKind
@@ -133,6 +135,7 @@ class Conclusion:
     confirmed: bool | None = None
     reason: str | None = None
     imds_status: int | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +270,10 @@ def _waiting(
     """Decide about an event that is in the document and has not started."""
     ruling = _ruling(event, look, standing, terms)
     if reason := _refusal(event, request, ruling, terms):
-        return Conclusion(kind=OutcomeKind.DENIED, event=event, reason=reason)
+        kind, detail = OutcomeKind.DENIED, None
+        if reason == EVENT_CHANGED:
+            detail = _changed_members(event, request.approval)
+        return Conclusion(kind=kind, event=event, reason=reason, detail=detail)
     if ruling.action == "auto-approve" and request.initiative is None:
         return Post(event=event)  # a message does not wait for the rule
     if ruling.hold is not None and standing.was_posted:
@@ -299,7 +305,20 @@ def _refusal(
     if (initiative := request.initiative) is not None:
         return _change(event, initiative, ruling)
     seen = _approved(event, request.approval)
-    return "EventChanged" if seen and is_material(seen, event) else None
+    return EVENT_CHANGED if seen and is_material(seen, event) else None
+
+
+def _changed_members(event: ScheduledEvent, approval: Approval) -> str | None:
+    """Return which members of approvedEvent do not fit the event, in words."""
+    if (seen := _approved(event, approval)) is None:
+        return None
+    changed = material_changes(seen, event)
+    missing = [name for name in changed if seen.raw.get(name) is None]
+    differ = [name for name in changed if name not in missing]
+    words = [f"{', '.join(missing)} missing in approvedEvent"] if missing else []
+    if differ:
+        words.append(f"{', '.join(differ)} not as in approvedEvent")
+    return "; ".join(words)
 
 
 def _change(
@@ -307,7 +326,7 @@ def _change(
 ) -> str | None:
     """Return what has changed since a rule made its request; None if nothing."""
     if content_of(event) != initiative.content:
-        return "EventChanged"
+        return EVENT_CHANGED
     is_same = (ruling.action, ruling.rule) == ("auto-approve", initiative.rule)
     return None if is_same else "RuleChanged"
 

@@ -13,9 +13,30 @@ from collections.abc import Mapping
 import msgspec
 
 from bridge.approvals.config import ApprovalsConfig
-from bridge.configuration import approval_schema, event_schema
 from bridge.configuration.config import Config, Settings
-from bridge.configuration.schema_parts import DRAFT, Json
+from bridge.configuration.event_records import (
+    DEFINITIONS,
+    HUB,
+    HUB_DEFINITIONS,
+    HUB_STEPS,
+    KINDS,
+)
+from bridge.configuration.schema_parts import (
+    AT,
+    DRAFT,
+    EVENT_ID,
+    GROUP,
+    IMDS_EVENT,
+    PREFIX,
+    TEXT,
+    TEXT_OR_NULL,
+    TIME,
+    TIME_OR_NULL,
+    Json,
+    field,
+    record,
+    ref,
+)
 from bridge.foundation.sections import Reader, Section
 from bridge.foundation.values import Address, Duration, FilePath, Rate, Secret, Size
 from bridge.servicebus.namespace import NamespaceConfig
@@ -88,16 +109,6 @@ def config() -> Json:
         "title": "Configuration of scheduled-events-bridge",
         "description": "The configuration file, as parsed from TOML.",
     }
-
-
-def event() -> Json:
-    """Return the schema of every CloudEvent that the bridge sends, structured."""
-    return event_schema.event()
-
-
-def approval() -> Json:
-    """Return the schema of an approval message's body: plain or as a CloudEvent."""
-    return approval_schema.approval()
 
 
 def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
@@ -209,3 +220,193 @@ def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
 
 def _hook(kind: type) -> Json:
     return {**_SCHEMAS[kind], "written": _WRITTEN[kind]}
+
+
+# -- The JSON Schema of events ---------------------------------------------------------
+#
+# It is written by hand: the data comes from Azure and from senders of approvals, so no
+# type in the code describes all of it. Tests compare the schema with real events.
+# Fields of IMDS are passed on unchanged: they are described, but their types are not
+# promised.
+
+
+# Of the examples; all others are INFO.
+_SEVERITIES = {"scheduledevent": (17, "ERROR"), "hub": (13, "WARN")}
+
+
+def event() -> Json:
+    """Return the schema of every CloudEvent of a bridge or a hub, structured.
+
+    ``type`` decides what ``data`` is: the schema has one named branch for each kind.
+    """
+    kinds = {**KINDS, "hub": ("HubEvent", HUB_STEPS, HUB)}
+    events = {
+        title: _cloud_event(title, kind, steps, data)
+        for kind, (title, steps, data) in kinds.items()
+    }
+    data = {data["title"]: data for _, _, data in kinds.values()}
+    return {
+        "$schema": DRAFT,
+        "$id": "urn:sebridge:schema:event:v1",
+        "title": "Event",
+        "description": "An event of scheduled-events-bridge: a structured CloudEvent.",
+        "oneOf": [ref(title) for title in events],
+        "$defs": {**events, **data, **DEFINITIONS, **HUB_DEFINITIONS},
+    }
+
+
+def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
+    of_schema = f"urn:sebridge:schema:{kind}:v1"
+    names = "|".join(steps).replace(".", r"\.")
+    pattern = f"^{PREFIX}\\.{kind}\\.({names})\\.v1$"
+    outcome = _example(data).get("outcome", steps[0])  # of the example of data
+    types = [f"sebridge.{kind}.{step}.v1" for step in steps]
+    types.sort(key=lambda name: f".{outcome}." not in name)
+    number, severity = _SEVERITIES.get(kind, (9, "INFO"))
+    attributes = {
+        "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
+        "id": field(
+            {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+            "The same for the same change, from every VM and on every delivery.",
+            "c39a9ee2f07140d6a282ec6b9334cba6",
+        ),
+        "source": field(
+            {"type": "string", "minLength": 1, "format": "uri-reference"},
+            "The origin: the same for all VMs of a resource group.",
+            f"{GROUP}/providers/microsoft.compute",
+        ),
+        "type": field(
+            {"type": "string", "pattern": pattern},
+            "What happened, after events.type_prefix. It decides what data is.",
+            *types,
+        ),
+        "subject": field(
+            {"type": "string", "minLength": 1},
+            "The EventId; the vmId if the event is about the bridge; or none.",
+            EVENT_ID,
+        ),
+        "time": field(TIME, "When this bridge observed it.", AT),
+        "datacontenttype": field(
+            {"const": "application/json"}, "The format of data.", "application/json"
+        ),
+        "dataschema": field(
+            {"const": of_schema}, "The name of data's schema.", of_schema
+        ),
+        "eventtype": field(TEXT, "The EventType, for filters.", "Reboot"),
+        "eventsource": field(TEXT, "The EventSource, for filters.", "User"),
+        "eventstatus": field(TEXT, "The EventStatus, for filters.", "Scheduled"),
+        "correlationid": field(TEXT, "The EventId.", EVENT_ID),
+        "severitytext": field(
+            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", severity
+        ),
+        "severitynumber": field(
+            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", number
+        ),
+        "traceparent": field(
+            {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
+            "W3C Trace Context: one trace for each EventId, one span for each event.",
+            "00-602d9444d2cd49c786248643e7171297-c39a9ee2f07140d6-01",
+        ),
+        "sebridgetest": field({"const": "true"}, "This is a test event.", "true"),
+        "data": field(ref(data["title"]), "The details.", _example(data)),
+    }
+    seen = ("eventtype", "eventsource", "eventstatus", "correlationid")
+    optional = ("subject", *seen, "traceparent", "sebridgetest")
+    return record(title, attributes, optional)
+
+
+def _example(data: Json) -> Json:
+    """Return the first example of each required property of data."""
+    return {name: data["properties"][name]["examples"][0] for name in data["required"]}
+
+
+# -- The JSON Schema of an approval message --------------------------------------------
+
+
+_ENTRIES = [{"EventId": EVENT_ID}]
+_BODY = {
+    "StartRequests": field(
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 100,
+            "items": ref("StartRequest"),
+        },
+        "The events that Azure may start, in the format of IMDS.",
+        _ENTRIES,
+    )
+}
+_CLAIMS = {
+    "approvedBy": field(
+        TEXT_OR_NULL, "Who approved. It is recorded, and not checked.", "ops"
+    ),
+    "reason": field(TEXT_OR_NULL, "Why. It is recorded.", "drained"),
+    "expiresAt": field(
+        TIME_OR_NULL,
+        "A limit: after this time nothing is sent to IMDS. Seconds may be left out.",
+        AT,
+    ),
+    "approvedEvent": field(
+        {"type": ["object", "null"]},
+        "A limit: the event as the approver saw it. A worse event is denied.",
+        IMDS_EVENT,
+    ),
+}
+_START_REQUEST = record(
+    "StartRequest",
+    {
+        "EventId": field(
+            {"type": "string", "pattern": r"\S", "maxLength": 1024},
+            "The event, as the bridge published it.",
+            EVENT_ID,
+        )
+    },
+)
+_CLOUD_EVENT = record(
+    "ApprovalEvent",
+    {
+        "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
+        "id": field(
+            {"type": "string", "minLength": 1}, "The id of the approval.", "m-1"
+        ),
+        "source": field(
+            {"type": "string", "minLength": 1}, "The sender.", "/contoso/approver"
+        ),
+        "type": field(
+            {"type": "string", "pattern": rf"^{PREFIX}\.startrequest\.v1$"},
+            "The type of an approval, after the bridge's events.type_prefix.",
+            "sebridge.startrequest.v1",
+        ),
+        "data": field(
+            ref("ApprovalData"), "The approved events.", {"StartRequests": _ENTRIES}
+        ),
+    },
+    description="As a structured CloudEvent, which may have more attributes.",
+)
+
+
+def approval() -> Json:
+    """Return the schema of an approval message's body: plain or as a CloudEvent."""
+    definitions = [
+        record(
+            "ApprovalBody",
+            {**_BODY, **_CLAIMS},
+            _CLAIMS,
+            "In the format of IMDS, with claims and limits beside StartRequests.",
+        ),
+        _CLOUD_EVENT,
+        record("ApprovalData", {**_BODY, **_CLAIMS}, _CLAIMS),
+        _START_REQUEST,
+    ]
+    return {
+        "$schema": DRAFT,
+        "$id": "urn:sebridge:schema:approval:v1",
+        "title": "Approval",
+        "description": (
+            "The body of a message to the approval entity. The case of letters in the "
+            "names of StartRequests, EventId, claims and limits does not matter. A "
+            "member that looks like another limit makes the message invalid."
+        ),
+        "anyOf": [ref("ApprovalBody"), ref("ApprovalEvent")],
+        "$defs": {found["title"]: found for found in definitions},
+    }

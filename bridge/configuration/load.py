@@ -3,12 +3,16 @@
 All faults are raised together as one ConfigError. Nothing is opened or connected here.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.config import Config, Settings
 from bridge.configuration.environment import (
+    PREFIX,
     keys_of,
     no_such_sink,
     overridden,
@@ -18,15 +22,13 @@ from bridge.configuration.environment import (
 from bridge.configuration.lint import (
     vain_waits,
 )
-from bridge.configuration.secret_standins import StandIns
-from bridge.configuration.sink_names import check_name, place_of
-from bridge.configuration.sink_targets import sink_targets
 from bridge.configuration.toml_file import TomlFile
 from bridge.events.routing import Route, When
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Reader, nearest
+from bridge.foundation.values import Secret
 from bridge.outbox.statefile import StateConfig
-from bridge.servicebus.namespace import Entity
+from bridge.servicebus.namespace import UNKNOWN_HOST, Entity
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 
@@ -291,3 +293,137 @@ def _sink(table: Mapping[str, object], place: str, reader: Reader) -> SinkConfig
         reader.section(SinkConfig, {**shared, "type": ""}, place)
         return None
     return reader.section(SINK_TYPES[kind], table, place)
+
+
+# -- The names of sinks: the allowed form, and clashes ---------------------------------
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def place_of(index: int, table: object) -> str:
+    """Return the place of a sink in faults: by its name, or else by its number."""
+    name = table.get("name") if isinstance(table, dict) else None
+    is_plain = isinstance(name, str) and _NAME.fullmatch(name)
+    return f"sinks.{name}" if is_plain else f"sinks[{index}]"
+
+
+def check_name(name: str, place: str, taken: dict[str, str], reader: Reader) -> None:
+    """Refuse an invalid name, and the name of another sink.
+
+    Args:
+        name: the name of the sink.
+        place: the place of the sink.
+        taken: the names so far, keyed as written in variables; this one is added.
+        reader: records the faults.
+    """
+    if not _NAME.fullmatch(name):
+        reader.fault(
+            f"{place}.name",
+            "must be 1 to 63 letters, digits, hyphens and underscores, and begin "
+            "with a letter or digit",
+        )
+    elif name in taken.values():
+        reader.fault(f"{place}.name", f"{str(name)!r} is the name of another sink")
+    elif (other := taken.get(upper(name))) is not None:
+        reader.fault(
+            f"{place}.name",
+            f"clashes with sinks.{other}: {PREFIX}SINKS__{upper(name)}__… means both",
+        )
+    taken.setdefault(upper(name), name)
+
+
+# -- The Service Bus entities that sinks send to, found without the sinks' secrets -----
+
+
+def sink_targets(tables: object, environ: Mapping[str, str]) -> Iterator[Entity]:
+    """Yield the Service Bus entities that sinks send to.
+
+    Args:
+        tables: the sinks of the file; from a faulty one, what can be read is used.
+        environ: the environment, for secrets that are present.
+    """
+    for table in tables if isinstance(tables, list) else ():
+        kind = table.get("type") if isinstance(table, dict) else None
+        if not isinstance(kind, str) or kind not in SINK_TYPES:
+            continue
+        sink = Reader("", environ).section(SINK_TYPES[kind], table, "")
+        if (target := sink.target if sink else _written(table)) is not None:
+            yield target
+
+
+def _written(table: Mapping[str, object]) -> Entity | None:
+    """Return the entity as far as it is known without the connection string."""
+    for key in ("queue", "topic"):
+        if (name := table.get(key)) and isinstance(name, str):
+            host = str(table.get("namespace") or UNKNOWN_HOST).lower()
+            return Entity(key=key, host=host, name=name.strip("/").lower())
+    return None
+
+
+# -- Placeholders for secrets that cannot be read here ---------------------------------
+#
+# A person at a shell, or a build server, cannot read the secrets of the service. A dry
+# run (``sebridge render``) works with placeholders in their place.
+
+
+_HOST = "unknown.invalid"
+_VARIABLE = "a stand-in for "  # with blanks: no real environment variable has them
+_ANY_SECRET = f"whsec_{'A' * 32}"  # valid for every key that takes a secret
+_BY_KEY = {
+    "connection_string": (
+        f"Endpoint=sb://{_HOST};SharedAccessKeyName=none;SharedAccessKey=none"
+    ),
+    "http_proxy": f"https://{_HOST}",
+    "proxy": f"https://{_HOST}",
+    "url": f"https://{_HOST}",
+    "webhook_url": f"https://{_HOST}",
+}
+# Files that are needed only for a connection, and that only the service may read.
+_FOR_TLS = frozenset({"ca_file", "client_certificate", "client_key"})
+_SHOWN = "<secret>"
+
+
+class StandIns(Struct):
+    """Replaces the missing secrets in tables of a configuration.
+
+    Attributes:
+        environ: the environment of the process; the placeholders are added to it.
+        missing: the place of each replaced secret, and why it cannot be read.
+    """
+
+    environ: dict[str, str]
+    missing: list[tuple[str, str]] = field(default_factory=list)
+
+    def replaced(self, value: object, place: str, key: str = "") -> object:
+        """Return a value of the configuration with its missing secrets replaced."""
+        if isinstance(value, Mapping):
+            return {
+                name: self.replaced(part, f"{place}.{name}", name)
+                for name, part in value.items()
+                if name not in _FOR_TLS
+            }
+        if isinstance(value, list):
+            return [
+                self.replaced(part, f"{place}[{index}]", key)
+                for index, part in enumerate(value)
+            ]
+        return self._replaced(value, place, key) if isinstance(value, str) else value
+
+    def _replaced(self, reference: str, place: str, key: str) -> str:
+        secret = Secret(reference, self.environ)
+        if secret.is_literal:
+            return reference
+        try:
+            secret.reveal()
+        except ValueError as error:
+            self.missing.append((place, str(error)))
+            variable = f"{_VARIABLE}{key}"
+            self.environ[variable] = _BY_KEY.get(key, _ANY_SECRET)
+            return f"env:{variable}"
+        return reference
+
+
+def hidden(line: str) -> str:
+    """Return a line with the placeholder of an address replaced by ``<secret>``."""
+    return line.replace(f"https://{_HOST}", _SHOWN).replace(_HOST, _SHOWN)

@@ -19,10 +19,17 @@ from pathlib import Path
 import aiohttp
 
 from bridge.demo.actors import secret_file
-from bridge.demo.fleet_files import FORWARDER, HUB, RESOURCE, environ_of, program
-from bridge.demo.fleet_hub import PATIENCE, FleetError, HubPage
-from bridge.demo.signals import undone_by_signal
-from bridge.demo.timeline import Line, Timeline
+from bridge.demo.fleet_hub import (
+    FORWARDER,
+    HUB,
+    PATIENCE,
+    RESOURCE,
+    FleetError,
+    HubPage,
+    environ_of,
+    program,
+)
+from bridge.demo.timeline import Line, Timeline, undone_by_signal
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place
 from bridge.simulator.errors import SimulatorError

@@ -18,11 +18,17 @@ from pathlib import Path
 
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.demo import acting, actors, next_steps
-from bridge.demo.acting import PREPARED, RESTORED, Acting
-from bridge.demo.actors import Consumer, Seen, age_of, label_of
-from bridge.demo.signals import undone_by_signal
-from bridge.demo.timeline import Line, Timeline
+from bridge.demo import actors, next_steps
+from bridge.demo.actors import (
+    PREPARED,
+    RESTORED,
+    Acting,
+    Consumer,
+    Seen,
+    age_of,
+    label_of,
+)
+from bridge.demo.timeline import Line, Timeline, undone_by_signal
 from bridge.simulator.imds.scenario import Scenario, load
 from bridge.simulator.inbox.server import Message
 from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions
@@ -59,7 +65,7 @@ def play(
     folder = Path(tempfile.mkdtemp(prefix="sebridge-demo-"))
     timeline = Timeline()
     try:
-        speed = speed or acting.usual_speed(scenario, _SPEED)
+        speed = speed or actors.usual_speed(scenario, _SPEED)
         is_good = asyncio.run(_perform(scenario, speed, folder, timeline))
         _show_next_steps(timeline, folder, scenario, is_good=is_good, keep=keep)
     except SimulatorError as error:
@@ -98,7 +104,7 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
             "scenarios; play a file with `sebridge simulate --scenario`"
         )
     stage = Stage(scenario, folder, timeline)
-    if acting.suits(scenario, speed):
+    if actors.suits(scenario, speed):
         stage.acting = Acting(folder, timeline)
     timeline.headline(name, scenario.description)
     timeline.note(

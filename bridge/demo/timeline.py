@@ -1,9 +1,12 @@
 """The output of the demo: one line for each arrival, and a table at the end."""
 
+import asyncio
 import re
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,3 +118,31 @@ class Timeline:
             # Without line breaks, so that a command can be copied.
             line = Text.assemble("  ", (f"{command:<{wide}}", "bold"), f"  {meaning}")
             self.console.print(line, soft_wrap=True)
+
+
+# -- How a person ends a demo: by Ctrl-C (SIGINT) or SIGTERM ---------------------------
+
+
+@contextmanager
+def undone_by_signal() -> Iterator[asyncio.Event]:
+    """Cancel the block at the first signal; no further signal interrupts its cleanup.
+
+    Yields:
+        An event that each signal sets: after the block, a signal does only this.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    asked, is_undone = asyncio.Event(), False
+
+    def ask() -> None:
+        nonlocal is_undone
+        if task is not None and not is_undone:
+            is_undone = True
+            task.cancel()
+        asked.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    try:
+        yield asked
+    finally:
+        is_undone = True

@@ -15,9 +15,9 @@ from msgspec.structs import replace as with_fields
 
 from bridge import __version__
 from bridge.app.identify import makeshift_source, remembered
-from bridge.configuration import secret_standins
 from bridge.configuration.config import Config, Settings
 from bridge.configuration.environment import no_such_sink
+from bridge.configuration.load import hidden
 from bridge.events import samples
 from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent
@@ -294,7 +294,7 @@ async def preview(
             environ=environ,
         )
         found = await sink.preview(resources, sample.event)
-    return replace(found, head=tuple(map(secret_standins.hidden, found.head)))
+    return replace(found, head=tuple(map(hidden, found.head)))
 
 
 # -- route ---------------------------------------------------------------------

@@ -21,7 +21,7 @@ import orjson
 
 from bridge.events.build import clean
 from bridge.health.config import is_loopback
-from bridge.hub.access_config import LOCAL, AccessConfig, is_named, network
+from bridge.hub.access_config import LOCAL, AccessConfig, as_compared, is_named, network
 from bridge.hub.facts import table, text
 
 _PRINCIPAL = "x-ms-client-principal"
@@ -206,9 +206,8 @@ def _is_application(found: Mapping[str, list[str]]) -> bool:
 
 def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
     """Add the permissions of a person; refuse with 403 if they may not look."""
-    named = [one.lower() if "/" in one else one for one in config.approvers]
-    may_decide = is_named(person.id, person.roles, named)
-    viewers = [one.lower() if "/" in one else one for one in config.viewers]
+    may_decide = bool(config.entry_of(person.id, person.roles))
+    viewers = as_compared(config.viewers)
     if not may_decide and not is_named(person.id, person.roles, viewers):
         return Refusal(status=403, words="you may not look at this")
     return Person(

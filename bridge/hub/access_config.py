@@ -12,6 +12,7 @@ ANYBODY = "*"
 _ROLE = "role:"
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _MOST_PERSONS = 10
+_LONGEST_ROLE = 86400.0  # seconds after a vote: then its role may be another person's
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1"))
 
@@ -63,6 +64,33 @@ class AccessConfig(Section, frozen=True, kw_only=True):
     viewers: tuple[str, ...] = (ANYBODY,)
     approvers: tuple[str, ...] = ()
     rules: tuple[AccessRule, ...] = ()
+
+    def entry_of(self, who: str, roles: Sequence[str]) -> str:
+        """Return the entry of ``approvers`` that names a person; "" = none does.
+
+        An entry that names the person comes before one that names a role.
+        """
+        named = self.named_approvers
+        mine = (who, *(f"{_ROLE}{role}" for role in roles))
+        return next((one for one in mine if one in named), "")
+
+    def lapse(self, entry: str, age: float) -> str:
+        """Return why a vote does not count any more; "" = it counts.
+
+        Args:
+            entry: the entry of ``approvers`` that it was counted by.
+            age: how many seconds ago the person voted. Their roles are those of then.
+        """
+        if entry not in self.named_approvers:
+            return "the person is no longer an approver"
+        if entry.startswith(_ROLE) and age > _LONGEST_ROLE:
+            return "the role was known over 24 h ago: vote again"
+        return ""
+
+    @property
+    def named_approvers(self) -> frozenset[str]:
+        """The entries of ``approvers`` in the form that is compared."""
+        return frozenset(as_compared(self.approvers))
 
     @property
     def loopback_proxies(self) -> list[str]:
@@ -123,6 +151,14 @@ def network(text: str) -> Network | None:
         return ipaddress.ip_network(text)
     except ValueError:
         return None
+
+
+def as_compared(named: Sequence[str]) -> list[str]:
+    """Return entries in the form that is compared: ids of Entra in lower case."""
+    return [
+        one.lower() if "/" in one and not one.startswith(_ROLE) else one
+        for one in named
+    ]
 
 
 def _overlap(one: Network, other: Network) -> bool:

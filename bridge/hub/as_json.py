@@ -6,10 +6,12 @@ from typing import Any
 import orjson
 
 from bridge.events.build import rfc3339
-from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow
+from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Voter
 
 Json = dict[str, Any]
 _NAMES = 100  # of an event or a decision; all of them are in ``event``
+
+_NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
 
 
 def event(row: EventRow) -> Json:
@@ -37,9 +39,20 @@ def event(row: EventRow) -> Json:
         "occurrence": row.lives,
         "event": row.event,
         "approval": {
-            "votes": [{"person": v.person, "via": v.via} for v in row.voters],
+            "votes": [voter(one) for one in row.voters],
             "decision": decision(row.decision) if row.decision else None,
         },
+    }
+
+
+def voter(row: Voter) -> Json:
+    """Return a vote: whether it counts, and by which entry of ``approvers``."""
+    return {
+        "person": row.person,
+        "via": row.via,
+        "entry": row.entry or None,
+        "counts": not row.lapse,
+        "why": row.lapse or None,
     }
 
 
@@ -48,7 +61,10 @@ def page(found: EventPage) -> Json:
     return {
         **event(found.row),
         "occurrences": [
-            {**one, "firstReportedBy": _reporter(one["firstReportedBy"])}
+            {
+                **{key: one[key] for key in one if key not in _NOT_SHOWN},
+                "firstReportedBy": _reporter(one["firstReportedBy"]),
+            }
             for one in found.occurrences
         ],
         "outcomes": [

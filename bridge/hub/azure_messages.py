@@ -18,6 +18,7 @@ from bridge.hub.facts import (
     Fact,
     Kind,
     Reporter,
+    believed,
     digest_of,
     group_of,
     moment,
@@ -44,8 +45,12 @@ _KINDS = {
 _REPORTER = Reporter(vm_id=AZURE, name="Azure")
 
 
-def read(body: bytes) -> Fact | None:
+def read(body: bytes, *, heard: datetime) -> Fact | None:
     """Parse the event in a message; None = it is about something else.
+
+    Args:
+        body: an event of Event Grid, in either schema.
+        heard: when the broker enqueued the message.
 
     Raises:
         UnreadableMessageError: it is a scheduled event of a virtual machine, but a
@@ -62,16 +67,17 @@ def read(body: bytes) -> Fact | None:
         return None
     if text(properties.get("ResourceType")).lower() != _MACHINE:
         return None
-    fact = _fact(envelope, data, info, properties)
+    fact = _fact(envelope, data, properties, heard)
     return replace(fact, digest=digest_of(body))
 
 
 def _fact(
     envelope: Mapping[str, object],
     data: Mapping[str, object],
-    info: Mapping[str, object],
     properties: Mapping[str, object],
+    heard: datetime,
 ) -> Fact:
+    info = table(data.get("resourceInfo"))
     event_id = required(properties.get("EventId") or info.get("name"), "EventId")
     status = required(properties.get("EventStatus"), "EventStatus")
     resource = text(info.get("id")) or text(envelope.get("subject"))
@@ -80,7 +86,8 @@ def _fact(
         source=_source(envelope),
         id=required(envelope.get("id"), "id"),
         kind=_KINDS.get(status.lower(), Kind.OTHER),
-        time=_time(envelope, data),
+        time=believed(_time(envelope, data), heard),
+        enqueued=heard,
         event_id=event_id,
         reporter=_REPORTER,
         event=ScheduledEvent(event_id=event_id, raw=event),

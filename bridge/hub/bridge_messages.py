@@ -20,6 +20,7 @@ from bridge.hub.facts import (
     Kind,
     Outcome,
     Reporter,
+    believed,
     digest_of,
     group_of,
     key_of,
@@ -39,7 +40,7 @@ class BridgeReport:
         reporter: the VM of the bridge.
         kind: of ``bridge.*``: started, stopped, heartbeat and so on; otherwise "".
         id: the id of the CloudEvent.
-        time: when it happened, by the bridge's clock.
+        time: when it happened, by the bridge's clock, as far as that is believed.
         heard: when the broker enqueued the message, by the broker's clock.
         version: the version of the bridge.
         location: the Azure region.
@@ -107,8 +108,12 @@ def read(
         return Read(report=report)
     make = _step if family == "scheduledevent" else _outcome
     address = Address(source=source, entity=text(reply_to), session=text(session))
-    fact = make(what, cloud_event, data, prefix, address if reply_to else None)
-    return Read(fact=fact and replace(fact, digest=digest_of(body)), report=report)
+    fact = make(what, cloud_event, data, prefix, heard)
+    if fact is None:
+        return Read(report=report)
+    where = address if reply_to and fact.outcome is None else None
+    fact = replace(fact, digest=digest_of(body), address=where)
+    return Read(fact=fact, report=report)
 
 
 def _kind(kind: str) -> tuple[str, str, str]:
@@ -132,7 +137,7 @@ def _report(
         reporter=reporter,
         kind=kind,
         id=required(cloud_event.get("id"), "id"),
-        time=moment(cloud_event.get("time")),
+        time=believed(moment(cloud_event.get("time")), heard),
         heard=heard,
         version=text(fields.get("version")),
         location=text(fields.get("location")),
@@ -156,7 +161,7 @@ def _step(
     cloud_event: Mapping[str, object],
     data: Mapping[str, object],
     prefix: str,
-    address: Address | None,
+    heard: datetime,
 ) -> Fact | None:
     if what not in TRANSITIONS:
         return None
@@ -169,7 +174,8 @@ def _step(
         source=source,
         id=required(cloud_event.get("id"), "id"),
         kind=Kind(what),
-        time=moment(cloud_event.get("time")),
+        time=believed(moment(cloud_event.get("time")), heard),
+        enqueued=heard,
         event_id=event.event_id,
         reporter=reporter,
         event=event,
@@ -177,7 +183,6 @@ def _step(
         is_whole=not isinstance(truncated, list) or "Resources" not in truncated,
         group=_group(source, reporter),
         prefix=prefix,
-        address=address,
     )
 
 
@@ -186,7 +191,7 @@ def _outcome(
     cloud_event: Mapping[str, object],
     data: Mapping[str, object],
     prefix: str,
-    _address: Address | None,
+    heard: datetime,
 ) -> Fact | None:
     event, event_id = _event(data.get("event")), data.get("eventId")
     if not isinstance(event_id, str) or not key_of(event_id):
@@ -197,7 +202,8 @@ def _outcome(
         source=source,
         id=required(cloud_event.get("id"), "id"),
         kind=Kind.OUTCOME,
-        time=moment(cloud_event.get("time")),
+        time=believed(moment(cloud_event.get("time")), heard),
+        enqueued=heard,
         event_id=required(event_id, "data.eventId"),
         reporter=reporter,
         event=event,

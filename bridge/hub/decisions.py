@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 import orjson
 
@@ -21,6 +22,7 @@ from bridge.events.build import clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.foundation.errors import MalformedApprovalError
+from bridge.hub.access_config import AccessConfig
 from bridge.hub.arm_rules import path_of
 from bridge.hub.voting import ARM, CurrentEvent
 
@@ -54,11 +56,44 @@ MAYBE_SENT = (DecisionState.SENDING, DecisionState.SENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """The approval of one person, with the IMDS object that the person saw."""
+    """The approval of one person, with the IMDS object that the person saw.
+
+    Attributes:
+        entry: the entry of ``approvers`` that it counts by.
+        time: when the person voted; their roles are those of then.
+    """
 
     person: str
     reason: str
     seen: Mapping[str, object]
+    entry: str
+    time: datetime
+
+
+def persons_json(votes: Sequence[Vote], current: CurrentEvent) -> dict[str, object]:
+    """Return who has decided, by which entries and when, as JSON for the store."""
+    return {
+        "by": [vote.person for vote in votes],
+        "entries": [[vote.entry, vote.time.isoformat()] for vote in votes],
+        "seen": current.event,
+    }
+
+
+def persons_left(
+    persons: Mapping[str, Any], access: AccessConfig, now: datetime
+) -> list[str]:
+    """Return those who have decided and whose votes still count.
+
+    Args:
+        persons: the JSON of ``persons_json``.
+        access: who may decide now.
+        now: the present moment.
+    """
+    return [
+        person
+        for person, (entry, time) in zip(persons["by"], persons["entries"], strict=True)
+        if not access.lapse(entry, (now - datetime.fromisoformat(time)).total_seconds())
+    ]
 
 
 def expiry(current: CurrentEvent, now: datetime) -> datetime:

@@ -8,8 +8,9 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from urllib.parse import unquote
 
 import orjson
 
@@ -24,6 +25,7 @@ _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
 )
 _LONGEST_ID = 1024
+_AHEAD = timedelta(minutes=5)  # a clock further ahead of the broker's is not believed
 
 
 class Kind(StrEnum):
@@ -65,7 +67,7 @@ class Address:
     session: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Reporter:
     """The VM whose bridge sent a message, or Azure.
 
@@ -102,7 +104,9 @@ class Fact:
     Attributes:
         source: the source of the CloudEvent; source and ``id`` identify the message.
         kind: what the message reports.
-        time: when it happened, by the clock of the reporter.
+        time: when it happened, by the clock of the reporter, as far as it is believed;
+            see ``believed``.
+        enqueued: when the broker enqueued the message, by the broker's clock.
         event_id: the EventId, as received.
         reporter: who sent the message.
         event: the IMDS object; None = an outcome without one.
@@ -120,6 +124,7 @@ class Fact:
     id: str
     kind: Kind
     time: datetime
+    enqueued: datetime
     event_id: str
     reporter: Reporter
     event: ScheduledEvent | None = None
@@ -143,6 +148,11 @@ class Fact:
         return self.time, self.id, self.source
 
     @property
+    def heard(self) -> tuple[datetime, str, str, str]:
+        """The sort key of facts by the broker's clock: the first one heard first."""
+        return self.enqueued, self.id, self.source, self.reporter.vm_id
+
+    @property
     def precedence(self) -> tuple[datetime, str, str]:
         """Orders messages with the same source and id: the smallest one is kept."""
         return self.time, self.reporter.vm_id, self.digest
@@ -159,14 +169,39 @@ def digest_of(body: bytes) -> str:
 
 
 def key_of(event_id: str) -> str:
-    """Return an EventId in capitals, with forbidden characters replaced, as stored."""
-    return clean(event_id).upper()
+    """Return an EventId as stored: ASCII in capitals, forbidden characters replaced.
+
+    Other letters stay as they are: several of them become the same letters in capitals.
+    """
+    return _capitals(clean(event_id))
+
+
+def _capitals(value: str) -> str:
+    folded = value.encode("utf-8", "surrogatepass").upper()
+    return folded.decode("utf-8", "surrogatepass")
 
 
 def group_of(resource_id: str) -> tuple[str, str]:
-    """Return subscription and resource group of a resource id, in lower case."""
+    """Return subscription and resource group of a resource id, in lower case.
+
+    The ``source`` of a CloudEvent is a URI, so its letters beyond ASCII are
+    percent-encoded, while those of a resource id are not.
+    """
     found = _GROUP.match(resource_id)
-    return (clean(found[1]).lower(), clean(found[2]).lower()) if found else ("", "")
+    return (_segment(found[1]), _segment(found[2])) if found else ("", "")
+
+
+def _segment(encoded: str) -> str:
+    return clean(unquote(encoded)).lower()
+
+
+def believed(time: datetime, enqueued: datetime) -> datetime:
+    """Return the time of a message as far as it is believed.
+
+    A time more than 5 minutes after the broker enqueued the message is that of a wrong
+    clock: the broker's time is used instead.
+    """
+    return enqueued if time - enqueued > _AHEAD else time
 
 
 def object_in(body: bytes) -> dict[str, object]:

@@ -13,9 +13,12 @@ to twelve reporters; one of them is enough:
 Source: the hub's contract; ``tests/hub/test_fold.py`` checks it.
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Protocol
 
 import orjson
 
@@ -23,9 +26,12 @@ from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import bare
 from bridge.events.vocabulary import EventStatus
-from bridge.hub.facts import Address, Fact, Kind
+from bridge.hub.facts import Address, Fact, Kind, Reporter, group_of
 
 _LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
+_INSTANCE = re.compile(
+    r"(?:/virtualmachinescalesets/([^/]+))?/virtualmachines/([^/]+)/?$", re.IGNORECASE
+)
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
 
 
@@ -36,6 +42,32 @@ class Machine:
     subscription: str
     group: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voice:
+    """A reporter of an occurrence, with what its messages say of places and types.
+
+    Attributes:
+        reporter: the VM, or Azure.
+        group: subscription and resource group of the VM itself; "" = not known.
+        groups: the subscriptions and resource groups in its messages, sorted.
+        event_types: the EventTypes in its messages, as received, sorted.
+    """
+
+    reporter: Reporter
+    group: tuple[str, str]
+    groups: tuple[tuple[str, str], ...]
+    event_types: tuple[str, ...]
+
+
+class HasNamed(Protocol):
+    """An occurrence, or what the store keeps of one."""
+
+    @property
+    def named(self) -> tuple[Machine, ...]:
+        """The machines in Resources; see ``Occurrence``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +86,10 @@ class Occurrence:
         azure: the latest message of Azure; None = there is none.
         group: subscription and resource group.
         machines: the machines in Resources, sorted.
+        named: the machines whose word counts as that of one in Resources: those that
+            the message heard first has named, or Azure, or since then one of them. No
+            machine is among them by its own word. Sorted.
+        voices: who has reported it, sorted.
         has_bridge: whether a bridge has reported it.
         prefix: the prefix of the types of the bridges' events.
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
@@ -69,6 +105,8 @@ class Occurrence:
     azure: Fact | None
     group: tuple[str, str]
     machines: tuple[Machine, ...]
+    named: tuple[Machine, ...]
+    voices: tuple[Voice, ...]
     has_bridge: bool
     prefix: str
     resource: str
@@ -194,6 +232,8 @@ def _occurrence(life: _Life) -> Occurrence:
         azure=azures[-1] if azures else None,
         group=group,
         machines=machines_of(content, group),
+        named=tuple(sorted(_named(facts, group))),
+        voices=_voices(facts),
         has_bridge=bool(bridges),
         prefix=next((fact.prefix for fact in bridges), ""),
         resource=azures[-1].resource if azures else "",
@@ -261,6 +301,81 @@ def machines_of(
         for name in names
     }
     return tuple(sorted(found))
+
+
+def is_named(occurrence: HasNamed, reporter: Reporter) -> bool:
+    """Whether a reporter is one of the machines in Resources of an occurrence.
+
+    Its machine is that in its resource id. Azure is no machine: see ``is_azures``.
+    """
+    return machine_of(reporter) in occurrence.named
+
+
+def machine_of(reporter: Reporter) -> Machine | None:
+    """Return the machine in the resource id of a reporter; None = it has none.
+
+    The name of an instance of a scale set (uniform) is that of the set, an underscore,
+    and the number of the instance.
+
+    Source: learn.microsoft.com/azure/virtual-machine-scale-sets
+    /virtual-machine-scale-sets-instance-ids
+    """
+    subscription, group = group_of(reporter.resource_id)
+    found = _INSTANCE.search(reporter.resource_id)
+    if found is None or not group:
+        return None
+    name = f"{found[1]}_{found[2]}" if found[1] else found[2]
+    return Machine(subscription=subscription, group=group, name=kept_name(name))
+
+
+def _named(facts: Sequence[Fact], group: tuple[str, str]) -> set[Machine]:
+    """Return the machines that are in Resources by the word of another; see ``named``.
+
+    Args:
+        facts: those of one occurrence.
+        group: that of the occurrence, for messages without one.
+    """
+    first = min(facts, key=lambda fact: fact.heard)
+    found = _names_in(first, group) - _own(first, group)
+    waiting = [(fact, machine_of(fact.reporter)) for fact in facts]
+    while True:
+        known = [f for f, machine in waiting if f.is_azures or machine in found]
+        waiting = [(f, m) for f, m in waiting if not f.is_azures and m not in found]
+        if not known:
+            return found
+        found = found.union(*(_names_in(fact, group) for fact in known))
+
+
+def _names_in(fact: Fact, group: tuple[str, str]) -> set[Machine]:
+    return set(machines_of(fact.event, fact.group if fact.group[1] else group))
+
+
+def _own(fact: Fact, group: tuple[str, str]) -> set[Machine]:
+    """Return the reporter's machine, by its resource id and by its name."""
+    machine, name = machine_of(fact.reporter), kept_name(fact.reporter.name)
+    place = fact.group if fact.group[1] else group
+    by_name = Machine(subscription=place[0], group=place[1], name=name)
+    return {by_name, machine} if machine else {by_name}
+
+
+def _voices(facts: Sequence[Fact]) -> tuple[Voice, ...]:
+    """Return who has reported an occurrence, each with what it has said."""
+    found = defaultdict[Reporter, list[Fact]](list)
+    for fact in facts:
+        found[fact.reporter].append(fact)
+    return tuple(
+        Voice(
+            reporter=reporter,
+            group=group_of(reporter.resource_id),
+            groups=tuple(sorted({one.group for one in said})),
+            event_types=tuple(sorted({_type(one) for one in said} - {""})),
+        )
+        for reporter, said in sorted(found.items())
+    )
+
+
+def _type(fact: Fact) -> str:
+    return (fact.event.event_type or "") if fact.event else ""
 
 
 def kept_name(name: str) -> str:

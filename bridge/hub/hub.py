@@ -198,4 +198,5 @@ class Parts:
             not_connected=tuple(
                 one.config.name for one in self.readers if not one.is_connected
             ),
+            access=hub.access,
         )

@@ -123,6 +123,13 @@ def _json(schema: Json) -> Json:
 
 
 def _schemas() -> Json:
+    vote = {
+        "person": _TEXT,
+        "via": {"enum": ["bridge", "arm"]},
+        "entry": {**_MAYBE, "description": "The entry of approvers it counts by."},
+        "counts": {"type": "boolean"},
+        "why": {**_MAYBE, "description": "Why it does not count."},
+    }
     event = {
         "eventId": _TEXT,
         "version": {"type": "integer"},
@@ -144,7 +151,12 @@ def _schemas() -> Json:
         "azureStatus": _MAYBE,
         "occurrence": {"type": "integer"},
         "event": {"type": ["object", "null"]},
-        "approval": {"type": "object"},
+        "approval": _object(
+            {
+                "votes": {"type": "array", "items": _object(vote)},
+                "decision": {"anyOf": [_ref("Decision"), {"type": "null"}]},
+            }
+        ),
         "messages": {"type": "array", "description": "Of one event: the newest 20."},
         "olderMessages": {
             **_MAYBE,
@@ -196,6 +208,10 @@ def _schemas() -> Json:
         "Decided": _object(decided),
         "Decision": _object(decision),
     }
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _object(properties: Json) -> Json:

@@ -49,7 +49,9 @@ def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incom
         return _faulty(plain, message.fault)
     try:
         if isinstance(source, AzureSource):
-            return _with(plain, message, azure_messages.read(message.body), None)
+            return _with(
+                plain, message, azure_messages.read(message.body, heard=heard), None
+            )
         found = bridge_messages.read(
             message.body,
             heard=heard,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness
 
 PAGE = 200
@@ -48,6 +49,7 @@ class Situation:
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
         not_connected: the names of the sources that are not connected.
+        access: who may decide; None = not known here, so every vote is shown as valid.
     """
 
     now: datetime
@@ -57,6 +59,7 @@ class Situation:
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
     not_connected: tuple[str, ...] = ()
+    access: AccessConfig | None = None
 
     @property
     def drained(self) -> datetime | None:
@@ -88,12 +91,19 @@ class Filters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """A person who has voted."""
+    """A person who has voted.
+
+    Attributes:
+        entry: the entry of ``approvers`` that the vote counts by.
+        lapse: why it does not count any more; "" = it counts.
+    """
 
     person: str
     via: str
     time: datetime
     reason: str
+    entry: str = ""
+    lapse: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

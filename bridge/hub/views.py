@@ -28,6 +28,7 @@ from sqlalchemy import (
 from bridge.events.document import ScheduledEvent
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
+from bridge.hub.facts import key_of
 from bridge.hub.fold import Machine, kept_name
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import (
@@ -214,7 +215,7 @@ def _begins(words: str) -> ColumnElement[bool]:
     named = select(machines.c.event_key).where(
         machines.c.name.startswith(name, autoescape=True)
     )
-    is_id = events.c.event_key.startswith(words.upper(), autoescape=True)
+    is_id = events.c.event_key.startswith(key_of(words), autoescape=True)
     return or_(is_id, events.c.event_key.in_(named))
 
 
@@ -318,7 +319,7 @@ def _event(
         azure=life.get("azure"),
         lives=row.lives,
         event=life.get("event"),
-        voters=tuple(_voter(one) for one in mine),
+        voters=tuple(_voter(one, situation) for one in mine),
         decision=decision_row(decision) if decision is not None else None,
     )
 
@@ -327,9 +328,17 @@ def _moment(value: int | None) -> datetime | None:
     return None if value is None else moment_of(value)
 
 
-def _voter(row: Any) -> Voter:
-    time = moment_of(row.time)
-    return Voter(person=row.person, via=row.via, time=time, reason=row.reason)
+def _voter(row: Any, situation: Situation) -> Voter:
+    time, access = moment_of(row.time), situation.access
+    age = (situation.now - time).total_seconds()
+    return Voter(
+        person=row.person,
+        via=row.via,
+        time=time,
+        reason=row.reason,
+        entry=row.entry,
+        lapse=access.lapse(row.entry, age) if access else "",
+    )
 
 
 def _is_unreported(

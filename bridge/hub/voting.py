@@ -11,7 +11,7 @@ from datetime import datetime
 from bridge.events.document import EVENT_TYPES, ScheduledEvent
 from bridge.events.vocabulary import EventStatus, TransitionKind
 from bridge.hub.access_config import AccessConfig, AccessRule
-from bridge.hub.fold import Machine
+from bridge.hub.fold import Machine, Voice
 from bridge.hub.vote_rules import voids
 
 BRIDGE, ARM = "bridge", "arm"
@@ -32,6 +32,9 @@ class CurrentEvent:
             content for longer.
         prefix: the prefix of the types of the bridges' events.
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
+        named: the machines whose word counts as that of one in Resources; ask by
+            ``fold.is_named``.
+        voices: who has reported the occurrence.
         azure: the latest IMDS object from Azure; None = Azure has not reported it.
         azure_seen: when the latest message of Azure was enqueued.
     """
@@ -48,6 +51,8 @@ class CurrentEvent:
     prefix: str
     resource: str
     machines: tuple[Machine, ...]
+    named: tuple[Machine, ...] = ()
+    voices: tuple[Voice, ...] = ()
     azure: Mapping[str, object] | None = None
     azure_seen: datetime | None = None
 

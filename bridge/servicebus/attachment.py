@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
-from bridge.servicebus.decode import read
+from bridge.servicebus.decode import guarded, read
 from bridge.servicebus.lock_renewal import Locks
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.source import ApprovalSource
 from bridge.servicebus.timings import Timings
-from bridge.servicebus.undecodable import guarded
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage

@@ -1,12 +1,14 @@
 """Converts a message of the SDK: joins bytes and decodes text. Pure."""
 
+import logging
+import struct
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from bridge.servicebus.message import ReceivedMessage
-from bridge.servicebus.salvage import MARK, WORDS
+from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
+from bridge.servicebus.salvage import LOST, MARK, WORDS, is_plain, replacement
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
@@ -21,7 +23,10 @@ def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
         enqueued_at=message.enqueued_time_utc,
         body=body_of(message.body),
         delivery_count=message.delivery_count or 0,
-        application_properties=_properties(message.application_properties),
+        application_properties={
+            **_properties(message.application_properties),
+            **_lost(message.raw_amqp_message.delivery_annotations),
+        },
         content_type=message.content_type,
         reply_to=_name(message.reply_to),
         reply_to_session_id=_name(message.reply_to_session_id),
@@ -35,6 +40,14 @@ def _fault(annotations: object) -> str | None:
     """Return why a message could not be decoded; None if it was decoded."""
     is_replaced = isinstance(annotations, Mapping) and MARK in annotations
     return WORDS if is_replaced else None
+
+
+def _lost(annotations: object) -> dict[str, object]:
+    """Return the application properties that cannot be decoded."""
+    names = annotations.get(LOST) if isinstance(annotations, Mapping) else None
+    if not isinstance(names, (list, tuple)):
+        return {}
+    return {str(text_of(name)): UNDECODABLE for name in names}
 
 
 def _name(value: object) -> str | None:
@@ -81,3 +94,148 @@ def text_of(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [text_of(inner) for inner in value]
     return value
+
+
+# -- Protects the receiver from messages that the SDK cannot decode --------------------
+#
+# The SDK decodes a message while it reads the connection, in any call that reads: to
+# receive, to renew a lock, or in the keep-alive task. An error of the decoder is raised
+# in that call. A ValueError counts as a time-out and closes the receiver; each later
+# call returns an empty list at once. A KeyError ends the AMQP session. Any other error
+# breaks the connection. The message stays in the queue and is delivered first again, so
+# no message after it is ever received.
+#
+# So each payload is checked before the SDK decodes it. A payload that cannot be decoded
+# is replaced by one with its readable parts (``bridge.servicebus.salvage``) and the
+# same delivery tag. The SDK has no public method for this. If the internal names used
+# here have changed, messages are received without this protection, and one line in the
+# log says so.
+
+
+log = logging.getLogger(__name__)
+
+Receiver = TypeVar("Receiver")
+
+_MORE, _PAYLOAD = 5, 11  # fields of a transfer frame
+_FRAME = (0, 0, bytes(16))  # its delivery tag is valid as a lock token
+# The errors that the SDK's decoder raises for unexpected bytes.
+_FAULTS = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RuntimeError),
+    *(TypeError, ValueError, struct.error),
+)
+_PROBE = (  # header, annotations, properties, application properties and a body
+    b"\x00\x53\x70\xc0\x02\x01\x41\x00\x53\x72\xc1\x06\x02\xa3\x01x\x54\x01"
+    b"\x00\x53\x73\xc0\x04\x01\xa1\x01m\x00\x53\x74\xc1\x07\x02\xa1\x01k\xa1\x01v"
+    b"\x00\x53\x75\xa0\x02{}"
+)
+
+
+def guarded(receiver: Receiver) -> Receiver:
+    """Protect a receiver of the SDK, which is not opened yet, and return it."""
+    try:
+        _try_decoder()
+        _guard_handlers(receiver)
+    except (AttributeError, ImportError) as error:
+        _report(error)
+    return receiver
+
+
+def readable(payload: bytes) -> bytes:
+    """Return a message unchanged if it can be decoded, else its replacement."""
+    return payload if _is_readable(payload) else replacement(payload, _is_readable)
+
+
+def _is_readable(payload: bytes) -> bool:
+    """Return whether the SDK can decode all parts of a message that are used."""
+    from azure.servicebus import ServiceBusReceivedMessage  # noqa: PLC0415  costs memory
+    from azure.servicebus._pyamqp._decode import decode_payload  # noqa: PLC0415
+
+    if not is_plain(payload):
+        return False
+    frame: Any = _FRAME
+    nobody: Any = None
+    try:
+        decoded = decode_payload(memoryview(payload))
+        message = ServiceBusReceivedMessage(decoded, frame=frame, receiver=nobody)
+        read(message)
+        _ = message.correlation_id
+    except _FAULTS:
+        return False
+    return True
+
+
+def _try_decoder() -> None:
+    """Check that the decoder works as expected; otherwise it would refuse everything.
+
+    Raises:
+        AttributeError, ImportError: the decoder has changed.
+    """
+    if not _is_readable(_PROBE):
+        raise AttributeError("an ordinary message cannot be decoded")
+
+
+def _report(error: Exception) -> None:
+    log.warning(
+        "messages that cannot be decoded are not replaced", extra={"fault": str(error)}
+    )
+
+
+def _guard_handlers(receiver: Any) -> None:
+    """Protect each handler that the receiver opens, before its first message."""
+    create = receiver._create_handler  # noqa: SLF001  see above
+
+    def create_guarded(*args: object) -> None:
+        create(*args)
+        try:
+            _guard_links(receiver._handler)  # noqa: SLF001
+            _guard_answers(receiver._handler)  # noqa: SLF001
+        except AttributeError as error:
+            _report(error)
+
+    receiver._create_handler = create_guarded  # noqa: SLF001
+
+
+def _guard_links(handler: Any) -> None:
+    is_ready = handler._client_ready_async  # noqa: SLF001  makes the link
+
+    async def is_ready_and_guarded() -> object:
+        found = await is_ready()
+        try:
+            _guard_link(handler._link)  # noqa: SLF001
+        except AttributeError as error:
+            _report(error)
+        return found
+
+    handler._client_ready_async = is_ready_and_guarded  # noqa: SLF001
+
+
+def _guard_link(link: Any) -> None:
+    """Protect a link, unless it is protected already."""
+    if "_incoming_transfer" in vars(link):
+        return
+    take, _ = link._incoming_transfer, link._received_payload  # noqa: SLF001
+
+    async def take_readable(frame: Any) -> None:
+        if not frame[_MORE]:
+            whole = bytes(link._received_payload) + bytes(frame[_PAYLOAD])  # noqa: SLF001
+            link._received_payload = bytearray()  # noqa: SLF001
+            fields = [*frame]
+            fields[_PAYLOAD] = memoryview(readable(whole))
+            frame = fields
+        await take(frame)
+
+    link._incoming_transfer = take_readable  # noqa: SLF001
+
+
+def _guard_answers(handler: Any) -> None:
+    """Protect the response to a request (peek), which contains messages."""
+    ask = handler.mgmt_request_async
+
+    async def ask_readable(*args: object, **options: object) -> object:
+        status, description, answer = await ask(*args, **options)
+        found = answer.value if isinstance(answer.value, dict) else {}
+        for entry in found.get(b"messages", ()):
+            entry[b"message"] = readable(bytes(entry[b"message"]))
+        return status, description, answer
+
+    handler.mgmt_request_async = ask_readable

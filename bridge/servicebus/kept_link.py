@@ -7,13 +7,166 @@ not about the message itself, the link is closed.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bridge.servicebus.errors import failures, leaves_link_whole
-from bridge.servicebus.link import Link, close, first_open
-from bridge.servicebus.packing import Waiting, transfer
+from bridge.servicebus.namespace import NamespaceConfig, open_handle
 from bridge.servicebus.timings import Timings
+
+# -- Packs messages into the SDK's batches, also ahead of time, and sends them ---------
+
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+    from azure.servicebus.aio import ServiceBusSender
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A message for which a caller of ``send`` waits, and its result."""
+
+    message: "ServiceBusMessage"
+    size: int
+    pack: "Pack | None" = None
+    is_done: bool = False
+    error: Exception | None = None
+
+    @property
+    def session(self) -> str | None:
+        """The SessionId, which is the partition key, too."""
+        return self.message.session_id
+
+
+@dataclass(slots=True)
+class Pack:
+    """A batch that was packed while another one was on its way.
+
+    Attributes:
+        sender: the link that must send the batch; another link may accept less.
+        members: the messages in the batch; ``pack`` of the first one is this batch.
+        packed: the batch of the SDK.
+    """
+
+    sender: "ServiceBusSender"
+    members: list[Waiting]
+    packed: "ServiceBusMessageBatch"
+
+    def fits(self, sender: "ServiceBusSender", batch: list[Waiting]) -> bool:
+        """Return whether ``batch`` begins with the packed messages, for this link."""
+        is_first = batch[: len(self.members)] == self.members
+        return sender is self.sender and is_first
+
+
+async def transfer(
+    sender: "ServiceBusSender", batch: list[Waiting], seconds: float
+) -> int:
+    """Send as many messages as fit into one transfer; return how many.
+
+    Args:
+        sender: an open link.
+        batch: the messages in their order; at least one.
+        seconds: the time limit of the transfer.
+    """
+    if len(batch) > 1:
+        pack, batch[0].pack = batch[0].pack, None
+        if pack is None or not pack.fits(sender, batch):
+            pack = await _packed(sender, batch)
+        count = len(pack.members)
+        if count > 1:
+            await sender.send_messages(pack.packed, timeout=seconds)
+            return count
+    await sender.send_messages(batch[0].message, timeout=seconds)
+    return 1
+
+
+async def pack_ahead(sender: "ServiceBusSender", batch: list[Waiting]) -> None:
+    """Pack a batch for later; errors show when it is sent."""
+    with suppress(*failures()):
+        batch[0].pack = await _packed(sender, batch)
+
+
+async def _packed(sender: "ServiceBusSender", batch: list[Waiting]) -> Pack:
+    """Pack as many messages as fit into one transfer."""
+    packed, members = await sender.create_message_batch(), list[Waiting]()
+    for waiting in batch:
+        try:
+            packed.add_message(waiting.message)
+        except ValueError:  # MessageSizeExceededError, a subclass: the batch is full
+            break
+        members.append(waiting)
+    return Pack(sender, members, packed)
+
+
+# -- Opens and closes the link of a sender to its entity -------------------------------
+
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusSender
+
+Link = tuple[AsyncExitStack, "ServiceBusSender"]  # the stack closes the link
+
+
+async def linked(config: NamespaceConfig, entity: str) -> Link:
+    """Open a link, and return it with the stack that closes it."""
+    handle = open_handle(config, lambda client: client.get_queue_sender(entity))
+    async with AsyncExitStack() as stack:
+        sender = await stack.enter_async_context(handle)
+        return stack.pop_all(), sender
+
+
+async def close(stack: AsyncExitStack, timings: Timings) -> None:
+    """Close a link, and ignore errors."""
+    with suppress(*failures()):
+        async with asyncio.timeout(timings.close):
+            await stack.aclose()
+
+
+async def first_open(
+    link: Callable[[], Coroutine[None, None, Link]], timings: Timings
+) -> Link:
+    """Begin to open a link every ``timings.beside`` seconds; return the first open one.
+
+    Raises:
+        Exception: the error of the first attempt that ends.
+    """
+    tasks = set[asyncio.Task[Link]]()
+    try:
+        while True:
+            tasks.add(asyncio.create_task(link()))
+            ended, _ = await asyncio.wait(
+                tasks, timeout=timings.beside, return_when=asyncio.FIRST_COMPLETED
+            )
+            if ended:
+                first = ended.pop()
+                tasks.remove(first)
+                return first.result()
+    finally:
+        await _give_up(tasks, timings)
+
+
+async def _give_up(tasks: set[asyncio.Task[Link]], timings: Timings) -> None:
+    """Cancel the openings, and close the links that are open already."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=timings.close)
+    for task in tasks:
+        if not task.done():
+            task.add_done_callback(_forget)
+        elif not task.cancelled() and task.exception() is None:
+            await close(task.result()[0], timings)
+
+
+def _forget(task: asyncio.Task[Link]) -> None:
+    """Read the error of a cancelled opening, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+# -- Keeps the link of a sender open from one message to the next ----------------------
+
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusSender

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
+
+# The value of an application property of a type that the SDK cannot decode.
+UNDECODABLE: Final = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +22,8 @@ class ReceivedMessage:
             else as JSON. If the message has a fault: its bytes, unchanged.
         delivery_count: how often the message was delivered before. The limit is a
             setting of the entity that a receiver cannot read.
-        application_properties: keys and text values are decoded as UTF-8.
+        application_properties: keys and text values are decoded as UTF-8. A value may
+            be ``UNDECODABLE``.
         locked_until: by the broker's clock; the lock is renewed until the message is
             settled.
         fault: why the message could not be decoded; None = it was decoded. With a

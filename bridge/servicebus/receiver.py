@@ -6,7 +6,7 @@ Problems of the SDK, and what this file does about them:
   new one. Messages that are not settled by then are delivered again.
 * The SDK treats some of its own errors as a time-out. From then on, it returns an empty
   list at once. So a wait that ends much too early means that the receiver is broken. A
-  message that it cannot decode is one cause: see ``bridge.servicebus.undecodable``.
+  message that it cannot decode is one cause: see ``bridge.servicebus.decode``.
 * A silent peer looks like an empty queue. So a receiver without a session peeks at the
   queue every 20 s and must get an answer. A receiver with a session is closed if its
   lock was not renewed for as long as the lock lasts.

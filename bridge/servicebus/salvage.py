@@ -1,8 +1,11 @@
 """Makes a replacement for an AMQP message that the SDK cannot decode. Pure.
 
 Every AMQP value states its own length. So the sections of a message, the fields of a
-section and the entries of a map can be separated without decoding them. The replacement
-contains:
+section and the entries of a map can be separated without decoding them.
+
+If only entries of annotations or application properties cannot be decoded, they alone
+are left out. LOST, a delivery annotation, names the properties: the receiver refuses
+the message if it needs one of them. Any other replacement contains:
 
     header, annotations, properties   each field or entry that can be decoded
     data section                      all bytes after the annotations, unchanged
@@ -16,10 +19,13 @@ Source: AMQP 1.0, part 1: 1.2 type encodings; part 3: 3.2 message format.
 from collections.abc import Callable, Iterator
 
 MARK = b"x-opt-sebridge-undecodable"
+LOST = b"x-opt-sebridge-lost"
 WORDS = "the message cannot be decoded"
 
 _DELIVERY_ANNOTATIONS, _DATA = 0x71, 0x75
 _HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
+_APPLICATION_PROPERTIES, _FOOTER = 0x74, 0x78
+_MAPS = frozenset({_MESSAGE_ANNOTATIONS, _APPLICATION_PROPERTIES, _FOOTER})
 _FIELDS = {_HEADER: 5, _PROPERTIES: 13}  # AMQP defines no further fields
 _NULL, _TRUE, _SYMBOL, _BINARY = b"\x40", b"\x41", b"\xa3", b"\xb0"
 _LIST, _MAP = b"\xd0", b"\xd1"
@@ -33,6 +39,8 @@ _SIZED = _VARIABLE | _COMPOUND | _ARRAY
 
 _DEEPEST = 64  # the SDK's limit
 _MOST_BYTES = 256 * 1024  # an approval has 64 KiB, and as many for its properties
+_MOST_ENTRIES = 500  # that are looked at one by one
+_STRINGS = frozenset({0xA1, 0xB1})
 _MOST_EMPTY = 255  # elements without bytes: an array of twelve bytes may have 65536
 
 IsReadable = Callable[[bytes], bool]
@@ -68,6 +76,44 @@ def replacement(payload: bytes, is_readable: IsReadable) -> bytes:
         payload: the message that cannot be decoded.
         is_readable: returns whether the SDK can decode a message.
     """
+    return _without_lost(payload, is_readable) or _readable_parts(payload, is_readable)
+
+
+def _without_lost(payload: bytes, is_readable: IsReadable) -> bytes | None:
+    """Return a message without entries that cannot be decoded; None if that is no help.
+
+    The delivery annotations are left out, too: nothing needs them.
+    """
+    kept: list[bytes] = []
+    lost: list[bytes] = []
+    whole = count = 0
+    for code, value, end in _sections(payload):
+        if code in _MAPS:
+            parts = _elements(value)
+            if len(parts) > 2 * _MOST_ENTRIES:
+                return None
+            entries = _entries(code, parts, is_readable)
+            count += len(parts) - len(entries)
+            if code == _APPLICATION_PROPERTIES:
+                lost += _keys(parts, without=entries)
+            kept.append(_section(code, _MAP, entries))
+        elif code != _DELIVERY_ANNOTATIONS:
+            kept.append(payload[whole:end])
+        whole = end
+    if not count or whole < len(payload) or any(key[0] not in _STRINGS for key in lost):
+        return None
+    mark = [_SYMBOL + _short(LOST), _list(lost)]
+    found = b"".join([_section(_DELIVERY_ANNOTATIONS, _MAP, mark), *kept])
+    return found if is_readable(found) else None
+
+
+def _keys(parts: list[bytes], *, without: list[bytes]) -> list[bytes]:
+    """Return the keys of a map that are not among other entries of it."""
+    found = set(without[::2])
+    return [key for key in parts[::2] if key not in found]
+
+
+def _readable_parts(payload: bytes, is_readable: IsReadable) -> bytes:
     mark = _section(_DELIVERY_ANNOTATIONS, _MAP, [_SYMBOL + _short(MARK), _TRUE])
     kept, offset = [mark], 0
     for code, value, end in _sections(payload):
@@ -215,8 +261,16 @@ def _entries(code: int, parts: list[bytes], is_readable: IsReadable) -> list[byt
 
 
 def _section(code: int, kind: bytes, elements: list[bytes]) -> bytes:
+    return _head(code) + _compound(kind, elements)
+
+
+def _list(elements: list[bytes]) -> bytes:
+    return _compound(_LIST, elements)
+
+
+def _compound(kind: bytes, elements: list[bytes]) -> bytes:
     body = len(elements).to_bytes(4) + b"".join(elements)
-    return _head(code) + kind + len(body).to_bytes(4) + body
+    return kind + len(body).to_bytes(4) + body
 
 
 def _head(code: int) -> bytes:

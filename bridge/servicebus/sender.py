@@ -36,10 +36,8 @@ from bridge.servicebus.errors import (
     is_too_large,
     leaves_link_whole,
 )
-from bridge.servicebus.kept_link import KeptLink
-from bridge.servicebus.link import linked
+from bridge.servicebus.kept_link import KeptLink, Waiting, linked, pack_ahead
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.packing import Waiting, pack_ahead
 from bridge.servicebus.timings import TIMINGS, Timings
 
 if TYPE_CHECKING:

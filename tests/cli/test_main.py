@@ -24,8 +24,7 @@ from bridge import __version__
 from bridge.cli.long_running import until_stopped
 from bridge.cli.main import ELSEWHERE, main
 from bridge.cli.simulate import simulator_extra
-from bridge.foundation.errors import BridgeError, ConfigError, Reason
-from bridge.foundation.origin import install_command
+from bridge.foundation.errors import BridgeError, ConfigError, Reason, install_command
 from bridge.health import port as health
 from bridge.health.config import HttpConfig
 from bridge.health.status import StatusSource

@@ -16,8 +16,7 @@ import pytest
 from bridge.app.supervisor import Supervisor, attended
 from bridge.cli import windows_service
 from bridge.cli.windows_service import EventLog, Service, State, forwarder, home
-from bridge.foundation.errors import BridgeError, ConfigError
-from bridge.foundation.origin import install_command
+from bridge.foundation.errors import BridgeError, ConfigError, install_command
 from bridge.outbox.statefile import default_path
 from tests.support.configurations import NOWHERE, Table, config_text, webhook
 from tests.support.fakes import FakeClock

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 
 from bridge.configuration import json_schema
-from bridge.configuration.hub_records import HUB_STEPS
+from bridge.configuration.event_records import HUB_STEPS
 from bridge.events.alarm import Alarm, HubContext, from_alarm
 from bridge.events.cloudevent import CloudEvent
-from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.body import one_of_each
 from tests.support.fakes import START
 
 HUB = HubContext(prefix="sebridge", source="/hub", name="hub", version="1")

@@ -531,6 +531,7 @@ def structured(**data: object) -> dict[str, object]:
             approvedEvent=imds_event(),
         ),
         structured(approvedBy=None, approvedEvent=None),
+        {**BODY, "expiresAt": "2026-03-02T12:00:00Z", "approvedEvent": imds_event()},
     ],
 )
 def test_approval_in_either_written_form_is_valid(body: object) -> None:
@@ -547,6 +548,8 @@ def test_approval_in_either_written_form_is_valid(body: object) -> None:
         {"StartRequests": [{"EventId": "x" * 1025}]},
         {"StartRequests": [{"EventId": str(n)} for n in range(101)]},
         structured(expiresAt="soon"),
+        {**BODY, "expiresAt": "soon"},
+        {**BODY, "approvedEvent": []},
         {**structured(), "type": "sebridge.startrequest.v2"},
         {k: v for k, v in structured().items() if k != "data"},
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.foundation.origin import NAME, command_of, install_command
+from bridge.foundation.errors import NAME, command_of, install_command
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,15 +18,14 @@ from bridge.net.http_client import Answer, retry_after
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.servicebus import sink as servicebus
 from bridge.sinks.slack.api import read as read_slack
-from bridge.sinks.slack.blocks import render_card
+from bridge.sinks.slack.blocks import Signer, render_card
 from bridge.sinks.slack.bot import first_message
-from bridge.sinks.slack.buttons import Signer
 from bridge.sinks.slack.card import Card, after
 from bridge.sinks.syslog import format as syslog_format
 from bridge.sinks.syslog.format import Style
 from bridge.sinks.webhook import content_mode
 from bridge.sinks.webhook.body import Shape
-from bridge.sinks.webhook.handshake import granted_rate
+from bridge.sinks.webhook.config import granted_rate
 from bridge.sinks.webhook.presets.registry import PRESETS
 from bridge.sinks.webhook.preview import assumed
 from bridge.sinks.webhook.response import SuccessConfig, by_rule

@@ -47,8 +47,7 @@ from bridge.foundation.errors import (
     MalformedDocumentError,
 )
 from bridge.net.http_client import retry_after
-from bridge.servicebus.decode import read
-from bridge.servicebus.undecodable import readable
+from bridge.servicebus.decode import read, readable
 from bridge.simulator.errors import ScenarioError
 from bridge.simulator.imds.scenario import parse_scenario
 from bridge.simulator.servicebus.config import parse_entities

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from bridge.configuration.hub_records import APPROVALS
+from bridge.configuration.event_records import APPROVALS
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.hashing import hash32
@@ -31,7 +31,7 @@ from bridge.hub.store.records import alarm as add_alarm
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.outbox.store import Outbox
-from bridge.sinks.email.words import describe as describe_mail
+from bridge.sinks.email.message import describe as describe_mail
 from bridge.sinks.slack.text import describe
 from bridge.sinks.webhook.presets.alert import AlertAction, alert
 from bridge.telemetry.metrics import Metrics

@@ -41,9 +41,8 @@ def told(body: bytes, heard: float = 0.0) -> Incoming:
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
-    return Incoming(
-        origin="azure", body=body, heard=at(heard), fact=azure_messages.read(body)
-    )
+    fact = azure_messages.read(body, heard=at(heard))
+    return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
 
 
 class Window:

@@ -1,5 +1,6 @@
 """Who may decide, what it takes, and what takes a vote back; on either store."""
 
+import base64
 import csv
 import io
 from collections.abc import AsyncIterator, Callable
@@ -16,11 +17,21 @@ from bridge.hub.access_config import AccessRule
 from bridge.hub.config import HubConfig
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import alarms
+from bridge.hub.vote_rules import digest
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, event, outcome, step, vm
 from tests.support.hub import HubWorld, access, beat, config, offer, told
 
 LONGER = event(DurationInSeconds=90)
+
+
+def principal(who: str, *roles: str) -> dict[str, str]:
+    """Return the header of somebody who has signed in with Entra ID."""
+    claims = [("tid", "t"), ("oid", who), *(("roles", role) for role in roles)]
+    listed = [{"typ": kind, "val": value} for kind, value in claims]
+    body = orjson.dumps({"auth_typ": "aad", "claims": listed})
+    return {"X-MS-CLIENT-PRINCIPAL": base64.b64encode(body).decode()}
+
 
 Opened = Callable[[HubConfig], Any]
 
@@ -298,6 +309,58 @@ async def test_decision_on_what_is_no_longer_makes_room(world: HubWorld) -> None
     assert (status, second["id"] != first["id"]) == (200, True)
     states = [d["state"] for d in (await world.page())["decisions"]]
     assert sorted(states) == ["decided", "void"]
+
+
+async def test_vote_of_who_is_no_approver_any_more_does_not_count(
+    opened: Opened, two: HubWorld
+) -> None:
+    await two.post("ann")
+    without = replace(access(2), approvers=("bob", "cat"))
+    later = await opened(config(access=without))
+
+    assert (await later.post("bob"))[0] == 202
+    votes = (await later.page())["approval"]["votes"]
+    assert [(v["person"], v["counts"], v["entry"]) for v in votes] == [
+        ("ann", False, "ann"),
+        ("bob", True, "bob"),
+    ]
+    shown = await later.get(f"/events/{EVENT_ID}", "bob")
+    assert "ann (does not count: the person is no longer an approver)" in shown
+    assert (await two.post("bob"))[0] == 200, "the entry is back, and so is the vote"
+
+
+async def test_role_is_known_as_of_the_vote_and_asked_again_after_a_day(
+    opened: Opened,
+) -> None:
+    rules = replace(access(2), mode="easy-auth", approvers=("role:ops",))
+    world: HubWorld = await opened(config(access=rules))
+    raw = event(NotBefore="Thu, 05 Mar 2026 12:00:00 GMT")
+    await world.store.keep([beat(), told(step("scheduled", raw))])
+
+    async def vote(who: str) -> tuple[int, Any]:
+        return await world.post(content=digest(raw), headers=principal(who, "ops"))
+
+    assert (await vote("ann"))[0] == 202
+    world.clock.pass_by(86401)
+    await world.store.keep([beat(0, 86401)])
+    assert (await vote("bob"))[0] == 202, "whether ann has the role is not known"
+    world.clock.pass_by(86399)
+    await world.store.keep([beat(0, 172800)])
+    assert (await vote("ann"))[0] == 200
+
+
+async def test_after_it_is_done_a_second_vote_decides_nothing(world: HubWorld) -> None:
+    _, first = await world.post()
+    await world.dispatcher.step()
+    await world.store.keep([told(outcome("relayed", first["id"], seconds=3))])
+
+    assert await world.post("bob") == (200, {**first, "missing": 0})
+    status, found = await world.post("bob", decision="refuse")
+    assert (status, "sent already" in found["error"]) == (409, True)
+    assert len((await world.page())["decisions"]) == 1
+    changed = told(step("updated", LONGER, previous=event(), seconds=5))
+    await world.store.keep([changed])
+    assert (await world.post("bob"))[1]["id"] != first["id"]
 
 
 async def test_application_has_no_vote_among_several(opened: Opened) -> None:

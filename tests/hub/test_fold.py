@@ -8,24 +8,29 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import Address, Fact, Kind
-from bridge.hub.fold import Machine, Occurrence, State, fold
+from bridge.hub.facts import Address, Fact, Kind, Reporter, moment
+from bridge.hub.fold import Machine, Occurrence, State, fold, is_named, machine_of
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
 
 LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
 LAST = event(NotBefore="Mon, 02 Mar 2026 14:00:00 GMT")
 
 
-def fact(body: bytes, **address: str) -> Fact:
-    found = bridge_messages.read(body, heard=at(0), source="bridges", **address).fact
+def fact(body: bytes, heard: float | None = None, **address: str) -> Fact:
+    """Return what a message tells; it is enqueued at its own time, or when given."""
+    when = orjson.loads(body)["time"] if heard is None else at(heard).isoformat()
+    read = bridge_messages.read(body, heard=moment(when), source="bridges", **address)
+    found = read.fact
     assert found is not None
     return found
 
 
-def grid(body: bytes) -> Fact:
-    found = azure_messages.read(body)
+def grid(body: bytes, heard: float | None = None) -> Fact:
+    when = orjson.loads(body)["time"] if heard is None else at(heard).isoformat()
+    found = azure_messages.read(body, heard=moment(when))
     assert found is not None
     return found
 
@@ -213,6 +218,110 @@ def test_makeshift_source_is_helped_by_what_others_know() -> None:
     life = now(fact(orjson.dumps(makeshift)), other)
 
     assert life.group == (SUBSCRIPTION, GROUP)
+
+
+ALONE = event(Resources=["web-0"])
+
+
+def machine(name: str, group: str = GROUP) -> Machine:
+    return Machine(subscription=SUBSCRIPTION, group=group, name=name)
+
+
+def who_is_in(life: Occurrence) -> list[str]:
+    """Return the names of those VMs out of ten that are in Resources."""
+    reporters = [Reporter(resource_id=vm(n).resource_id or "") for n in range(10)]
+    return [f"web-{n}" for n, one in enumerate(reporters) if is_named(life, one)]
+
+
+def test_first_message_that_was_heard_names_others_but_not_its_own_vm() -> None:
+    opener = fact(step("scheduled", seconds=50), heard=0)
+    late = fact(step("scheduled", event(Resources=["web-9"]), who=vm(9)), heard=100)
+
+    life = now(opener, late)
+
+    assert life.first == late
+    assert life.named == (machine("web-1"),)
+    assert who_is_in(life) == ["web-1"]
+
+
+def test_vm_is_in_resources_by_the_word_of_one_who_is() -> None:
+    opener = fact(step("scheduled"))
+    more = event(Resources=["web-0", "web-2"])
+    by_one = fact(step("updated", more, previous=event(), seconds=9, who=vm(1)))
+    stranger = event(Resources=["web-7", "web-9"])
+    by_none = fact(step("updated", stranger, previous=event(), seconds=5, who=vm(9)))
+
+    assert who_is_in(now(opener, by_one, by_none)) == ["web-0", "web-1", "web-2"]
+
+
+def test_vm_is_in_resources_by_the_word_of_azure() -> None:
+    alone = fact(step("scheduled", ALONE))
+    grids = grid(azure("Scheduled", ALONE, seconds=5))
+
+    assert who_is_in(now(alone)) == []
+    assert who_is_in(now(alone, grids)) == ["web-0"]
+
+
+def test_vm_of_another_group_is_not_in_resources() -> None:
+    life = now(fact(step("scheduled", who=vm(5))))
+    elsewhere = (vm(0).resource_id or "").replace("Web", "Other")
+
+    assert is_named(life, Reporter(resource_id=vm(0).resource_id or ""))
+    assert not is_named(life, Reporter(resource_id=elsewhere))
+    assert not is_named(life, Reporter(vm_id="some", name="web-0"))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("virtualMachines/WEB-0", "web-0"),
+        ("virtualMachineScaleSets/Set/virtualMachines/7", "set_7"),
+        ("virtualMachineScaleSets/Set", None),
+        ("", None),
+    ],
+)
+def test_machine_of_a_reporter_is_in_its_resource_id(
+    path: str, name: str | None
+) -> None:
+    place = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Web/providers/"
+
+    found = machine_of(Reporter(resource_id=f"{place}Microsoft.Compute/{path}"))
+
+    assert found == (None if name is None else machine(name))
+
+
+def test_every_reporter_is_known_with_its_own_group_and_what_it_said() -> None:
+    elsewhere = with_fields(
+        vm(9), resource_id=(vm(9).resource_id or "").replace("Web", "Other")
+    )
+    told = fact(step("scheduled", event(EventType="Redeploy"), who=elsewhere))
+    life = now(fact(step("scheduled")), told, fact(step("started", seconds=9)))
+
+    assert [
+        (voice.reporter.name, voice.group[1], voice.groups, voice.event_types)
+        for voice in life.voices
+    ] == [
+        ("web-0", GROUP, ((SUBSCRIPTION, GROUP),), ("Freeze",)),
+        ("web-9", "other", ((SUBSCRIPTION, "other"),), ("Redeploy",)),
+    ]
+
+
+def test_clock_that_is_far_ahead_is_not_believed() -> None:
+    """A reporter whose clock is 2 h ahead would leave the event open for ever."""
+    ahead = fact(step("scheduled", seconds=7200, who=vm(1)), heard=1)
+    told = fact(step("scheduled")), fact(step("completed", seconds=600))
+
+    found = state(*told, ahead)
+
+    assert ahead.time == at(1)
+    assert [life.status for life in found.occurrences] == [Kind.COMPLETED]
+    assert fact(step("scheduled", seconds=300), heard=0).time == at(300)
+
+
+def test_letters_that_become_others_in_capitals_are_not_folded() -> None:
+    told = fact(step("scheduled", event("\ufb00-\u00e4b")))
+
+    assert told.key == "\ufb00-\u00e4B"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.origin import install_command
+from bridge.foundation.errors import install_command
 from bridge.foundation.values import Address, Secret
 from bridge.hub import hub
 from bridge.hub.config import HubConfig

@@ -38,7 +38,7 @@ def nested(levels: int) -> list[Any]:
 
 
 def grid(body: bytes) -> Fact | None:
-    return azure_messages.read(body)
+    return azure_messages.read(body, heard=at(0))
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,11 @@ def test_event_of_azure_without_a_status_is_refused() -> None:
 def test_group_is_read_of_a_resource_id() -> None:
     assert group_of("/subscriptions/S/resourceGroups/RG/providers/x") == ("s", "rg")
     assert group_of("urn:sebridge:host") == ("", "")
+    encoded = "/subscriptions/S/resourcegroups/wartung-s%C3%BCd/providers/x"
+    assert group_of(encoded) == ("s", "wartung-s\u00fcd")
+    assert group_of("/subscriptions/S/resourceGroups/Wartung-S\u00dcD") == group_of(
+        encoded
+    )
 
 
 @given(st.binary() | JSON_VALUES.map(lambda v: orjson.dumps({"specversion": v})))

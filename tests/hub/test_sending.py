@@ -123,6 +123,47 @@ async def test_rule_that_wants_more_people_by_now_voids_it(world: HubWorld) -> N
     assert await state(world) == ("void", None, "the rule wants 2 people by now")
 
 
+async def test_person_who_may_decide_no_more_voids_it(world: HubWorld) -> None:
+    await world.post("ann")
+    world.config = replace(
+        world.config, access=replace(access(), approvers=("bob", "cat"))
+    )
+    await world.dispatcher.step()
+    why = "not all who decided may decide now"
+    assert await state(world) == ("void", None, why)
+    assert world.transport.taken == []
+
+
+async def test_event_that_ends_while_it_is_sent_closes_it_at_once(
+    world: HubWorld,
+) -> None:
+    world.transport.results = [Result(fault="the broker is away", retry_after=60)]
+    _, decided = await world.post()
+    await world.dispatcher.step()
+    await world.store.keep([told(step("completed", seconds=5))])
+
+    assert (await state(world))[:2] == ("failed", "event-over")
+    world.clock.pass_by(100)
+    assert await world.dispatcher.step() == 0
+    await world.store.keep([told(outcome("relayed", decided["id"], seconds=9))])
+    assert (await state(world))[:2] == ("done", "relayed"), "it had arrived after all"
+
+
+async def test_answer_to_an_attempt_counts_when_the_event_has_ended(
+    world: HubWorld,
+) -> None:
+    class Quick:
+        async def send(self, claimed: Claimed) -> Result:
+            await world.store.keep([told(step("completed", seconds=5))])
+            return ended(DecisionState.DONE, "acknowledged")
+
+    await world.post()
+    dispatcher = world.dispatcher
+    dispatcher.transports = {"bridge": Quick()}
+    await dispatcher.step()
+    assert (await state(world))[:2] == ("done", "acknowledged")
+
+
 async def test_rules_of_the_bridge_that_deny_by_now_void_it(world: HubWorld) -> None:
     await world.post()
     deny = {"name": "no", "action": "deny"}

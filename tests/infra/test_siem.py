@@ -31,7 +31,7 @@ from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition
 from bridge.events.truncate import MAX_BYTES
 from bridge.events.vocabulary import TransitionKind
-from bridge.sinks.syslog import cef
+from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
@@ -618,6 +618,4 @@ def test_sample_of_cef_is_a_line_of_the_week() -> None:
     sample = re.findall(r"```text\n(CEF:.*)\n```", page)
     events = [CloudEvent.from_json(json.dumps(event).encode()) for event in WEEK]
 
-    assert [cef.render(event, version="0.1.0") for event in events].count(
-        sample[0]
-    ) == 1
+    assert [as_cef(event, version="0.1.0") for event in events].count(sample[0]) == 1

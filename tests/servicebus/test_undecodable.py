@@ -19,12 +19,12 @@ from bridge.approvals.listener import Listener
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import guarded, readable
+from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 from bridge.servicebus.salvage import WORDS
 from bridge.servicebus.source import ApprovalSource
-from bridge.servicebus.undecodable import guarded, readable
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from tests.approvals.approval_world import world_of
@@ -60,17 +60,24 @@ def arrays() -> Any:
 
 BAD = {
     "nested 70 deep": PROPERTIES + nested(70),
-    "char": bad(properties={"x": proton.char("a")}),
-    "decimal32": bad(properties={"x": proton.decimal32(5)}),
-    "decimal64": bad(properties={"x": proton.decimal64(5)}),
     "array of arrays": PROPERTIES + section(0x77, arrays()),
-    "char among the annotations": bad(
-        annotations={proton.symbol("x"): proton.char("a")}
-    ),
     "list as a key": PROPERTIES + b"\x00\x53\x77\xc1\x03\x02\x45\x40",
     "100 kB in frames": PROPERTIES + section(0x75, b"x" * 100_000) + nested(70),
     "array of nothing": PROPERTIES + b"\x00\x53\x77\xf0\0\0\0\5\0\0\xff\xff\x40",
     "message-id is no text": section(0x73, [b"\xff", *[None] * 9, "m"]) + nested(70),
+    "a property without a name": PROPERTIES
+    + section(0x74, {proton.char("x"): 1})
+    + section(0x75, b"{}"),
+}
+# An entry of these cannot be decoded; the rest of the message can.
+ODD_ENTRIES = {
+    "char": bad(properties={"x": proton.char("a")}),
+    "decimal32": bad(properties={"x": proton.decimal32(5)}),
+    "decimal64": bad(properties={"x": proton.decimal64(5)}),
+    "nested": bad(properties={"x": [[proton.char("a")]]}),
+    "char among the annotations": bad(
+        annotations={proton.symbol("x"): proton.char("a")}
+    ),
 }
 
 
@@ -135,6 +142,60 @@ async def test_message_behind_one_that_cannot_be_decoded_is_received(
     assert queue.last_error is None
 
 
+@pytest.mark.parametrize("source", [PLAIN, SESSIONS], ids=str)
+@pytest.mark.parametrize("name", ODD_ENTRIES)
+async def test_entry_that_cannot_be_decoded_is_left_out(
+    name: str, source: ApprovalSource, stage: Stage
+) -> None:
+    queue = await stage.opened(source)
+    await send_raw(stage.broker, source.queue, [ODD_ENTRIES[name]])
+
+    (message,) = await stage.received(queue, 1)
+    await queue.complete(message)
+
+    assert (message.message_id, message.body, message.fault) == ("bad", b"{}", None)
+    assert message.enqueued_at is not None
+    lost = {} if "annotations" in name else {"x": UNDECODABLE}
+    assert message.application_properties == lost
+
+
+@pytest.mark.parametrize(
+    ("properties", "outcome"),
+    [
+        ({"grade": proton.char("a")}, None),
+        ({"approvedBy": proton.char("a")}, None),
+        ({"expiresAt": proton.char("a")}, "expiresAt is no RFC 3339 time"),
+        ({"ApprovedEvent": proton.char("a")}, "approvedEvent is no JSON object"),
+        ({"cloudEvents_type": proton.char("a")}, "the CloudEvent is not of"),
+        ({"expires": proton.char("a")}, "the property expires has no effect"),
+        (
+            {
+                "expiresAt": proton.Described(
+                    proton.symbol("com.microsoft:datetime-offset"), 639028224000000000
+                )
+            },  # a DateTimeOffset of .NET: 2026-01-01
+            "it came too late to be relayed: ExpiresAt",
+        ),
+    ],
+)
+async def test_property_that_cannot_be_decoded_spoils_only_what_needs_it(
+    properties: dict[str, Any], outcome: str | None, stage: Stage, tmp_path: Path
+) -> None:
+    queue = await stage.opened(PLAIN)
+    sent = encoded(APPROVAL.encode(), id="odd", properties=properties)
+    await send_raw(stage.broker, "q", [sent])
+    (message,) = await stage.received(queue, 1)
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(imds_event())
+        world.with_terms(max_age=1e9)
+        settlement = await world.handle(message)
+
+    assert settlement is not None
+    assert world.imds.posts == ([] if outcome else [EVENT_ID])
+    assert (outcome or "") in settlement.words
+    assert settlement.verdict == ("dead-letter" if outcome else "complete")
+
+
 async def test_approval_behind_it_is_relayed_within_seconds(
     stage: Stage, tmp_path: Path
 ) -> None:
@@ -182,7 +243,7 @@ async def test_approval_behind_it_is_relayed_within_seconds(
 
 async def test_look_at_the_queue_survives_what_cannot_be_decoded(stage: Stage) -> None:
     """A receiver without a session peeks once a minute, to know that it is alive."""
-    await send_raw(stage.broker, "q", [BAD["nested 70 deep"], BAD["char"]])
+    await send_raw(stage.broker, "q", [BAD["nested 70 deep"], ODD_ENTRIES["char"]])
     client = ServiceBusClient.from_connection_string(stage.broker.connection_string)
     async with client, guarded(client.get_queue_receiver("q")) as receiver:
         peeked = await receiver.peek_messages(10, sequence_number=1)

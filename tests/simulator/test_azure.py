@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -141,7 +142,8 @@ def test_event_grid_publishes_each_change_of_an_event(
             change()
         grid.look()
 
-    facts = [azure_messages.read(body) for body in published]
+    heard = datetime.fromtimestamp(FakeClock().now(), UTC)
+    facts = [azure_messages.read(body, heard=heard) for body in published]
     kinds = [fact.kind for fact in facts if fact is not None]
     steps = [Kind.SCHEDULED, Kind.STARTED, Kind.COMPLETED]
     assert kinds == [kind for kind in steps for _ in range(2)]

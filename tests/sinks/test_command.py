@@ -24,7 +24,7 @@ from bridge.sinks.command.output import Kept, cleaned
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.sinks.slack.card import after
 from bridge.sinks.slack.text import describe, describe_card
-from bridge.sinks.syslog import cef
+from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.fields import facts
 from tests.support.builders import EVENT_ID, ME, event_context_of, imds_event, router
@@ -430,7 +430,7 @@ def test_siem_gets_its_outcome(outcome: str, shown: str) -> None:
     assert isinstance(found, dict)
     assert (found["action"], found["outcome"]) == (f"command-{outcome}", shown)
     name = f"|command.{outcome}|Command {outcome}|"
-    assert name in cef.render(told_event(outcome), version="1")
+    assert name in as_cef(told_event(outcome), version="1")
 
 
 def test_headline_of_presets_names_the_command() -> None:

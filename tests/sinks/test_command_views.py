@@ -14,7 +14,7 @@ from bridge.events.command_result import CommandResult, from_command
 from bridge.outbox.admin import Observation
 from bridge.sinks.base import Resources
 from bridge.sinks.slack.blocks import render
-from bridge.sinks.syslog import cef
+from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import teams
 from bridge.sinks.webhook.presets.registry import PresetName
 from tests.sinks.preset_ways import NAMES, sent
@@ -157,7 +157,7 @@ def test_slack_says_which_event_took_the_vm_out(way: str, words: str) -> None:
     ("outcome", "severity"), [("failed", "8"), ("succeeded", "3"), ("skipped", "3")]
 )
 def test_cef_names_the_command_and_its_outcome(outcome: str, severity: str) -> None:
-    head = cef.render(told(outcome), version="1").split("|")
+    head = as_cef(told(outcome), version="1").split("|")
 
     assert head[4:7] == [f"command.{outcome}", f"Command {outcome}", severity]
     assert f" outcome={outcome} " in head[7]
@@ -166,7 +166,7 @@ def test_cef_names_the_command_and_its_outcome(outcome: str, severity: str) -> N
 
 
 def test_cef_of_anything_else_names_no_command() -> None:
-    assert "sproc=" not in cef.render(step("started", EVENT, START), version="1")
+    assert "sproc=" not in as_cef(step("started", EVENT, START), version="1")
 
 
 # -- the command line --------------------------------------------------------------

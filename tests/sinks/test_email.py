@@ -24,9 +24,9 @@ from bridge.foundation.errors import (
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
+    install_command,
 )
-from bridge.foundation.origin import install_command
-from bridge.net.dialing import dialed
+from bridge.net.addresses import dialed
 from bridge.sinks.base import Resources
 from bridge.sinks.email.sink import EmailSinkConfig
 from tests.support.mail import Relay

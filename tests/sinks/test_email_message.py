@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.hashing import hash32
-from bridge.sinks.email.message import html, message
-from bridge.sinks.email.words import describe
-from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.email.message import describe, html, message
+from bridge.sinks.webhook.body import one_of_each
 from tests.support.mail import parsed
 from tests.support.sink_fixtures import EVENT_ID, cloud_event
 

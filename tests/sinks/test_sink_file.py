@@ -26,7 +26,7 @@ from bridge.foundation.errors import (
 )
 from bridge.sinks.base import Resources, Sink
 from bridge.sinks.batch import BatchSink
-from bridge.sinks.file.appending import STANDARD_OUTPUT
+from bridge.sinks.file.sink import STANDARD_OUTPUT
 from tests.support.disks import Disk
 from tests.support.sink_fixtures import (
     cloud_event,
@@ -384,7 +384,7 @@ async def test_disk_that_does_not_answer_holds_up_one_thread(
 HANGING = """
 import asyncio, os, pathlib, sys, threading
 from bridge.foundation.errors import TransientDeliveryError
-from bridge.sinks.file.appending import Appender
+from bridge.sinks.file.sink import Appender
 from bridge.sinks.file.sink import FileSink
 from bridge.foundation import daemon_threads
 from tests.support.sink_fixtures import cloud_event

@@ -21,8 +21,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.hashing import hash32
-from bridge.servicebus.kept_link import KeptLink
-from bridge.servicebus.link import linked
+from bridge.servicebus.kept_link import KeptLink, linked
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender
 from bridge.servicebus.timings import Timings

@@ -23,9 +23,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.sinks.base import ApprovalAddress, Resources
-from bridge.sinks.slack.blocks import render
+from bridge.sinks.slack.blocks import command, render
 from bridge.sinks.slack.phrases import safe
-from bridge.sinks.slack.terminal import command
 from bridge.sinks.slack.text import describe
 from tests.support.fakes import FakeClock
 from tests.support.sink_fixtures import (

@@ -32,9 +32,8 @@ from bridge.simulator.faults import Answer, Hang, Reset, Truncated
 from bridge.simulator.slack.refusals import refusal
 from bridge.simulator.slack.workspace import Post
 from bridge.sinks.base import Notebook, Resources
-from bridge.sinks.slack import buttons as slack_buttons
-from bridge.sinks.slack.blocks import render_card, render_step
-from bridge.sinks.slack.buttons import Signer
+from bridge.sinks.slack.blocks import Signer, render_card, render_step
+from bridge.sinks.slack.blocks import digest as digest_of_button
 from bridge.sinks.slack.card import Card, after
 from tests.sinks.slack_world import (
     ADDRESS,
@@ -863,4 +862,4 @@ def test_whatever_comes_slack_takes_it(
 @settings(max_examples=40)
 @given(ANY_EVENT.filter(lambda value: isinstance(value, dict)))
 def test_digest_is_that_of_the_app(event: dict[str, object]) -> None:
-    assert slack_buttons.digest(event) == digest(event)
+    assert digest_of_button(event) == digest(event)

@@ -27,9 +27,9 @@ from bridge.foundation.errors import (
 )
 from bridge.sinks.base import Resources
 from bridge.sinks.syslog import wire as syslog_wire
-from bridge.sinks.syslog.acks import Acknowledged, Count, counted
 from bridge.sinks.syslog.format import Style, render
 from bridge.sinks.syslog.sink import SyslogSinkConfig
+from bridge.sinks.syslog.wire import Acknowledged, Count, counted
 from tests.sinks import rsyslog
 from tests.sinks.rsyslog import Rsyslog
 from tests.support.sink_fixtures import (

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import PermanentDeliveryError, Reason
-from bridge.sinks.syslog import cef
-from bridge.sinks.syslog.format import FACILITIES, SD_ID, Style, render, severity
+from bridge.sinks.syslog.format import (
+    FACILITIES,
+    SD_ID,
+    Style,
+    as_cef,
+    render,
+    severity,
+)
 from tests.support.sink_fixtures import EVENT_ID, cloud_event
 from tests.support.strategies import cloud_events
 
@@ -244,7 +250,7 @@ def test_what_cannot_be_made_to_fit_is_refused_for_good(event: CloudEvent) -> No
 
 def fields_of(event: CloudEvent) -> dict[str, str]:
     """Read the extension back, as the format wants it read."""
-    extension = cef.render(event, version="1").split("|", 7)[7]
+    extension = as_cef(event, version="1").split("|", 7)[7]
     parts = re.split(r" (?=[a-zA-Z0-9]+=)", extension)
     return dict(part.split("=", 1) for part in parts)
 
@@ -256,7 +262,7 @@ def fields_of(event: CloudEvent) -> dict[str, str]:
 def test_severity_of_cef(severity_text: str, expected: str) -> None:
     event = replace(cloud_event(), extensions={"severitytext": severity_text})
 
-    assert cef.render(event, version="1").split("|")[6] == expected
+    assert as_cef(event, version="1").split("|")[6] == expected
 
 
 @pytest.mark.parametrize(
@@ -273,12 +279,12 @@ def test_name_of_cef_is_for_people(
 ) -> None:
     event = replace(cloud_event(what), extensions=extensions)
 
-    assert cef.render(event, version="1").split("|")[5] == expected
+    assert as_cef(event, version="1").split("|")[5] == expected
 
 
 def test_header_of_cef_is_escaped() -> None:
     event = replace(cloud_event(), extensions={"eventtype": "a|b\\c\nd=e"})
-    text = cef.render(event, version="1")
+    text = as_cef(event, version="1")
 
     assert r"|a\|b\\c\\u000ad=e scheduled|" in text
 
@@ -362,7 +368,7 @@ def test_byte_order_mark_goes_before_what_is_not_ascii(
 def test_cef_names_the_machine_that_is_concerned(
     names: object, dhost: str | None
 ) -> None:
-    line = cef.render(cloud_event(event={"Resources": names}), version="1")
+    line = as_cef(cloud_event(event={"Resources": names}), version="1")
     found = re.search(r" dhost=(\S+)", line)
 
     assert (found and found[1]) == dhost
@@ -377,6 +383,6 @@ def test_cef_names_the_machine_that_is_concerned(
     ],
 )
 def test_cef_says_when_an_event_started_and_ended(what: str, keys: list[str]) -> None:
-    line = cef.render(cloud_event(what), version="1")
+    line = as_cef(cloud_event(what), version="1")
 
     assert re.findall(r" (start|end)=1795255200000", line) == keys

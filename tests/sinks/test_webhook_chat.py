@@ -12,7 +12,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.body import one_of_each
 from tests.receivers.chat import SERVICES, Chat
 from tests.receivers.serving import serving
 from tests.sinks.preset_ways import ROOT

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.body import one_of_each
 from bridge.sinks.webhook.presets import teams
 from tests.support.sink_fixtures import Inbox, cloud_event, opened_sink
 

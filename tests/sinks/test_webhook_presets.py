@@ -28,11 +28,10 @@ from bridge.foundation.errors import (
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
+    install_command,
 )
-from bridge.foundation.origin import install_command
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.body import Shape
-from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.body import Shape, one_of_each
 from bridge.sinks.webhook.presets import eventhubs
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.sink import WebhookSinkConfig

@@ -13,7 +13,7 @@ from bridge.foundation.errors import RefusedDeliveryError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.signing import SignatureConfig, signed
+from bridge.sinks.webhook.config import SignatureConfig, signed
 from tests.support.configurations import webhook
 from tests.support.fakes import FakeClock
 from tests.support.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink

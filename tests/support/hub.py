@@ -80,7 +80,7 @@ def told(
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
     """Return a message of Azure's, as the hub has read it."""
-    fact = azure_messages.read(body)
+    fact = azure_messages.read(body, heard=at(heard))
     return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
 
 
@@ -132,7 +132,8 @@ class HubWorld:
         self._http: aiohttp.ClientSession
 
     def situation(self) -> Situation:
-        given = {"listening": {"b": at(-60)}, **self.more}
+        given: dict[str, Any] = {"listening": {"b": at(-60)}, **self.more}
+        given.setdefault("access", self.config.access)
         return Situation(now=self.clock.now(), **given)
 
     @property

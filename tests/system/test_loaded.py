@@ -157,7 +157,7 @@ def test_what_only_speaks_of_the_commands_loads_none(line: str, tmp_path: Path) 
     assert ours == {
         *("bridge.__main__", "bridge.cli", "bridge.cli.common", "bridge.cli.ending"),
         *("bridge.cli.main", "bridge.foundation", "bridge.foundation.errors"),
-        *("bridge.foundation.origin", "bridge.foundation.printable"),
+        *("bridge.foundation.errors", "bridge.foundation.printable"),
     }
 
 

@@ -77,14 +77,19 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "is_on_its_way": row.decision is not None and row.decision.state == "decided",
         "way": words.way(row, wanted),
         "missing": words.missing(row, wanted),
-        "voter_ids": [one.person for one in row.voters if one.via == BRIDGE],
-        "arm_voter_ids": [one.person for one in row.voters if one.via == ARM],
+        "voter_ids": _voters(row, BRIDGE),
+        "arm_voter_ids": _voters(row, ARM),
         "approval": text,
         "approval_kind": kind,
         "content": row.content,
         "voters": [words.voter(one) for one in row.voters],
         "wanted": wanted,
     }
+
+
+def _voters(row: EventRow, via: str) -> list[str]:
+    """Return the ids of the people whose votes count."""
+    return [one.person for one in row.voters if one.via == via and not one.lapse]
 
 
 def _is_decided(row: EventRow) -> bool:

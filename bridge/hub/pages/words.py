@@ -156,20 +156,22 @@ def approval(row: EventRow, wanted: int) -> tuple[str, str]:
 
 def _votes(row: EventRow, wanted: int) -> str:
     """Return how many people have approved, by channel: each has its own votes."""
-    counts = Counter(one.via for one in row.voters)
+    counts = Counter(one.via for one in row.voters if not one.lapse)
     found = [f"{counts[BRIDGE]} of {wanted} votes"] if counts[BRIDGE] else []
     found += [f"{counts[ARM]} of {wanted} votes through ARM"] if counts[ARM] else []
     return ", ".join(found)
 
 
 def voter(row: Voter) -> str:
-    """Return the name of a person who has voted, and the channel if it is ARM."""
-    return f"{row.person} (through ARM)" if row.via == ARM else row.person
+    """Return who has voted, the channel if it is ARM, and why a vote does not count."""
+    name = f"{row.person} (through ARM)" if row.via == ARM else row.person
+    return f"{name} (does not count: {row.lapse})" if row.lapse else name
 
 
 def missing(row: EventRow, wanted: int) -> str:
     """Return how many more people must approve, of those that a bridge needs."""
-    left = max(wanted - len({v.person for v in row.voters if v.via == BRIDGE}), 0)
+    mine = {v.person for v in row.voters if v.via == BRIDGE and not v.lapse}
+    left = max(wanted - len(mine), 0)
     people = "person must" if left == 1 else "people must"
     return f"{left} more {people} approve." if left else ""
 
@@ -183,7 +185,7 @@ def way(row: EventRow, wanted: int) -> list[Mapping[str, str]]:
     decision = row.decision
     if decision is not None and decision.state in {"refused", "void"}:
         decision = None
-    counts = Counter(one.via for one in row.voters)
+    counts = Counter(one.via for one in row.voters if not one.lapse)
     if decision is None and not counts:
         return []
     via = decision.via if decision else max(counts, key=lambda one: counts[one])

@@ -15,11 +15,11 @@ from sqlalchemy import Connection, select, update
 from bridge.hub import arm_rules
 from bridge.hub.attempts import WAIT, Claimed, Result
 from bridge.hub.config import HubConfig
-from bridge.hub.decisions import LIVE, MAYBE_SENT, DecisionState, End
+from bridge.hub.decisions import LIVE, MAYBE_SENT, DecisionState, End, persons_left
 from bridge.hub.facts import Address
 from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import void
-from bridge.hub.store.outcomes import close
+from bridge.hub.store.outcomes import EVENT_OVER, close
 from bridge.hub.store.records import Entry, record
 from bridge.hub.store.rows import json_of, micros, moment_of
 from bridge.hub.store.statements import lock, mark_changed
@@ -97,7 +97,7 @@ def _verdict(
     current = current_event(connection, row.event_key)
     if current is None:
         return _Verdict(why="the event is not known any more")
-    if what := _forbids(row, current, config):
+    if what := _forbids(row, current, config, situation.now):
         return _Verdict(why=what)
     bridges = event_bridges(connection, current, situation)
     if row.via != ARM:
@@ -110,7 +110,9 @@ def _verdict(
     return _Verdict(why=what or "")
 
 
-def _forbids(row: Any, current: CurrentEvent, config: HubConfig) -> str | None:
+def _forbids(
+    row: Any, current: CurrentEvent, config: HubConfig, now: datetime
+) -> str | None:
     """Return why a decision is no longer valid; None = it is."""
     persons: Any = json_of(row.persons)
     if row.life != current.life:
@@ -122,6 +124,8 @@ def _forbids(row: Any, current: CurrentEvent, config: HubConfig) -> str | None:
     wanted, _ = persons_for(config.access, current)
     if len(set(persons["by"])) < wanted:
         return f"the rule wants {wanted} people by now"
+    if len(set(persons_left(persons, config.access, now))) < wanted:
+        return "not all who decided may decide now"
     return None
 
 
@@ -212,9 +216,9 @@ def keep_result(
 ) -> None:
     """Store the result of an attempt, unless an outcome has arrived before it."""
     lock(connection, [claimed.event_key], "events")
-    mine = (decisions.c.id == claimed.id) & decisions.c.state.in_(MAYBE_SENT)
+    mine = decisions.c.id == claimed.id
     row = connection.execute(select(decisions).where(mine)).one_or_none()
-    if row is None:
+    if row is None or not _is_awaited(row, result):
         return
     if result.end is not None:
         close(connection, row, result.end, now)
@@ -228,6 +232,12 @@ def keep_result(
         entry = Entry.of(row, now, what="not taken", detail=result.fault)
         record(connection, entry)
     mark_changed(connection, claimed.event_key)
+
+
+def _is_awaited(row: Any, result: Result) -> bool:
+    """Whether the result of an attempt still matters for a decision."""
+    was_over = row.state == DecisionState.FAILED and row.outcome == EVENT_OVER
+    return row.state in MAYBE_SENT or (was_over and result.end is not None)
 
 
 def _sent(connection: Connection, row: Any, now: datetime) -> None:

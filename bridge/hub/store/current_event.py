@@ -7,8 +7,8 @@ from sqlalchemy import Connection, and_, func, select
 
 from bridge.events.vocabulary import PRESENT
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import Address, Reporter
+from bridge.hub.fold import Machine, Voice, kept_name
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import addresses, bridges, events, machines, messages
@@ -46,8 +46,20 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
+        named=tuple(Machine(**one) for one in life.get("named", ())),
+        voices=tuple(_voice(one) for one in life.get("voices", ())),
         azure=azure.get("event"),
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
+    )
+
+
+def _voice(stored: Any) -> Voice:
+    """Return a voice as ``rows`` has stored it."""
+    return Voice(
+        reporter=Reporter(**stored["reporter"]),
+        group=tuple(stored["group"]),
+        groups=tuple(tuple(group) for group in stored["groups"]),
+        event_types=tuple(stored["event_types"]),
     )
 
 

@@ -18,11 +18,12 @@ from bridge.hub.decisions import (
     expiry,
     fits,
     message,
+    persons_json,
     reason_of,
 )
 from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
 from bridge.hub.store.records import Entry, alarm, record
-from bridge.hub.store.rows import dumped, json_of, micros
+from bridge.hub.store.rows import dumped, json_of, micros, moment_of
 from bridge.hub.store.statements import insert, lock, mark_changed
 from bridge.hub.store.tables import decisions, votes
 from bridge.hub.view_rows import Situation
@@ -118,44 +119,61 @@ def _approve(case: _Case) -> VoteResult:
     if (live := _live(case)) is not None:
         return VoteResult(status=200, id=live)
     wanted, rule = persons_for(case.config.access, case.current)
-    if wanted > 1 and case.request.person.is_application:
-        words = "an application has no vote where more than one person is wanted"
-        return VoteResult(status=403, words=words)
+    own = _own_vote(case)
+    if what := _bars(case, own, wanted):
+        return VoteResult(status=403, words=what)
     if what := _objection(case):
         return VoteResult(status=409, words=what)
-    own = _own_vote(case)
     if not fits(case.current, own, case.request.via, case.situation.now):
         return VoteResult(status=409, words="the event does not fit into a message")
-    _keep_vote(case)
-    found = votes_of(case.connection, case.current, case.request.via)
+    _keep_vote(case, own)
+    found = votes_of(case)
     missing = missing_votes([vote.person for vote in found], wanted)
     if missing:
         return VoteResult(status=202, missing=missing)
     return _decide(case, found, rule)
 
 
+def _bars(case: _Case, own: Vote, wanted: int) -> str | None:
+    """Return why somebody has no vote; None = they have one."""
+    if wanted > 1 and case.request.person.is_application:
+        return "an application has no vote where more than one person is wanted"
+    return None if own.entry else "you may look, but not decide"
+
+
 def _own_vote(case: _Case) -> Vote:
-    event = case.current.event or {}
-    return Vote(person=case.request.person.id, reason=case.request.reason, seen=event)
+    person = case.request.person
+    return Vote(
+        person=person.id,
+        reason=case.request.reason,
+        seen=case.current.event or {},
+        entry=case.config.access.entry_of(person.id, person.roles),
+        time=case.situation.now,
+    )
 
 
 def _live(case: _Case) -> str | None:
-    """Return the id of a decision that is already under way; None = there is none.
+    """Return the id of a decision that is under way or done; None = there is none.
 
     Decisions for an earlier occurrence or content of the event become void.
     """
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
         decisions.c.via == case.request.via,
-        decisions.c.state.in_(LIVE),
+        decisions.c.state.in_((*LIVE, DecisionState.DONE)),
     )
     for row in case.connection.execute(query).all():
-        is_same = row.life == case.current.life
-        seen: Any = json_of(row.persons)["seen"]
-        if is_same and not is_void(seen, case.current.event or {}):
+        if _is_valid(row, case.current):
             return str(row.id)
-        void(case.connection, row, case.situation, "the event has changed")
+        if row.state != DecisionState.DONE:
+            void(case.connection, row, case.situation, "the event has changed")
     return None
+
+
+def _is_valid(row: Any, current: CurrentEvent) -> bool:
+    """Whether a decision is on the present occurrence and content of an event."""
+    seen: Any = json_of(row.persons)["seen"]
+    return row.life == current.life and not is_void(seen, current.event or {})
 
 
 def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
@@ -188,40 +206,60 @@ def _objection(case: _Case) -> str | None:
     return None if found.is_open else found.why
 
 
-def _keep_vote(case: _Case) -> None:
+def _keep_vote(case: _Case, vote: Vote) -> None:
     request, current = case.request, case.current
     statement = insert(votes).values(
         event_key=current.key,
         life=current.life,
         via=request.via,
-        person=request.person.id,
-        time=micros(case.situation.now),
-        reason=request.reason,
-        seen=dumped(current.event),
+        person=vote.person,
+        time=micros(vote.time),
+        reason=vote.reason,
+        entry=vote.entry,
+        seen=dumped(vote.seen),
     )
-    fresh = {name: statement.excluded[name] for name in ("time", "reason", "seen")}
+    names = ("time", "reason", "entry", "seen")
+    fresh = {name: statement.excluded[name] for name in names}
     keys = ["event_key", "life", "via", "person"]
     case.connection.execute(
         statement.on_conflict_do_update(index_elements=keys, set_=fresh)
     )
     entry = Entry.on(current, case.situation.now, what="voted", via=request.via)
-    record(case.connection, entry.by(request.person.id, request.reason))
+    record(case.connection, entry.by(vote.person, vote.reason))
 
 
-def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vote]:
-    """Return the votes that are valid for the current state of an event."""
+def votes_of(case: _Case) -> list[Vote]:
+    """Return the votes via a channel that count for the event as it is now.
+
+    Those of people who may not vote any more stay in the store: they count again once
+    their entry is back.
+    """
+    current, access = case.current, case.config.access
     query = select(votes).where(
         votes.c.event_key == current.key,
         votes.c.life == current.life,
-        votes.c.via == via,
+        votes.c.via == case.request.via,
     )
     order = (votes.c.time, votes.c.person)
-    found = []
-    for row in connection.execute(query.order_by(*order)):
-        seen = json_of(row.seen)
-        if not is_void(seen, current.event or {}):
-            found.append(Vote(person=row.person, reason=row.reason, seen=seen))
-    return found
+    found = [_vote(row) for row in case.connection.execute(query.order_by(*order))]
+    return [
+        vote
+        for vote in found
+        if not is_void(vote.seen, current.event or {})
+        and not access.lapse(
+            vote.entry, (case.situation.now - vote.time).total_seconds()
+        )
+    ]
+
+
+def _vote(row: Any) -> Vote:
+    return Vote(
+        person=row.person,
+        reason=row.reason,
+        seen=json_of(row.seen),
+        entry=row.entry,
+        time=moment_of(row.time),
+    )
 
 
 def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
@@ -244,7 +282,6 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
     request, current, now = case.request, case.current, case.situation.now
     is_refusal = request.action == "refuse"
     state = DecisionState.REFUSED if is_refusal else DecisionState.DECIDED
-    persons = {"by": [vote.person for vote in found], "seen": current.event}
     case.connection.execute(
         decisions.insert(),
         {
@@ -257,7 +294,7 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
-            "persons": dumped(persons),
+            "persons": dumped(persons_json(found, current)),
             "time": micros(now),
             "expires": None if is_refusal else micros(expiry(current, now)),
             "origin": "",
@@ -289,10 +326,15 @@ def _refuse(case: _Case) -> VoteResult:
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
         decisions.c.life == case.current.life,
-        decisions.c.state.in_(LIVE),
+        decisions.c.state.in_((*LIVE, DecisionState.DONE)),
     )
-    live = case.connection.execute(query).all()
-    if any(row.state in MAYBE_SENT for row in live):
+    found = case.connection.execute(query).all()
+    is_done = any(
+        row.state == DecisionState.DONE and _is_valid(row, case.current)
+        for row in found
+    )
+    live = [row for row in found if row.state != DecisionState.DONE]
+    if is_done or any(row.state in MAYBE_SENT for row in live):
         words = "an approval has been sent already: a refusal does not take it back"
         return VoteResult(status=409, words=words)
     for row in live:

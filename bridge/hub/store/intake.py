@@ -17,7 +17,7 @@ from bridge.hub.facts import AZURE, Address, Fact
 from bridge.hub.fold import State, fold
 from bridge.hub.store import rows
 from bridge.hub.store.bridge_intake import keep_bridges
-from bridge.hub.store.outcomes import settle
+from bridge.hub.store.outcomes import close_over, settle
 from bridge.hub.store.statements import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
@@ -91,6 +91,7 @@ def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     _keep_machines(connection, states)
     _void_votes(connection, states)
     settle(connection, states)
+    close_over(connection, states)
 
 
 def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
@@ -181,12 +182,13 @@ def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
 
 def fact_of(row: Any) -> Fact:
     """Parse a stored message again."""
+    heard = rows.moment_of(row.heard)
     if row.vm_id == AZURE:
-        fact = azure_messages.read(row.body)
+        fact = azure_messages.read(row.body, heard=heard)
     else:
         fact = bridge_messages.read(
             row.body,
-            heard=rows.moment_of(row.heard),
+            heard=heard,
             source=row.origin,
             reply_to=row.reply_to,
             session=row.session,

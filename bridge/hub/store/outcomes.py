@@ -6,13 +6,19 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from bridge.hub.decisions import End, end_of
+from bridge.hub.decisions import DecisionState, End, end_of
 from bridge.hub.fold import State
 from bridge.hub.store import rows
 from bridge.hub.store.records import Entry, alarm, record
 from bridge.hub.store.tables import decisions
 
 _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
+EVENT_OVER = "event-over"  # the outcome of a decision whose event ended before
+_OVER = End(
+    state=DecisionState.FAILED,
+    outcome=EVENT_OVER,
+    reason="the event is over; whether the approval has arrived is not known",
+)
 
 
 def settle(connection: Connection, states: Mapping[str, State]) -> None:
@@ -30,6 +36,22 @@ def settle(connection: Connection, states: Mapping[str, State]) -> None:
         end = end_of(rows.outcomes_json(state), row.id)
         if end is not None and _differs(row, end):
             close(connection, row, end, state.last_reported)
+
+
+def close_over(connection: Connection, states: Mapping[str, State]) -> None:
+    """Close the decisions in ``sending`` whose occurrence of an event is over.
+
+    An outcome that arrives later still counts.
+    """
+    query = select(decisions).where(
+        decisions.c.event_key.in_(list(states)),
+        decisions.c.state == DecisionState.SENDING,
+    )
+    for row in connection.execute(query).all():
+        state = states[row.event_key]
+        now = state.now
+        if now is None or not now.is_open or row.life != len(state.occurrences):
+            close(connection, row, _OVER, state.last_reported)
 
 
 def _differs(row: Any, end: End) -> bool:

@@ -96,6 +96,8 @@ def _occurrence(life: Occurrence) -> Row:
         "bridgesSay": life.bridges_say.value if life.bridges_say else None,
         "azure": _azure(azure.event, rfc3339(azure.time)) if azure else None,
         "machines": [asdict(machine) for machine in life.machines],
+        "named": [asdict(machine) for machine in life.named],
+        "voices": [asdict(voice) for voice in life.voices],
         "prefix": life.prefix,
         "resource": life.resource,
     }

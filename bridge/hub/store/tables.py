@@ -140,6 +140,7 @@ votes = Table(
     _text("person", key=True),
     _moment("time"),
     _text("reason"),
+    _text("entry"),  # the entry of ``approvers`` that it counts by
     Column("seen", LargeBinary, nullable=False),  # the IMDS object at that time
 )
 

@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.net.dialing import dialed
+from bridge.net.addresses import dialed
 
 if TYPE_CHECKING:
     import aiosmtplib

@@ -6,19 +6,97 @@ Slack is configured.
 Source: docs.slack.dev/reference/block-kit
 """
 
+import hashlib
+import hmac
+import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
+from bridge.foundation.hashing import hash32
 from bridge.sinks.base import ApprovalAddress
-from bridge.sinks.slack.buttons import Action, Signer
 from bridge.sinks.slack.card import Card, after, family_of, moment
 from bridge.sinks.slack.phrases import names_of
-from bridge.sinks.slack.terminal import command
 from bridge.sinks.slack.text import Wording, describe, describe_card, describe_step
+
+# -- The value of an Approve or Refuse button, for the app that receives the click.
+#    Pure
+#
+#     value     the hex of HMAC-SHA256 of "sebridge-button-v1:" and json, ".", and json
+#     json      an object without white space, in ASCII, with exactly these members
+#     action    "approve" or "refuse"
+#     digest    of the event as shown, see ``digest``
+#     eventId   as received
+#     replyTo   the approval entity
+#     session   ReplyToSessionId; null if the entity has no sessions
+#
+# Source: infra/functions/approver/buttons.py, which reads it;
+# docs.slack.dev/reference/block-kit/block-elements/button-element (2,000 characters).
+
+
+Action = Literal["approve", "refuse"]
+
+LEAST_SECRET = 32
+MOST_CHARACTERS = 2000
+_DOMAIN = b"sebridge-button-v1:"
+_TERMS = ("DurationInSeconds", "EventSource", "EventType", "NotBefore")
+_HIDDEN = "<signature>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signer:
+    """Signs buttons, and names the approval entity in them.
+
+    Attributes:
+        address: the approval entity.
+        secret: shared with the app that receives clicks; None shows no signature.
+    """
+
+    address: ApprovalAddress
+    secret: str | None = field(repr=False)
+
+    def value(self, action: Action, event: Mapping[str, object]) -> str | None:
+        """Return the value of a button for an event; None = too long for Slack.
+
+        Args:
+            action: what a click requests.
+            event: the IMDS object as shown.
+        """
+        members = {
+            "action": action,
+            "digest": digest(event),
+            "eventId": event.get("EventId"),
+            "replyTo": self.address.entity,
+            "session": self.address.session,
+        }
+        text = json.dumps(members, separators=(",", ":"))
+        value = f"{self._signature(text)}.{text}"
+        return value if len(value) <= MOST_CHARACTERS else None
+
+    def _signature(self, text: str) -> str:
+        if self.secret is None:
+            return _HIDDEN
+        key, signed = self.secret.encode(), _DOMAIN + text.encode()
+        return hmac.new(key, signed, hashlib.sha256).hexdigest()
+
+
+def digest(event: Mapping[str, object]) -> str:
+    """Return the fingerprint of what a person approves.
+
+    The hash32 of DurationInSeconds, EventSource, EventType, NotBefore (null where
+    absent) and Resources (sorted). EventStatus and Description are not part of it.
+    """
+    names = event.get("Resources")
+    resources = sorted(map(str, names)) if isinstance(names, list) else []
+    return hash32([*(event.get(name) for name in _TERMS), resources])
+
+
+# -- The messages for Slack: Block Kit, and text for notifications. Pure ---------------
+
 
 if TYPE_CHECKING:
     from slack_sdk.models.blocks import Block, ButtonElement, TextObject
@@ -214,3 +292,30 @@ def _button(action: Action, value: str, words: str) -> "ButtonElement":
             style=_STYLES[action],
         ),
     )
+
+
+# -- The command that approves an event in a terminal, for Slack messages. Pure --------
+
+
+# Words that need no quotes in any shell, are no option, and contain no markup.
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+
+
+def command(event: Mapping[str, object], address: ApprovalAddress | None) -> str | None:
+    """Return the command that approves an event; None if it could not be copied safely.
+
+    Args:
+        event: the IMDS object.
+        address: the approval entity; None = there is none.
+    """
+    if address is None or not _is_plain(event_id := event.get("EventId")):
+        return None
+    if address.session is None:
+        return f"sebridge approve {event_id}"
+    if not _is_plain(address.session):
+        return None
+    return f"sebridge approve {event_id} --session {address.session}"
+
+
+def _is_plain(word: object) -> bool:
+    return isinstance(word, str) and bool(_PLAIN.fullmatch(word))

@@ -39,8 +39,7 @@ from bridge.sinks.slack.api import (
     NoThreadError,
     SlackApi,
 )
-from bridge.sinks.slack.blocks import Message, render, render_card, render_step
-from bridge.sinks.slack.buttons import Signer
+from bridge.sinks.slack.blocks import Message, Signer, render, render_card, render_step
 from bridge.sinks.slack.card import Card, after, key_of
 
 log = logging.getLogger(__name__)

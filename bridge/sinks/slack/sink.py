@@ -35,15 +35,14 @@ from bridge.net.http_client import (
     exchange,
     failure,
     is_http,
+    reach,
     redact,
     revealed,
 )
-from bridge.net.reachability import reach
 from bridge.sinks.base import ApprovalAddress, Preview, Resources, Sink, SinkConfig
 from bridge.sinks.slack.api import SlackApi
-from bridge.sinks.slack.blocks import render
+from bridge.sinks.slack.blocks import LEAST_SECRET, Signer, render
 from bridge.sinks.slack.bot import SlackBot, first_message
-from bridge.sinks.slack.buttons import LEAST_SECRET, Signer
 
 _WORD = re.compile(r"[a-z][a-z0-9_ .:-]{0,99}")  # such as invalid_payload
 _BETWEEN = re.compile(r"[/?&=#:@]")

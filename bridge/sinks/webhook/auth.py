@@ -1,6 +1,7 @@
 """Authentication of a webhook: ``[sinks.auth]`` and the resulting headers."""
 
 import asyncio
+import re
 from base64 import b64encode
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -23,7 +24,6 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
 from bridge.net.entra import CredentialKind, TokenUse, open_credential
 from bridge.net.http_client import revealed, turn
-from bridge.sinks.webhook.headers import name_faults, revealed_value, value_faults
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
@@ -337,3 +337,55 @@ class _Token:
         except ValueError as error:
             text = f"{self._target}: {error}"
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
+
+
+# -- The allowed names and values of headers -------------------------------------------
+
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# The sink or HTTP itself sets these; a second one would be ambiguous.
+_OWN = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+def name_faults(name: str) -> Iterator[str]:
+    """Yield the faults of a header's name."""
+    if not _TOKEN.fullmatch(name):
+        yield "is not a valid header name"
+    elif name.lower() in _OWN or name.lower().startswith("ce-"):
+        yield "is set by the sink itself"
+
+
+def value_faults(value: str) -> Iterator[str]:
+    """Yield the faults of a header's value, without showing the value."""
+    if _CONTROL.search(value):
+        yield "must not hold line breaks or other control characters"
+
+
+def revealed_value(secret: Secret, what: str) -> str:
+    """Return a secret for use in a header, read at this moment.
+
+    Raises:
+        RefusedDeliveryError: it can no longer be read, or would break the header.
+    """
+    value = revealed(secret, what)
+    if _CONTROL.search(value):
+        text = f"{what} holds line breaks or other control characters"
+        raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+    return value

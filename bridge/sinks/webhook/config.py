@@ -1,14 +1,27 @@
 """The configuration of a webhook sink, and its checks."""
 
-from collections.abc import Iterator, Mapping
+import binascii
+import hashlib
+import hmac
+import math
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from bridge.foundation.errors import Reason, RefusedDeliveryError
+from bridge.foundation.hashing import hash32
+from bridge.foundation.sections import Section
 from bridge.foundation.values import (
+    PLACEHOLDERS,
     Address,
     Duration,
     FilePath,
+    Secret,
     Size,
     placeholder_faults,
     unknown_placeholders,
@@ -16,7 +29,9 @@ from bridge.foundation.values import (
 from bridge.net.addresses import target_fault
 from bridge.net.entra import TokenUse
 from bridge.net.http_client import (
+    Answer,
     has_credentials,
+    revealed,
 )
 from bridge.net.tls import TlsFiles
 from bridge.sinks.batch import BatchKeys
@@ -25,21 +40,181 @@ from bridge.sinks.webhook.auth import (
     AuthDefaults,
     auth_faults,
     is_safe_for_token,
+    name_faults,
     settled,
     token_use,
+    value_faults,
 )
 from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.content_mode import ContentMode
-from bridge.sinks.webhook.handshake import (
-    ORIGIN,
-    HandshakeKind,
-    is_origin,
-)
-from bridge.sinks.webhook.headers import name_faults, value_faults
 from bridge.sinks.webhook.presets.registry import PresetName
 from bridge.sinks.webhook.response import SuccessConfig
-from bridge.sinks.webhook.signing import HEADERS as SIGNATURE_HEADERS
-from bridge.sinks.webhook.signing import SignatureConfig
+
+# -- Abuse protection of CloudEvents webhooks: may we send, and at which rate? ---------
+#
+# The bridge waits for the answer. It does not offer a WebHook-Request-Callback, which
+# the receiver would call later: a forwarder accepts no connections from outside its VM.
+#
+# Source: https://github.com/cloudevents/spec/blob/ce@v1.0.2/cloudevents/http-webhook.md
+#         (section 4)
+
+
+HandshakeKind = Literal["off", "attempt", "required"]
+
+ORIGIN = "WebHook-Request-Origin"
+_RATE = "WebHook-Request-Rate"
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_ORIGIN = rf"{_LABEL}(\.{_LABEL})*"  # compiled at its first use, which is rare
+_NOBODY = "scheduled-events-bridge"
+
+
+def is_origin(text: str) -> bool:
+    """Whether a text is a DNS name; a placeholder counts as a part of one."""
+    for name in PLACEHOLDERS:
+        text = text.replace(f"{{{name}}}", "x")
+    return bool(re.fullmatch(_ORIGIN, text, re.IGNORECASE))
+
+
+def origin_of(configured: str, expand: Callable[[str], str]) -> str:
+    """Return the origin: as configured, else the VM's name as a DNS name.
+
+    Raises:
+        ValueError: a placeholder has no value here, or the result is no DNS name.
+    """
+    if configured:
+        origin = expand(configured)
+        if not is_origin(origin):
+            raise ValueError("is not a DNS name after placeholders are filled in")
+        return origin
+    try:
+        name = expand("{vm_name}")
+    except ValueError:
+        return _NOBODY
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:63].strip("-")
+    return plain or _NOBODY
+
+
+def question(origin: str, rate: float | None) -> dict[str, str]:
+    """Return the headers of the request for permission.
+
+    Args:
+        origin: the origin that asks.
+        rate: the wanted deliveries per second; None = as many as there are.
+    """
+    wish = {} if rate is None else {_RATE: str(max(1, math.ceil(rate * 60)))}
+    return {ORIGIN: origin} | wish
+
+
+def granted_rate(answer: Answer, *, origin: str, target: str) -> float | None:
+    """Return the allowed deliveries per second; None = any number.
+
+    Args:
+        answer: its headers count, not its status.
+        origin: the origin that asked.
+        target: the name of the other side in errors.
+
+    Raises:
+        RefusedDeliveryError: nothing is allowed.
+    """
+    said = f"{target} answered {answer.status}"
+    allowed = answer.headers.get("WebHook-Allowed-Origin", "").strip()
+    if allowed != "*" and allowed.lower() != origin.lower():
+        what = "another origin" if allowed else "no origin"
+        text = f"{said} and allows {what}: this is {origin} (handshake)"
+        raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+    rate = answer.headers.get("WebHook-Allowed-Rate", "*").strip()
+    if rate == "*":
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}", rate) or not int(rate):
+        text = f"{said} and allows a rate that is not a number (handshake)"
+        raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+    return int(rate) / 60
+
+
+# -- Standard Webhooks: the receiver can verify the origin and the age of a request ----
+#
+# Source: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/
+#         standard-webhooks.md
+
+
+SIGNATURE_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+_PREFIX = "whsec_"
+_LEAST, _MOST = 24, 64
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_NO_SECRET = f"must be {_PREFIX} and {_LEAST} to {_MOST} bytes in base64"
+
+
+class SignatureConfig(Section, frozen=True, kw_only=True):
+    """``[sinks.signature]``: one secret, or several while a secret is replaced.
+
+    Attributes:
+        secrets: the keys that sign requests, each whsec_ and 24 to 64 bytes in base64;
+            several while a secret is replaced. Example:
+            ``["env:SIEM_SIGNING_SECRET"]``.
+    """
+
+    secrets: tuple[Secret, ...]
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check each secret, without showing it."""
+        if not self.secrets:
+            yield "secrets", "must hold at least one secret"
+        for index, secret in enumerate(self.secrets):
+            try:
+                _key(secret.reveal())
+            except ValueError as error:
+                yield f"secrets[{index}]", str(error)
+
+
+def signed(
+    config: SignatureConfig, event_id: str, body: bytes, now: datetime
+) -> dict[str, str]:
+    """Return the headers of one attempt; the id is the same in all attempts.
+
+    Args:
+        config: the secrets; each is read again, and makes its own signature.
+        event_id: the id of the CloudEvent; if it has characters that the standard does
+            not allow, its hash is used.
+        body: as it is sent.
+        now: the time of this attempt.
+
+    Raises:
+        RefusedDeliveryError: a secret can no longer be read.
+    """
+    message_id = event_id if _PLAIN_ID.fullmatch(event_id) else hash32(event_id)
+    moment = str(int(now.timestamp()))
+    content = f"{message_id}.{moment}.".encode() + body
+    signatures = []
+    for index, secret in enumerate(config.secrets):
+        what = f"signature.secrets[{index}]"
+        try:
+            key = _key(revealed(secret, what))
+        except ValueError as error:
+            text = f"{what} {error}"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
+        digest = hmac.new(key, content, hashlib.sha256).digest()
+        signatures.append(f"v1,{b64encode(digest).decode()}")
+    values = (message_id, moment, " ".join(signatures))
+    return dict(zip(SIGNATURE_HEADERS, values, strict=True))
+
+
+def _key(secret: str) -> bytes:
+    """Return the bytes of a secret.
+
+    Raises:
+        ValueError: the secret has another form; the text repeats no part of it.
+    """
+    try:
+        text = secret.removeprefix(_PREFIX).rstrip("=")
+        key = b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(_NO_SECRET) from None
+    if not _LEAST <= len(key) <= _MOST:
+        raise ValueError(_NO_SECRET)
+    return key
+
+
+# -- The configuration of a webhook sink, and its checks -------------------------------
 
 
 class WebhookKeys(BatchKeys, frozen=True, kw_only=True):

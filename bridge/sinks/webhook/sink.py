@@ -32,30 +32,30 @@ from bridge.net.http_client import (
     Request,
     exchange,
     failure,
+    reach,
     redact,
     revealed,
     turn,
 )
-from bridge.net.reachability import reach
 from bridge.net.tls import Tls
 from bridge.sinks.base import Preview, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
     auth_of,
     filled,
+    revealed_value,
 )
 from bridge.sinks.webhook.body import Shape, Talker
-from bridge.sinks.webhook.config import WebhookKeys
-from bridge.sinks.webhook.handshake import (
+from bridge.sinks.webhook.config import (
     ORIGIN,
+    WebhookKeys,
     granted_rate,
     origin_of,
     question,
+    signed,
 )
-from bridge.sinks.webhook.headers import revealed_value
 from bridge.sinks.webhook.presets.preset import Call, advanced
 from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
-from bridge.sinks.webhook.signing import signed
 from bridge.sinks.webhook.template import TemplateFaultError
 
 T = TypeVar("T")
