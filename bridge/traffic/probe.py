@@ -60,11 +60,9 @@ async def serve(
         listener: a socket to use in place of ``traffic.listen``; None = none.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
-    application = web.Application(middlewares=[guard.middleware])
+    application = web.Application()
     application.router.add_route("*", "/{path:.*}", _Answerer(rotation, app).answer)
-    runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
-    )
+    runner = guard.runner(application, _SHUTDOWN_SECONDS)
     await runner.setup()
     port = Port("traffic.listen", config.listen)
 
