@@ -210,10 +210,10 @@ def _write_schema(target: Any, fresh: bytes) -> None:
     target.flush()
 
 
-def _logged(log: Path) -> Iterator[tuple[int, bytes]]:
+def _logged(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the committed pages of a log: the number of each page, and its bytes."""
     try:
-        data = log.read_bytes()
+        data = path.read_bytes()
     except OSError:
         return
     if len(data) < _WAL_HEAD or data[:3] != b"\x37\x7f\x06":
