@@ -36,7 +36,7 @@ from bridge.simulator.wire.events import (
 )
 from bridge.simulator.wire.framing import HEADER_BYTES
 from bridge.simulator.wire.links import SERIAL, Link, ahead
-from bridge.simulator.wire.outcomes import Outcome
+from bridge.simulator.wire.outcomes import State
 from bridge.simulator.wire.performatives import (
     Attach,
     Begin,
@@ -229,7 +229,7 @@ class Session:
             head = write(transfer)
         self._put(head + encoded[at:] if at else head + encoded, is_transfer=True)
 
-    def dispose(self, delivery_id: int, outcome: Outcome | None) -> None:
+    def dispose(self, delivery_id: int, outcome: State | None) -> None:
         """Send the outcome of a message from the client."""
         self._add_disposition(delivery_id, outcome, is_receiver=True)
 
@@ -241,14 +241,14 @@ class Session:
 
     # -- inside --------------------------------------------------------------------
 
-    def _settle(self, delivery: OutgoingDelivery, outcome: Outcome | None) -> None:
+    def _settle(self, delivery: OutgoingDelivery, outcome: State | None) -> None:
         self._sent.pop(delivery.delivery_id, None)
         if not delivery.is_settled:
             delivery.is_settled = True
             self._add_disposition(delivery.delivery_id, outcome, is_receiver=False)
 
     def _add_disposition(
-        self, number: int, outcome: Outcome | None, *, is_receiver: bool
+        self, number: int, outcome: State | None, *, is_receiver: bool
     ) -> None:
         """Send an outcome, if possible in one frame with the outcomes before it."""
         if self.is_ended:
