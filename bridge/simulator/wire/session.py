@@ -65,6 +65,9 @@ class Output(Protocol):
     def send_frame(self, channel: int, body: bytes) -> None:
         """Send a frame."""
 
+    def flush_later(self, session: "Session") -> None:
+        """Flush a session before the output is taken."""
+
 
 class Session:
     """A session that a client has begun.
@@ -265,6 +268,7 @@ class Session:
         self._disposition = Disposition(
             is_receiver=is_receiver, first=number, settled=True, state=outcome
         )
+        self._output.flush_later(self)
 
     def _link(self, handle: int) -> SendingLink | ReceivingLink:
         found = self._links.get(handle)
