@@ -55,9 +55,7 @@ async def opened(
 ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
     """Set up the server; yield the factory of protocols for connections."""
     guard = Guard(most=_MOST_CONNECTIONS)
-    app = application(config, status_source)
-    app.middlewares.insert(0, guard.middleware)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    runner = guard.runner(application(config, status_source), _SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         yield guard.maker(runner)
