@@ -152,6 +152,16 @@ async def test_broken_request_is_one_quiet_line_and_does_not_end_the_probe(
     ]
 
 
+async def test_path_for_the_health_of_a_scale_set_is_always_200() -> None:
+    out: dict[str, object] = {"traffic": "out", "reason": "started"}
+    async with probe(Played(out)) as port:
+        found = await ask(port, "GET", "/alive")
+        assert (await ask(port)).status == 503
+
+    assert found.status == 200
+    assert found.body == b'{"ApplicationHealthState":"Healthy"}'
+
+
 async def test_257_connections_leave_room_for_the_next_probe() -> None:
     async with probe(Played()) as port, contextlib.AsyncExitStack() as stack:
         for _ in range(257):
