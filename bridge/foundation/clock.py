@@ -251,6 +251,11 @@ class _Bounds(Struct, frozen=True):
         return self.least <= other.most and other.least <= self.most
 
 
+def own_time(clock: Clock) -> datetime:
+    """Return the time of this machine, for what others have computed with it."""
+    return clock.base.now() if isinstance(clock, ReferenceClock) else clock.now()
+
+
 def is_settled(clock: Clock) -> bool:
     """Return whether a clock will not be corrected soon, as it may be after a start."""
     return clock.is_settled if isinstance(clock, ReferenceClock) else True
