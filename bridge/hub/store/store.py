@@ -10,8 +10,8 @@ so callers must be able to repeat it, as after a lost answer.
 
 import asyncio
 import logging
-import threading
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
