@@ -169,8 +169,11 @@ async def test_fifty_different_lists_are_live_and_no_more(world: HubWorld) -> No
             assert found.status == 503
         async with stream(world, "/?q=7") as found:
             assert found.status == 200, "it is one of them"
-    async with asyncio.timeout(30), stream(world, "/?q=more") as found:
-        assert found.status == 200, "the others have left"
+    async with asyncio.timeout(10):  # the others have left
+        while True:
+            async with stream(world, "/?q=more") as found:
+                if found.status == 200:
+                    return
 
 
 # -- the stream itself -------------------------------------------------------------
