@@ -20,8 +20,8 @@ from enum import StrEnum
 import orjson
 
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.facts import Reporter, group_of, table
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import Reporter, group_of, kept_name, table
+from bridge.hub.fold import Machine
 
 _INTERVALS = 3
 _LIFE = {"started", "stopped"}

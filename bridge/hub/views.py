@@ -17,8 +17,8 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, tex
 
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
-from bridge.hub.facts import key_of
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name, key_of
+from bridge.hub.fold import Machine
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import (
     bridges,

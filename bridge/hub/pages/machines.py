@@ -15,8 +15,8 @@ from bridge.hub.access_config import AccessConfig
 from bridge.hub.api import PERSON, fault
 from bridge.hub.approving import Approving
 from bridge.hub.bridges import Liveness
-from bridge.hub.facts import text
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name, text
+from bridge.hub.fold import Machine
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import FORM, Frame, read_form
 from bridge.hub.pages.tokens import is_token, token

@@ -10,7 +10,8 @@ import orjson
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.access_config import AccessConfig
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name
+from bridge.hub.fold import Machine
 from bridge.hub.pages import words
 from bridge.hub.view_rows import (
     BridgeRow,

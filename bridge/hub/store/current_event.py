@@ -7,8 +7,8 @@ from sqlalchemy import Connection, and_, func, select
 
 from bridge.events.vocabulary import PRESENT
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address, Reporter
-from bridge.hub.fold import Machine, Voice, kept_name
+from bridge.hub.facts import Address, Reporter, kept_name
+from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import addresses, bridges, events, machines, messages
