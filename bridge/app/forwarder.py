@@ -11,6 +11,7 @@ events that cannot wait are delivered. The other workers begin when it is known.
 import asyncio
 import logging
 import os
+import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from bridge.outbox import statefile
 from bridge.outbox.owner import is_foreign, set_owner
 from bridge.telemetry.metrics import Metrics
 from bridge.telemetry.unseen_errors import log_unseen_errors
+from bridge.traffic.activation import HEALTH, TRAFFIC, inherited_listeners
 
 log = logging.getLogger(__name__)
 
@@ -73,12 +75,14 @@ async def run(
             acting=(sink.name for sink in config.sinks if sink.is_for_steps),
         )
         status_source = StatusSource(clock=clock, metrics=metrics)
-        probe = await _probe(config, clock, metrics, stack)
-        status_source.rotation = probe.rotation if probe else None
+        listeners = inherited_listeners(os.environ)
+        probe = await _probe(config, status_source, listeners.get(TRAFFIC), stack)
         await stack.enter_async_context(
             attended(supervisor, stop, clock, status_source.is_alive)
         )
-        await stack.enter_async_context(port.serve(config.http, status_source))
+        await stack.enter_async_context(
+            port.serve(config.http, status_source, listeners.get(HEALTH))
+        )
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )
@@ -100,7 +104,10 @@ async def run(
 
 
 async def _probe(
-    config: Config, clock: Clock, metrics: Metrics, stack: AsyncExitStack
+    config: Config,
+    status_source: StatusSource,
+    listener: socket.socket | None,
+    stack: AsyncExitStack,
 ) -> Probe | None:
     """Open the traffic probe; it is closed after all parts that are opened later."""
     if config.traffic is None:
@@ -108,9 +115,13 @@ async def _probe(
     # Only loaded if it is configured: it costs memory.
     from bridge.app.traffic import open_probe  # noqa: PLC0415 - see above
 
-    return await stack.enter_async_context(
-        open_probe(config, config.traffic, clock, metrics)
+    clock, metrics = status_source.clock, status_source.metrics
+    probe = await stack.enter_async_context(
+        open_probe(config, config.traffic, clock, metrics, listener)
     )
+    status_source.rotation = probe.rotation
+    status_source.ports.append(probe.port)
+    return probe
 
 
 async def _run_on_state(

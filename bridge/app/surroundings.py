@@ -12,6 +12,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.workers import Worker
 from bridge.health.status import Standing, StatusSource
 from bridge.imds.client import MetadataClient
+from bridge.net.listening import Port
 from bridge.outbox.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -30,6 +31,11 @@ class Probe(Protocol):
     @property
     def rotation(self) -> Gate:
         """Knows whether this VM is in rotation."""
+        ...
+
+    @property
+    def port(self) -> Port:
+        """The port of the probe."""
         ...
 
     async def attach(self, outbox: Outbox, observer: Observer) -> Worker:

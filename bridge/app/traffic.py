@@ -5,8 +5,8 @@
 Until it is attached, the probe answers from the values in the state file.
 """
 
-import os
-from collections.abc import AsyncIterator, MutableMapping
+import socket
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,13 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import LEAST_OVERDUE
+from bridge.net.listening import Port
 from bridge.outbox.glance import glance
 from bridge.outbox.records import CHECKPOINT, TRAFFIC
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.counters import Level
 from bridge.telemetry.metrics import Metrics
-from bridge.traffic.activation import inherited_listener
 from bridge.traffic.announcer import Announcer
 from bridge.traffic.app_check import open_app
 from bridge.traffic.config import TrafficConfig
@@ -69,9 +69,11 @@ class Probe:
 
     Attributes:
         rotation: knows whether this VM is in rotation.
+        port: the port of the probe.
     """
 
     rotation: Gate
+    port: Port
     known: Known
     clock: Clock
     gauge: Level
@@ -103,12 +105,16 @@ async def open_probe(
     traffic: TrafficConfig,
     clock: Clock,
     metrics: Metrics,
-    environ: MutableMapping[str, str] = os.environ,
+    listener: socket.socket | None = None,
 ) -> AsyncIterator[Probe]:
-    """Answer probes while the context is open.
+    """Answer probes while the context is open, as soon as the port is free.
 
-    Raises:
-        BridgeError: the probe cannot listen on its address.
+    Args:
+        config: the configuration.
+        traffic: its section ``[traffic]``.
+        clock: the clock of the process.
+        metrics: the metrics of the process.
+        listener: a socket to use in place of ``traffic.listen``; None = none.
     """
     found = await glance(Path(config.state.path), (CHECKPOINT, IDENTITY, TRAFFIC))
     known = Known(
@@ -126,13 +132,14 @@ async def open_probe(
     record = _record(found.get(TRAFFIC))
     gate.restore(record.standing if record else None)
     metrics.traffic_in.set(not gate.look().is_out)
-    listener = inherited_listener(environ)
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(
             open_app(traffic.app, traffic.app_timeout, clock)
         )
-        await stack.enter_async_context(serve(traffic, gate, app, listener))
-        yield Probe(gate, known, clock, metrics.traffic_in)
+        port = await stack.enter_async_context(
+            serve(traffic, gate, app, clock, listener)
+        )
+        yield Probe(gate, port, known, clock, metrics.traffic_in)
 
 
 def _blind_after(config: ImdsConfig) -> float:

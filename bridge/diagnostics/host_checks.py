@@ -221,9 +221,17 @@ def secrets(config: Config) -> Iterator[Finding]:
         path = secret.file
         if path is None or os.name != "posix":
             continue
-        if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
+        if (mode := _mode_of(path)) & 0o007:
             text = f"secrets: {place}: every user can access {path} ({mode:03o})"
             yield _warning(text, f"chmod o= {path}")
+
+
+def _mode_of(path: Path) -> int:
+    """Return the mode of a file; 0: this account cannot see it."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0
 
 
 def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -22,6 +22,7 @@
     ├─ UnprovenError                          a check without sending proved nothing
     ├─ OutboxError                            fatal: the process ends non-zero
     │  ├─ OutboxUnavailableError              disk full, no permission, or locked
+    │  │  └─ ForeignFolderError               root must not open files there
     │  ├─ OutboxFullError                     memory is full, too: published later
     │  ├─ OutboxCorruptError                  moved aside, and a new file is begun
     │  ├─ OutboxThreadDiedError               the thread of the state file has died
@@ -215,6 +216,10 @@ class OutboxError(BridgeError):
 
 class OutboxUnavailableError(OutboxError):
     """The state file cannot be written now: disk full, no permission, or locked."""
+
+
+class ForeignFolderError(OutboxUnavailableError):
+    """Root must not open the file: somebody else could have put it there."""
 
 
 class OutboxFullError(OutboxError):

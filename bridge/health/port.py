@@ -8,61 +8,71 @@ Prometheus client, which would need a tenth of the memory of the process.
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import Struct, field
 
 from bridge.foundation.background import in_background
-from bridge.foundation.errors import BridgeError
 from bridge.health.config import HttpConfig
 from bridge.health.status import StatusSource
+from bridge.net.listening import Port, addresses, listening
 
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def serve(config: HttpConfig, status_source: StatusSource) -> AsyncIterator[None]:
-    """Serve the health port while the context is open.
+async def serve(
+    config: HttpConfig,
+    status_source: StatusSource,
+    listener: socket.socket | None = None,
+) -> AsyncIterator[None]:
+    """Serve the health port while the context is open, as soon as it is free.
 
-    Raises:
-        BridgeError: the server cannot listen on the address.
+    Args:
+        config: ``[http]``.
+        status_source: the parts that the status is read from.
+        listener: a socket to use in place of ``http.listen``; None = none.
     """
     if not config.listen:
+        if listener is not None:
+            listener.close()
         yield
         return
     async with AsyncExitStack() as stack:
         lazy_server = _LazyServer(config, status_source, stack)
-        server = await _listen(lazy_server, config)
+        port = Port("http.listen", config.listen)
+        status_source.ports.append(port)
+
+        async def begin() -> asyncio.Server:
+            return await _listen(lazy_server, config, listener)
+
         try:
-            async with in_background(
-                lazy_server.answer,
-                name="health port",
-                clock=status_source.clock,
-                may_end=True,
+            async with (
+                listening(begin, port, status_source.clock),
+                in_background(
+                    lazy_server.answer,
+                    name="health port",
+                    clock=status_source.clock,
+                    may_end=True,
+                ),
             ):
                 yield
         finally:
-            server.close()
             lazy_server.close()
 
 
-async def _listen(lazy_server: "_LazyServer", config: HttpConfig) -> asyncio.Server:
-    host, port = config.address
+async def _listen(
+    lazy_server: "_LazyServer", config: HttpConfig, listener: socket.socket | None
+) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    try:
-        server = await loop.create_server(lazy_server.protocol, host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
-        cause = getattr(error, "strerror", None) or "it is no address"
-        text = f"http.listen: cannot listen on {config.listen}: {cause}"
-        raise BridgeError(text) from error
-    log.info("health port open", extra={"addresses": _addresses(server)})
+    if listener is not None:
+        server = await loop.create_server(lazy_server.protocol, sock=listener)
+    else:
+        server = await loop.create_server(lazy_server.protocol, *config.address)
+    log.info("health port open", extra={"addresses": addresses(server)})
     return server
-
-
-def _addresses(server: asyncio.Server) -> list[str]:
-    names = [one.getsockname() for one in server.sockets]
-    return [":".join(map(str, name[:2])) for name in names]
 
 
 class _LazyServer(Struct):

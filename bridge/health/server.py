@@ -44,6 +44,7 @@ class Missing(StrEnum):
     STATE = "state"
     SINKS = "sinks"
     TRAFFIC = "traffic"
+    HTTP = "http"
     OTHER = "other"
 
 

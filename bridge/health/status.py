@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from bridge.events.build import EventContext, rfc3339
 from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
+from bridge.net.listening import Port
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
@@ -113,6 +114,7 @@ class StatusSource(Struct):
     listeners: Sequence[Listening] = ()
     auto_approvers: Sequence[Approving] = ()
     rotation: Standing | None = None
+    ports: list[Port] = field(default_factory=list)
 
     def is_alive(self) -> bool:
         """Return whether the state file's thread answers, or memory replaces it."""
@@ -125,7 +127,7 @@ class StatusSource(Struct):
             or self.poller is None
             or self.poller.observer.is_waiting
         ):
-            return ["starting: asking IMDS who this VM is"]
+            return ["starting: asking IMDS who this VM is", *self._closed_ports()]
         found = []
         if self.poller.is_overdue():
             found.append(f"imds: no good document ({self.poller.imds_state})")
@@ -146,7 +148,10 @@ class StatusSource(Struct):
         ]
         if self.outbox.database.fault:
             found.append(f"state: cannot be written ({self.outbox.database.fault})")
-        return found
+        return found + self._closed_ports()
+
+    def _closed_ports(self) -> list[str]:
+        return [port.fault for port in self.ports if port.fault is not None]
 
     def notes(self) -> list[str]:
         """Return notes that do not affect readiness, such as parked sinks."""

@@ -45,6 +45,13 @@ class HubFile(Section, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     shutdown_grace: Duration = Duration(10)
 
+    @property
+    def files(self) -> list[Path]:
+        """The files that the hub writes: its store, if it is one, and its alarms'."""
+        store = self.hub.sqlite_file
+        alarms = [Path(self.state.path)] if self.sinks else []
+        return alarms if store is None else [store, *alarms]
+
     def warnings(self) -> list[str]:
         """Return settings that are allowed, but probably a mistake."""
         return [*self.hub.warnings(), *self._idle_filters()]

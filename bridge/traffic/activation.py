@@ -1,19 +1,24 @@
-"""Takes over a listener from systemd, so that a restart refuses no connection.
+"""Takes over listeners from systemd, so that a restart refuses no connection.
+
+Nor can another program take the port meanwhile.
 
 Source: sd_listen_fds(3).
 """
 
 import os
 import socket
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 
 _FIRST = 3
 _NAMES = "LISTEN_FDNAMES"
-_NAME = "traffic"  # FileDescriptorName= of sebridge-traffic.socket
+# FileDescriptorName= of sebridge-traffic.socket and sebridge-health.socket
+TRAFFIC, HEALTH = "traffic", "health"
 
 
-def inherited_listener(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """Return the listener for the probe that systemd passed; None if there is none.
+def inherited_listeners(
+    environ: MutableMapping[str, str],
+) -> Mapping[str, socket.socket]:
+    """Return the listeners that systemd passed, by their names.
 
     The variables are removed, so that child processes do not use them.
 
@@ -24,12 +29,13 @@ def inherited_listener(environ: MutableMapping[str, str]) -> socket.socket | Non
         key: environ.pop(key, "") for key in ("LISTEN_PID", "LISTEN_FDS", _NAMES)
     }
     if variables["LISTEN_PID"] != str(os.getpid()):
-        return None
-    names = variables[_NAMES].split(":")
+        return {}
+    names, found = variables[_NAMES].split(":"), dict[str, socket.socket]()
     for descriptor, name in _descriptors(variables["LISTEN_FDS"], names):
-        if name == _NAME and (listener := _listener(descriptor)) is not None:
-            return listener
-    return None
+        is_known = name in {TRAFFIC, HEALTH} and name not in found
+        if is_known and (listener := _listener(descriptor)) is not None:
+            found[name] = listener
+    return found
 
 
 def _descriptors(count: str, names: list[str]) -> Iterator[tuple[int, str]]:

@@ -15,8 +15,9 @@ import orjson
 from aiohttp import web
 
 from bridge.events.build import rfc3339
-from bridge.foundation.errors import BridgeError
+from bridge.foundation.clock import Clock
 from bridge.net.connection_limit import Guard
+from bridge.net.listening import Port, addresses, listening
 from bridge.traffic.app_check import App
 from bridge.traffic.config import TrafficConfig
 
@@ -46,18 +47,17 @@ async def serve(
     config: TrafficConfig,
     rotation: Rotation,
     app: App | None,
+    clock: Clock,
     listener: socket.socket | None = None,
-) -> AsyncIterator[None]:
-    """Answer probes while the context is open.
+) -> AsyncIterator[Port]:
+    """Answer probes while the context is open, as soon as the port is free.
 
     Args:
         config: ``[traffic]``.
         rotation: knows whether this VM is in rotation.
         app: the application that must also be healthy; None = none is configured.
+        clock: measures the time between two tries to listen.
         listener: a socket to use in place of ``traffic.listen``; None = none.
-
-    Raises:
-        BridgeError: the probe cannot listen on its address.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
     application = web.Application(middlewares=[guard.middleware])
@@ -66,12 +66,14 @@ async def serve(
         application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
     )
     await runner.setup()
+    port = Port("traffic.listen", config.listen)
+
+    async def begin() -> asyncio.Server:
+        return await _listen(guard, runner, config, listener)
+
     try:
-        server = await _listen(guard, runner, config, listener)
-        try:
-            yield
-        finally:
-            server.close()
+        async with listening(begin, port, clock):
+            yield port
     finally:
         await runner.cleanup()
 
@@ -82,20 +84,12 @@ async def _listen(
     config: TrafficConfig,
     listener: socket.socket | None,
 ) -> asyncio.Server:
-    try:
-        if listener is not None:
-            server = await guard.take_over(runner, listener)
-        else:
-            server = await guard.listen(runner, *config.address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
-        cause = getattr(error, "strerror", None) or "it is no address"
-        text = f"traffic.listen: cannot listen on {config.listen}: {cause}"
-        raise BridgeError(text) from error
-    names = [":".join(map(str, one.getsockname()[:2])) for one in server.sockets]
-    is_inherited = listener is not None
-    log.info(
-        "traffic probe open", extra={"addresses": names, "isInherited": is_inherited}
-    )
+    if listener is not None:
+        server = await guard.take_over(runner, listener)
+    else:
+        server = await guard.listen(runner, *config.address)
+    found = {"addresses": addresses(server), "isInherited": listener is not None}
+    log.info("traffic probe open", extra=found)
     return server
 
 

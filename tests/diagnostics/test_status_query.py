@@ -497,5 +497,5 @@ def listen_of(config: Config) -> str:
 async def answering(config: Config) -> AsyncIterator[None]:
     """Serve the traffic probe of a configuration, as a forwarder does."""
     assert config.traffic is not None
-    async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1"), {}):
+    async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1")):
         yield

@@ -21,7 +21,6 @@ from aiohttp.web import Application, Request
 
 from bridge.events.build import EventContext
 from bridge.foundation.errors import (
-    BridgeError,
     DeliveryError,
     MetadataUnavailableError,
     OutboxError,
@@ -865,14 +864,42 @@ async def test_empty_address_serves_nothing(
     "listen", ["{taken}", "no.such.host.invalid:80", "a..b:80", "x" * 70 + ":80"]
 )
 async def test_address_that_cannot_be_listened_on_is_one_clear_error(
-    listen: str, status_source: StatusSource
+    listen: str, status_source: StatusSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
 
-        with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
-            async with health_port.serve(HttpConfig(listen=taken), status_source):
-                pytest.fail("it is open")  # pragma: no cover - must not be reached
+        async with health_port.serve(HttpConfig(listen=taken), status_source):
+            (fault,) = status_source.missing()[1:]
+
+    assert fault.startswith(f"http.listen: cannot listen on {taken}: ")
+    assert [vars(record)["fault"] for record in caplog.records] == [fault]
+
+
+async def test_taken_port_is_served_when_it_is_free(
+    status_source: StatusSource, clock: FakeClock
+) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        listen = HttpConfig(listen=f"127.0.0.1:{port}")
+        serving = health_port.serve(listen, status_source)
+        await serving.__aenter__()
+        await clock.advance(12)
+    await clock.advance(5)
+
+    assert await status_of(f"http://127.0.0.1:{port}/livez") == 200
+    await serving.__aexit__(None, None, None)
+
+
+async def test_listener_of_systemd_is_used_in_place_of_the_address(
+    status_source: StatusSource,
+) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    config = HttpConfig(listen="no.such.host.invalid:80")
+
+    async with health_port.serve(config, status_source, listener):
+        assert await status_of(f"http://127.0.0.1:{port}/livez") == 200
 
 
 async def test_error_inside_the_context_is_not_an_error_of_the_port(

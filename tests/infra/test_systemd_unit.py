@@ -10,16 +10,20 @@ import pytest
 from bridge.configuration.config import Settings
 from bridge.configuration.load import load
 from bridge.foundation.errors import ConfigError
+from bridge.health.config import HttpConfig
 from bridge.hub.config import HubConfig
 from bridge.hub.load import HubFile
 from bridge.outbox.statefile import default_path
 from bridge.sinks.command.unit_files import Places
+from bridge.traffic.activation import HEALTH as HEALTH_LISTENER
+from bridge.traffic.activation import TRAFFIC
 from bridge.traffic.config import TrafficConfig
 
 SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
 UNIT = SYSTEMD / "sebridge.service"
 HUB = SYSTEMD / "sebridge-hub.service"
 SOCKET = SYSTEMD / "sebridge-traffic.socket"
+HEALTH = SYSTEMD / "sebridge-health.socket"
 WANTED = 2.0
 
 needs_systemd = pytest.mark.skipif(
@@ -90,7 +94,9 @@ def test_threshold_of_the_exposure_can_fail(tmp_path: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("drop_in", [None, "closed-network.conf", "traffic.conf"])
+@pytest.mark.parametrize(
+    "drop_in", [None, "closed-network.conf", "traffic.conf", "health.conf"]
+)
 def test_systemd_understands_every_line(tmp_path: Path, drop_in: str | None) -> None:
     unit = tmp_path / UNIT.name  # only the program is not there
     unit.write_text(UNIT.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
@@ -98,7 +104,8 @@ def test_systemd_understands_every_line(tmp_path: Path, drop_in: str | None) -> 
         folder = tmp_path / f"{UNIT.name}.d"
         folder.mkdir()
         shutil.copy(SYSTEMD / drop_in, folder)
-    shutil.copy(SOCKET, tmp_path)
+    for socket in (SOCKET, HEALTH):
+        shutil.copy(socket, tmp_path)
 
     found = analyze("verify", str(unit))
 
@@ -107,15 +114,18 @@ def test_systemd_understands_every_line(tmp_path: Path, drop_in: str | None) -> 
 
 
 @needs_systemd
-def test_systemd_understands_every_line_of_the_socket(tmp_path: Path) -> None:
+@pytest.mark.parametrize("socket", [SOCKET, HEALTH])
+def test_systemd_understands_every_line_of_a_socket(
+    tmp_path: Path, socket: Path
+) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
-    shutil.copy(SOCKET, tmp_path)
+    shutil.copy(socket, tmp_path)
 
-    found = analyze("verify", str(tmp_path / SOCKET.name))
+    found = analyze("verify", str(tmp_path / socket.name))
 
     assert found.returncode == 0, found.stderr
-    assert SOCKET.name not in found.stderr
+    assert socket.name not in found.stderr
 
 
 @needs_systemd
@@ -153,15 +163,17 @@ def test_hook_is_not_signalled_beside_the_bridge_and_takes_nobody_with_it() -> N
     assert setting("OOMPolicy") == ["continue"]
 
 
-def test_socket_holds_the_listener_of_the_probe_under_the_name_it_is_looked_for() -> (
-    None
-):
-    lines = SOCKET.read_text().splitlines()
+def test_sockets_hold_listeners_under_the_names_they_are_looked_for() -> None:
+    for socket, listen, name in (
+        (SOCKET, TrafficConfig().listen, TRAFFIC),
+        (HEALTH, HttpConfig().listen, HEALTH_LISTENER),
+    ):
+        lines = socket.read_text().splitlines()
 
-    assert f"ListenStream={TrafficConfig().listen}" in lines
-    assert "FileDescriptorName=traffic" in lines
-    assert f"Service={UNIT.name}" in lines
-    assert f"Sockets={SOCKET.name}" in (SYSTEMD / "traffic.conf").read_text()
+        assert f"ListenStream={listen}" in lines
+        assert f"FileDescriptorName={name}" in lines
+        assert f"Service={UNIT.name}" in lines
+        assert f"Sockets={socket.name}" in (SYSTEMD / f"{name}.conf").read_text()
 
 
 def test_azures_load_balancer_may_probe_in_a_closed_network() -> None:

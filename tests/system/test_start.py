@@ -1,7 +1,7 @@
 """A start that finds something wrong around it: it tells events all the same.
 
 The troubles are real: a disk without room for a file, a folder that may not be written,
-a kernel that refuses locks.
+a kernel that refuses locks, a port that somebody has.
 """
 
 import asyncio
@@ -9,9 +9,10 @@ import errno
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,8 +162,10 @@ class Scene:
     port: int
 
     @classmethod
-    def of(cls, at: Addresses, folder: Path, state: Path, **more: object) -> "Scene":
-        port, config = free_port(), folder / "bridge.toml"
+    def of(
+        cls, at: Addresses, folder: Path, state: Path, port: int = 0, **more: object
+    ) -> "Scene":
+        port, config = port or free_port(), folder / "bridge.toml"
         config.write_text(
             config_text(
                 webhook(f"{at.inbox}/siem"),
@@ -286,3 +289,45 @@ async def test_garbage_in_the_lock_is_no_trouble(tmp_path: Path) -> None:
     assert "another forwarder runs on the state file" in log
     assert f"(process {process.pid})" in log
     assert not scene.faults(IN_MEMORY)
+
+
+async def until_open(port: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_event_is_told_while_strangers_have_the_ports(tmp_path: Path) -> None:
+    """The ports are served as soon as they are free."""
+    async with simulator_here() as at:
+        with (
+            closing(socket.create_server(("127.0.0.1", 0))) as health,
+            closing(socket.create_server(("127.0.0.1", 0))) as probe,
+        ):
+            ports = [one.getsockname()[1] for one in (health, probe)]
+            traffic = {"listen": f"127.0.0.1:{ports[1]}"}
+            state = tmp_path / "state.db"
+            scene = Scene.of(at, tmp_path, state, ports[0], traffic=traffic)
+            process = await forwarder(scene.config)
+
+            await scene.happens(1)
+            assert process.returncode is None
+
+        for port in ports:
+            await until_open(port)
+        await scene.until_ready()
+        process.kill()
+        await process.wait()
+        process = await forwarder(scene.config)
+        await until_open(ports[0])
+        await scene.until_ready()
+        assert await ended(process) == 0
+    said = scene.faults("port cannot be listened on: tried again every 5 s")
+    assert sorted(said) == [
+        f"{key}: cannot listen on 127.0.0.1:{port}: Address already in use"
+        for key, port in zip(("http.listen", "traffic.listen"), ports, strict=True)
+    ]

@@ -17,12 +17,11 @@ from aiohttp import web
 from bridge.app.traffic import open_probe
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.errors import BridgeError
 from bridge.foundation.values import Duration
 from bridge.outbox.glance import glance
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from bridge.traffic.activation import inherited_listener
+from bridge.traffic.activation import inherited_listeners
 from bridge.traffic.app_check import open_app
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.probe import serve
@@ -81,7 +80,7 @@ async def probe(played: Played, config: TrafficConfig = ANYWHERE) -> AsyncIterat
     listener = socket.create_server(("127.0.0.1", 0))
     async with (
         open_app(config.app, config.app_timeout, SystemClock()) as app,
-        serve(config, played, app, listener),
+        serve(config, played, app, FakeClock(), listener),
     ):
         yield listener.getsockname()[1]
 
@@ -169,13 +168,26 @@ async def test_incomplete_request_is_closed_after_5_s() -> None:
         assert watch.seconds < 8
 
 
-async def test_taken_port_is_an_error() -> None:
+async def test_taken_port_is_said_and_served_when_it_is_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        config = TrafficConfig(listen=f"127.0.0.1:{port}")
-        with pytest.raises(BridgeError, match=r"traffic\.listen: cannot listen on"):
-            async with serve(config, Played(), None):
-                pass
+        number = taken.getsockname()[1]
+        config = TrafficConfig(listen=f"127.0.0.1:{number}")
+        serving = serve(config, Played(), None, clock)
+        port = await serving.__aenter__()
+        await clock.advance(12)
+        fault = port.fault
+    await clock.advance(5)
+
+    assert (await ask(number)).status == 200
+    assert port.fault is None
+    assert str(fault).startswith(f"traffic.listen: cannot listen on {config.listen}: ")
+    assert [vars(r)["fault"] for r in caplog.records if r.levelname == "ERROR"] == [
+        fault
+    ]
+    await serving.__aexit__(None, None, None)
 
 
 # -- the application -----------------------------------------------------------------
@@ -307,7 +319,7 @@ def test_listener_is_used_only_if_passed_to_this_process() -> None:
     ):
         given = dict(environ)
 
-        assert inherited_listener(given) is None
+        assert inherited_listeners(given) == {}
         assert given == {}  # child processes do not use it
 
 
@@ -326,9 +338,10 @@ def test_descriptor_that_does_not_listen_is_not_used(tmp_path: Path) -> None:
             ),
         }
 
-        found = inherited_listener(environ)
+        listeners = inherited_listeners(environ)
 
-        assert found is not None
+        assert list(listeners) == ["traffic"]
+        found = listeners["traffic"]
         assert found.fileno() == listening.fileno()
         assert not os.get_inheritable(found.fileno())
         found.detach()
@@ -381,7 +394,7 @@ async def test_unreadable_stored_values_do_not_stop_the_start(
     assert config.traffic is not None
     metrics = Metrics([], "1", has_traffic=True)
 
-    async with open_probe(config, config.traffic, FakeClock(), metrics, {}) as found:
+    async with open_probe(config, config.traffic, FakeClock(), metrics) as found:
         assert found.rotation.shown() == {"traffic": "in"}
         assert metrics.registry.get_sample_value("sebridge_traffic_in") == 1
 

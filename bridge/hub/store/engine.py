@@ -16,7 +16,12 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlche
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from bridge.foundation.errors import HubStoreAwayError, HubStoreError
+from bridge.foundation.errors import (
+    ForeignFolderError,
+    HubStoreAwayError,
+    HubStoreError,
+)
+from bridge.foundation.privileges import enter, make_private
 
 _CONNECT_SECONDS = 5
 _STATEMENT_MS = 15_000
@@ -57,10 +62,14 @@ def open_sqlite(path: Path, *, writes: bool) -> Engine:
     """Return an engine for a file; an engine that writes has one connection only.
 
     Raises:
-        HubStoreError: the folder of the file does not exist.
+        HubStoreError: the folder of the file does not exist, or is not for root.
     """
     if not path.parent.is_dir():
         raise HubStoreError(f"hub.store: there is no folder {path.parent}")
+    try:
+        enter(path)
+    except ForeignFolderError as error:
+        raise HubStoreError(f"hub.store: {error}") from error
     engine = create_engine(
         f"sqlite:///{path}",
         connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
@@ -68,6 +77,10 @@ def open_sqlite(path: Path, *, writes: bool) -> Engine:
         max_overflow=0,
     )
     begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+
+    @event.listens_for(engine, "do_connect")
+    def close_to_others(*_: object) -> None:
+        make_private(path)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
