@@ -43,9 +43,9 @@ _LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
 _GRACE = timedelta(minutes=15)  # an end by the word of others counts after NotBefore
 _MOST_FACTS = 1000  # of an occurrence
 _MOST_OF_A_MACHINE = 12
-_MOST_OUTCOMES = 100
+MOST_OUTCOMES = 100
 _MOST_LIVES = 10
-_MOST_LISTS = 20  # lists of Resources that machines are named by
+_MOST_LISTS = 8  # lists of Resources that machines are named by
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
 
 
@@ -96,6 +96,7 @@ class Occurrence:
             reported it, with an undocumented status.
         event: the latest IMDS object; None = no message contained one.
         is_whole: False = the reporter has left out names of Resources.
+        digest: the fingerprint of the message with that object.
         first: the first message of those whose word counts.
         opened: the time of that message.
         ended: the time of the first message about the end; None = not ended.
@@ -122,6 +123,7 @@ class Occurrence:
     status: Kind
     event: ScheduledEvent | None
     is_whole: bool
+    digest: str
     first: Fact
     opened: datetime
     ended: datetime | None
@@ -204,12 +206,14 @@ class Folded:
     Attributes:
         state: the state; None = no message is kept.
         kept: the facts that the state is derived from.
+        dropped: how many facts are not kept.
         past: the occurrences before those.
         lists: the names in Resources that were needed, by ``Fact.names``.
     """
 
     state: State | None
     kept: tuple[Fact, ...]
+    dropped: int
     past: Past
     lists: Mapping[str, tuple[str, ...]]
 
@@ -220,10 +224,13 @@ class Reading:
 
     Attributes:
         event_of: returns the IMDS object of a fact, whose ``event`` may be missing.
-        lists: the names in Resources that are known without it, by ``Fact.names``.
+        stored: the names in Resources that are known without it, by ``Fact.names``.
+        lists: those that were needed.
+        known: the same names as machines.
     """
 
     event_of: Callable[[Fact], ScheduledEvent | None] = _event_in
+    stored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     known: dict[tuple[str, str, str], frozenset[Place]] = field(default_factory=dict)
 
@@ -252,8 +259,10 @@ class Reading:
         if not fact.names:
             return ()
         if fact.names not in self.lists:
-            event = self.event_of(fact)
-            self.lists[fact.names] = event.resources if event else ()
+            stored = self.stored.get(fact.names)
+            event = self.event_of(fact) if stored is None else None
+            found = event.resources if event else ()
+            self.lists[fact.names] = found if stored is None else tuple(stored)
         return self.lists[fact.names]
 
 
@@ -351,35 +360,36 @@ class _Life:
         return fact.is_azures or fact.place in self.inside
 
 
-def fold(facts: Iterable[Fact], addresses: Iterable[Address] = ()) -> State | None:
+def fold(facts: Iterable[Fact]) -> State | None:
     """Return the state of one event; None if there are no facts.
 
     Args:
         facts: all facts of one EventId.
-        addresses: more approval addresses for it.
     """
-    return fold_in(facts, addresses).state
+    return fold_in(facts).state
 
 
 def fold_in(
     facts: Iterable[Fact],
-    addresses: Iterable[Address] = (),
     *,
     reading: Reading | None = None,
     own: Collection[str] = (),
     past: Past | None = None,
+    now: datetime | None = None,
 ) -> Folded:
     """Return the state of one event, and which of its facts are kept.
 
     Args:
         facts: all facts of one EventId, or those that were kept, and new ones.
-        addresses: more approval addresses for it.
         reading: reads the IMDS objects of facts; None = each fact has its own.
         own: the ids of the hub's decisions on the event: their outcomes are kept first.
         past: the occurrences whose messages are not kept any more.
+        now: a moment by the broker's clock that is over; None = that of the last
+            message.
     """
     reading, past = reading or Reading(), past or Past()
     known = sorted(unique(facts), key=lambda fact: fact.order)
+    count = len(known)
     if past.until is not None:
         known = [fact for fact in known if fact.enqueued > past.until]
     outcomes = _some([f for f in known if f.kind is Kind.OUTCOME], own)
@@ -390,10 +400,13 @@ def fold_in(
     lives = lives[-_MOST_LIVES:]
     kept = [*(fact for life in lives for fact in life.facts), *outcomes]
     if not kept:
-        return Folded(state=None, kept=(), past=past, lists=reading.lists)
-    latest = max(fact.enqueued for fact in kept)
+        return Folded(
+            state=None, kept=(), dropped=count, past=past, lists=reading.lists
+        )
+    moments = [fact.enqueued for fact in kept]
+    latest = max([*moments, now] if now else moments)
     ordered = sorted(kept, key=lambda fact: fact.order)
-    found = {fact.address for fact in kept if fact.address} | set(addresses)
+    found = {fact.address for fact in kept if fact.address}
     state = State(
         key=ordered[0].key,
         event_id=ordered[0].event_id,
@@ -403,7 +416,13 @@ def fold_in(
         addresses=tuple(sorted(found)),
         last_reported=ordered[-1].time,
     )
-    return Folded(state=state, kept=tuple(ordered), past=past, lists=reading.lists)
+    return Folded(
+        state=state,
+        kept=tuple(ordered),
+        dropped=count - len(kept),
+        past=past,
+        lists=reading.lists,
+    )
 
 
 def unique(facts: Iterable[Fact]) -> list[Fact]:
@@ -417,14 +436,14 @@ def unique(facts: Iterable[Fact]) -> list[Fact]:
 
 def _some(outcomes: Sequence[Fact], own: Collection[str]) -> list[Fact]:
     """Return the outcomes that are kept: of own decisions first, then the newest."""
-    if len(outcomes) <= _MOST_OUTCOMES:
+    if len(outcomes) <= MOST_OUTCOMES:
         return list(outcomes)
     ids = set(own)
 
     def rank(fact: Fact) -> tuple[bool, object]:
         return bool(fact.outcome and fact.outcome.message_id in ids), fact.heard
 
-    kept = sorted(outcomes, key=rank)[-_MOST_OUTCOMES:]
+    kept = sorted(outcomes, key=rank)[-MOST_OUTCOMES:]
     return sorted(kept, key=lambda fact: fact.order)
 
 
@@ -516,6 +535,7 @@ def _occurrence(life: _Life, reading: Reading, latest: datetime) -> Occurrence:
         status=status,
         event=event,
         is_whole=is_whole,
+        digest=content.digest,
         first=first,
         opened=first.time,
         ended=_ended(ends, first) if status.is_end else None,
@@ -664,7 +684,7 @@ def _named(
 ) -> set[Place]:
     """Return the machines that are in Resources by the word of another.
 
-    At most 2,000 machines, by at most 20 different lists of Resources, the first heard
+    At most 2,000 machines, by at most 8 different lists of Resources, the first heard
     first.
 
     Args:
