@@ -9,8 +9,15 @@ from bridge.events.build import rfc3339
 from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Voter
 
 Json = dict[str, Any]
+_NAMES = 100  # of an event or a decision; all of them are in ``event``
 
-_NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
+_NOT_SHOWN = (
+    "digest",
+    "said",
+    "saidBy",
+    "saidUntil",
+    "doubled",
+)  # of an occurrence: shown with the event, or of no use
 
 
 def event(row: EventRow) -> Json:
@@ -24,7 +31,8 @@ def event(row: EventRow) -> Json:
         "eventSource": row.event_source or None,
         "subscription": row.subscription or None,
         "resourceGroup": row.group or None,
-        "machines": list(row.machines),
+        "machines": list(row.machines[:_NAMES]),
+        "machineCount": len(row.machines),
         "content": row.content,
         "notBefore": _time(row.not_before),
         "opened": _time(row.opened),
@@ -33,6 +41,9 @@ def event(row: EventRow) -> Json:
         "firstReportedBy": _reporter(row.first_reported_by),
         "unreported": row.is_unreported,
         "bridgesSay": row.bridges_say,
+        "saidToBeOver": _said(row),
+        "twoReportsWithOneId": [_reporter(one) for one in row.doubled],
+        "messagesNotKept": row.dropped,
         "azureStatus": (row.azure or {}).get("status"),
         "occurrence": row.lives,
         "event": row.event,
@@ -86,6 +97,7 @@ def page(found: EventPage) -> Json:
             }
             for one in found.messages
         ],
+        "olderMessages": found.older or None,
         "decisions": [decision(one) for one in found.decisions],
         "record": [
             {
@@ -106,6 +118,8 @@ def decision(row: DecisionRow) -> Json:
     return {
         "id": row.id,
         "eventId": row.event_id,
+        "eventType": row.event_type or None,
+        "machines": list(row.machines[:_NAMES]),
         "decision": row.action,
         "via": row.via,
         "state": row.state,
@@ -134,6 +148,17 @@ def bridge(row: BridgeRow) -> Json:
         "pending": row.pending,
         "dead": row.dead,
         "approvals": row.approvals,
+    }
+
+
+def _said(row: EventRow) -> Json | None:
+    """Return the end by the word of others alone; None = there is none."""
+    if row.said is None:
+        return None
+    return {
+        "status": row.said,
+        "by": _reporter(row.said_by or {}),
+        "countsFrom": _time(row.said_until),
     }
 
 

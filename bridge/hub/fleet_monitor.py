@@ -1,5 +1,7 @@
 """Looks once a minute for silent bridges, and for events that no bridge has reported.
 
+It also lets the ends count that others alone have told, once their time has come.
+
 Each finding becomes an alarm, a row in the store; ``alarm_sinks`` publishes the alarms.
 Bridges that have been gone for longer than the retention are deleted.
 """
@@ -14,6 +16,7 @@ from bridge.foundation.errors import HubStoreError
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.alarms import news_of, note_silence, note_unreported
 from bridge.hub.store.fleet_view import fleet
+from bridge.hub.store.intake import end_said
 from bridge.hub.store.retention import AT_ONCE, forget_bridges, is_outdated
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
@@ -55,6 +58,9 @@ class FleetMonitor:
         Raises:
             HubStoreError: the store cannot be used now.
         """
+        at = self.situation().now
+        while await self.store.write(lambda c: end_said(c, at)):
+            pass
         found = await self._fleet()
         news = [row.vm_id for row in found if news_of(row)]
         now = self.situation()

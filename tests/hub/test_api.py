@@ -282,7 +282,7 @@ async def test_bridges_are_shown_as_they_fare(window: Window) -> None:
     name = str(vm(2).vm_id)
     assert await window.store.write(lambda c: forget_bridge(c, name, at(9)))
     ended = event("T", EventType="Terminate", Resources=["web-1"])
-    await window.store.keep([told(step("completed", ended, seconds=5))])
+    await window.store.keep([told(step("completed", ended, seconds=5, who=vm(1)))])
     window.now += timedelta(hours=1)
     assert await states() == ["silent", "gone", "gone"]
 
@@ -343,6 +343,22 @@ async def test_address_that_is_taken_is_told(window: Window) -> None:
     with pytest.raises(BridgeError, match="cannot listen"):
         async with Window(window.store).open(taken):
             pass
+
+
+async def test_malformed_request_is_one_quiet_line(
+    window: Window, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    host, port = window.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/x.y\r\n\r\n")
+
+    assert b"400 Bad Request" in await reader.read()
+
+    writer.close()
+    found = [(one.message, one.exc_info) for one in caplog.records]
+    assert ("malformed request", None) in found
+    assert not [one for one in caplog.records if one.exc_info]
 
 
 async def test_crowd_that_sends_nothing_keeps_nobody_out(window: Window) -> None:

@@ -51,6 +51,8 @@ class Connection(sqlite3.Connection):
         room: limits how many events are accepted; None = there is no limit.
         is_part: whether an item may be missing here although it is on the disk; False
             = a missing item is lost.
+        unsaved: in memory: the commands (sink, key) whose success is not on the disk;
+            None = this connection writes to the disk.
         changes: a list to which changing statements are appended; None = they are not
             recorded.
     """
@@ -58,6 +60,7 @@ class Connection(sqlite3.Connection):
     is_durable: bool = True
     room: Room | None = None
     is_part: bool = False
+    unsaved: set[tuple[str, str]] | None = None
     changes: list[Statement] | None = None
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
