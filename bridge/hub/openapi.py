@@ -150,7 +150,7 @@ def _schemas() -> Json:
         "bridgesSay": _MAYBE,
         "saidToBeOver": {
             "type": ["object", "null"],
-            "description": "An end by the word of others than the machines in Resources:"
+            "description": "An end by the word of others than machines in Resources:"
             " its status, by whom, and from when it counts.",
         },
         "twoReportsWithOneId": {"type": "array", "items": {"type": "object"}},

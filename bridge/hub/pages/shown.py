@@ -72,7 +72,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "ended": time(row.ended, now),
         "reporter": name_of(row.first_reported_by.get("name") or "an unnamed VM"),
         "bridges_say": row.bridges_say,
-        "doubts": words.doubts(row, now),
+        "doubts": [short(text) for text in words.doubts(row, now)],
         "azure": short((row.azure or {}).get("status")),
         "standing": _obstacle(row),
         "is_undecided": is_waiting and not _is_decided(row),

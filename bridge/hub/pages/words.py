@@ -75,14 +75,14 @@ def when(moment: datetime, now: datetime) -> When:
 
 
 def doubts(row: EventRow, now: datetime) -> list[str]:
-    """Return what reporters say of an event that counts less than the rest, or twice."""
+    """Return what is said of an event that counts less than the rest."""
     found = []
     if row.said is not None and row.said_until is not None:
         who = (row.said_by or {}).get("name") or "an unnamed VM"
         until = when(row.said_until, now).clock
         found.append(
-            f"Said to be {row.said} by {who}, which is not among its machines: that "
-            f"counts once one of them or Azure agrees, or from {until}"
+            f"Said to be {row.said}, by the word of {who} alone: it counts once one of "
+            f"its machines or Azure agrees, or from {until}"
         )
     for one in row.doubled[:_FEW]:
         who = one.get("name") or one.get("vm_id") or "an unnamed VM"
