@@ -1,4 +1,4 @@
-"""Looks once a minute for silent bridges, and for events that no bridge has reported.
+"""Looks twice a minute for silent bridges, and for events that no bridge has reported.
 
 It also lets the ends count that others alone have told, once their time has come.
 
@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.store.alarms import news_of, note_silence, note_unreported
+from bridge.hub.store.alarms import (
+    news_of,
+    note_clock,
+    note_silence,
+    note_unreported,
+)
 from bridge.hub.store.fleet_view import fleet
 from bridge.hub.store.intake import end_said
 from bridge.hub.store.retention import AT_ONCE, forget_bridges, is_outdated
@@ -24,7 +29,7 @@ from bridge.hub.views import open_without_bridge
 
 log = logging.getLogger(__name__)
 
-_EVERY = 60.0
+_EVERY = 30.0
 _AT_ONCE = 500
 
 
@@ -45,7 +50,7 @@ class FleetMonitor:
     name: str = "watchman"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Check the fleet once a minute."""
+        """Check the fleet twice a minute."""
         while not await self.clock.wait(stop, _EVERY):
             try:
                 await self.step()
@@ -58,7 +63,11 @@ class FleetMonitor:
         Raises:
             HubStoreError: the store cannot be used now.
         """
-        at = self.situation().now
+        now = self.situation()
+        if (fault := now.clock_fault) is not None:
+            log.warning("clock is wrong", extra={"fault": fault})
+            await self.store.write(lambda c: note_clock(c, fault, now.now))
+        at = now.now
         while await self.store.write(lambda c: end_said(c, at)):
             pass
         found = await self._fleet()

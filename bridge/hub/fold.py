@@ -16,20 +16,19 @@ to twelve reporters; one of them is enough:
     occurrence        reporter that has already reported the end. What was enqueued
                       before the end is no later appearance, whatever its clock says
 
-At most 1,000 messages of an occurrence are kept, and 12 of a machine; see ``_bounded``.
+At most 1,000 messages of an occurrence are kept, and 12 of a machine; see ``bounded``.
 
 Source: the hub's contract; ``tests/hub/test_fold.py`` checks it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Protocol
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub.facts import (
-    MOST_NAMES,
     Address,
     Fact,
     Kind,
@@ -38,18 +37,23 @@ from bridge.hub.facts import (
     kept_name,
     place_of,
 )
+from bridge.hub.occurrences import (
+    Life,
+    Past,
+    Place,
+    Reading,
+    bounded,
+    group_in,
+    is_of,
+    kept_outcomes,
+    lives_of,
+    older,
+    places_named,
+    unique,
+)
 
-_LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
-_GRACE = timedelta(minutes=15)  # an end by the word of others counts after NotBefore
-_MOST_FACTS = 1000  # of an occurrence
-_MOST_OF_A_MACHINE = 12
-MOST_OUTCOMES = 100
 _MOST_LIVES = 10
-_MOST_LISTS = 8  # lists of Resources that machines are named by
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
-
-
-Place = tuple[str, str, str]  # subscription, resource group and name of a machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -181,24 +185,6 @@ class State:
         return self.occurrences[-1] if self.occurrences else None
 
 
-def _event_in(fact: Fact) -> ScheduledEvent | None:
-    return fact.event
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """Occurrences whose messages are not kept any more.
-
-    Attributes:
-        lives: how many there were.
-        until: messages enqueued until then are theirs; None = there was no such
-            occurrence.
-    """
-
-    lives: int = 0
-    until: datetime | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folded:
     """The state of an event, and which of its messages are kept.
@@ -216,148 +202,6 @@ class Folded:
     dropped: int
     past: Past
     lists: Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Reads the IMDS objects of facts.
-
-    Attributes:
-        event_of: returns the IMDS object of a fact, whose ``event`` may be missing.
-        stored: the names in Resources that are known without it, by ``Fact.names``.
-        lists: those that were needed.
-        known: the same names as machines.
-    """
-
-    event_of: Callable[[Fact], ScheduledEvent | None] = _event_in
-    stored: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    known: dict[tuple[str, str, str], frozenset[Place]] = field(default_factory=dict)
-
-    def places(self, fact: Fact, group: tuple[str, str]) -> frozenset[Place]:
-        """Return the machines in Resources of a fact.
-
-        Args:
-            fact: the fact.
-            group: the resource group of its occurrence, if the fact has none.
-        """
-        subscription, group_name = fact.group if fact.group[1] else group
-        key = (fact.names, subscription, group_name)
-        if key not in self.known:
-            self.known[key] = frozenset(
-                (subscription, group_name, kept_name(name)) for name in self.names(fact)
-            )
-        return self.known[key]
-
-    def names_itself(self, fact: Fact) -> bool:
-        """Whether the reporter of a fact is in Resources by its own word."""
-        own = fact.place[2] if fact.place else kept_name(fact.reporter.name)
-        return any(place[2] == own for place in self.places(fact, ("", "")))
-
-    def names(self, fact: Fact) -> tuple[str, ...]:
-        """Return the names in Resources of a fact."""
-        if not fact.names:
-            return ()
-        if fact.names not in self.lists:
-            stored = self.stored.get(fact.names)
-            event = self.event_of(fact) if stored is None else None
-            found = event.resources if event else ()
-            self.lists[fact.names] = found if stored is None else tuple(stored)
-        return self.lists[fact.names]
-
-
-@dataclass(slots=True)
-class _Life:
-    """An occurrence while its facts are collected in the order of their times.
-
-    Attributes:
-        inside: the machines whose word counts for the end.
-        reading: reads the IMDS objects of facts.
-        over: the first end that counts.
-        ends: the last end of each reporter, by vmId.
-        opener: the fact that was heard first.
-        told: the lists of Resources, all of them and by vmId.
-        not_before: the latest NotBefore, by those in Resources and by all.
-    """
-
-    inside: Collection[Place]
-    reading: Reading
-    facts: list[Fact] = field(default_factory=list)
-    over: Fact | None = None
-    ends: dict[str, Fact] = field(default_factory=dict)
-    opener: Fact | None = None
-    told: dict[str, set[str]] = field(default_factory=dict)
-    not_before: dict[bool, datetime] = field(default_factory=dict)
-    has_inside: bool = False
-
-    def is_over_for(self, fact: Fact) -> bool:
-        """Whether a fact must belong to the next occurrence."""
-        if not self.ends or not fact.kind.is_appearance:
-            return False
-        own, over = self.ends.get(fact.reporter.vm_id), self._over(fact)
-        if over is None or fact.enqueued < over.enqueued:
-            return False
-        if own is not None and self._counts(own):
-            return fact.enqueued >= own.enqueued
-        return fact.time - over.time > _LATE
-
-    def _over(self, fact: Fact) -> Fact | None:
-        """Return the end that counts for a later fact; None = there is none."""
-        if self.over is not None:
-            return self.over
-        found = min(self.ends.values(), key=lambda end: end.order)
-        if self.opener_counts and self.opener and (vm := self.opener.reporter.vm_id):
-            found = self.ends.get(vm, found)
-            if vm in self.ends:
-                return found
-        return found if fact.enqueued > self.said_until(found) else None
-
-    def _counts(self, fact: Fact) -> bool:
-        is_opener = self.opener is not None and _is_of(fact, self.opener)
-        return self._is_inside(fact) or (is_opener and self.opener_counts)
-
-    @property
-    def opener_counts(self) -> bool:
-        """Whether an end by the VM that was heard first counts.
-
-        It does if this VM names itself, while nobody in Resources has spoken, and
-        nobody has told of other Resources.
-        """
-        if self.has_inside or self.opener is None or self.opener.is_azures:
-            return False
-        return self.is_undisputed and self.reading.names_itself(self.opener)
-
-    @property
-    def is_undisputed(self) -> bool:
-        """Whether nobody has told of other Resources than the VM heard first."""
-        opener = self.opener.reporter.vm_id if self.opener else ""
-        return self.told[""] <= self.told[opener or "?"]
-
-    def said_until(self, end: Fact) -> datetime:
-        """Return when an end by the word of others counts."""
-        known = self.not_before.get(True) or self.not_before.get(False)
-        return (known or end.enqueued) + _GRACE
-
-    def take(self, fact: Fact) -> None:
-        """Add a fact."""
-        self.facts.append(fact)
-        is_inside = self._is_inside(fact)
-        self.has_inside |= is_inside and not fact.is_azures
-        if self.opener is None or fact.heard < self.opener.heard:
-            self.opener = fact
-        for vm_id in ("", fact.reporter.vm_id or "?"):
-            told = self.told.setdefault(vm_id, set())
-            if fact.kind.is_appearance and not fact.is_azures:
-                told.add(fact.names)
-        if fact.not_before is not None:
-            self.not_before[is_inside] = fact.not_before
-        if fact.kind.is_end:
-            self.ends[fact.reporter.vm_id] = fact
-            if is_inside and self.over is None:
-                self.over = fact
-
-    def _is_inside(self, fact: Fact) -> bool:
-        return fact.is_azures or fact.place in self.inside
 
 
 def fold(facts: Iterable[Fact]) -> State | None:
@@ -392,11 +236,11 @@ def fold_in(
     count = len(known)
     if past.until is not None:
         known = [fact for fact in known if fact.enqueued > past.until]
-    outcomes = _some([f for f in known if f.kind is Kind.OUTCOME], own)
+    outcomes = kept_outcomes([f for f in known if f.kind is Kind.OUTCOME], own)
     steps = [fact for fact in known if fact.kind is not Kind.OUTCOME]
-    inside = _named(steps, _group(steps), reading) if steps else set()
-    lives = [_bounded(life) for life in _lives(steps, inside, reading)]
-    past = _older(past, lives[:-_MOST_LIVES])
+    inside = places_named(steps, group_in(steps), reading) if steps else set()
+    lives = [bounded(life) for life in lives_of(steps, inside, reading)]
+    past = older(past, lives[:-_MOST_LIVES])
     lives = lives[-_MOST_LIVES:]
     kept = [*(fact for life in lives for fact in life.facts), *outcomes]
     if not kept:
@@ -425,84 +269,7 @@ def fold_in(
     )
 
 
-def unique(facts: Iterable[Fact]) -> list[Fact]:
-    """Return one fact for each report; see ``Fact.report``."""
-    kept: dict[tuple[str, str, str, str], Fact] = {}
-    for fact in facts:
-        known = kept.get(fact.report)
-        kept[fact.report] = known.joined(fact) if known else fact
-    return list(kept.values())
-
-
-def _some(outcomes: Sequence[Fact], own: Collection[str]) -> list[Fact]:
-    """Return the outcomes that are kept: of own decisions first, then the newest."""
-    if len(outcomes) <= MOST_OUTCOMES:
-        return list(outcomes)
-    ids = set(own)
-
-    def rank(fact: Fact) -> tuple[bool, object]:
-        return bool(fact.outcome and fact.outcome.message_id in ids), fact.heard
-
-    kept = sorted(outcomes, key=rank)[-MOST_OUTCOMES:]
-    return sorted(kept, key=lambda fact: fact.order)
-
-
-def _lives(
-    facts: Sequence[Fact], inside: Collection[Place], reading: Reading
-) -> list[_Life]:
-    lives = [_Life(inside, reading)]
-    for fact in facts:
-        if lives[-1].is_over_for(fact):
-            lives.append(_Life(inside, reading))
-        lives[-1].take(fact)
-    return [life for life in lives if life.facts]
-
-
-def _older(past: Past, dropped: Sequence[_Life]) -> Past:
-    if not dropped:
-        return past
-    until = max(fact.enqueued for life in dropped for fact in life.facts)
-    return Past(lives=past.lives + len(dropped), until=until)
-
-
-def _bounded(life: _Life) -> _Life:
-    """Return an occurrence with the messages that are kept.
-
-    They are twelve of a machine: beyond that, the first and the last that was heard of
-    each kind. And a thousand in all: those of Azure and of machines in Resources, then
-    the others, the first heard first.
-    """
-    by_machine = defaultdict[object, list[Fact]](list)
-    for fact in life.facts:
-        by_machine[fact.place or fact.reporter].append(fact)
-    kept = [fact for said in by_machine.values() for fact in _ends_of(said)]
-    if len(kept) > _MOST_FACTS:
-        inside = _named(kept, _group(kept), life.reading)
-
-        def rank(fact: Fact) -> tuple[bool, object]:
-            return not (fact.is_azures or fact.place in inside), fact.heard
-
-        kept = sorted(kept, key=rank)[:_MOST_FACTS]
-    if len(kept) == len(life.facts):
-        return life
-    fewer = _Life(life.inside, life.reading)
-    for fact in sorted(kept, key=lambda fact: fact.order):
-        fewer.take(fact)
-    return fewer
-
-
-def _ends_of(facts: Sequence[Fact]) -> Iterable[Fact]:
-    """Return the messages of a machine that are kept."""
-    if len(facts) <= _MOST_OF_A_MACHINE:
-        return facts
-    by_kind = defaultdict[Kind, list[Fact]](list)
-    for fact in sorted(facts, key=lambda fact: fact.heard):
-        by_kind[fact.kind].append(fact)
-    found = {id(one): one for said in by_kind.values() for one in (said[0], said[-1])}
-    return found.values()
-
-
-def _occurrence(life: _Life, reading: Reading, latest: datetime) -> Occurrence:
+def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
     """Return an occurrence.
 
     Args:
@@ -510,8 +277,8 @@ def _occurrence(life: _Life, reading: Reading, latest: datetime) -> Occurrence:
         reading: reads their IMDS objects.
         latest: when the last message about the event was enqueued.
     """
-    facts, group = life.facts, _group(life.facts)
-    named = _named(facts, group, reading)
+    facts, group = life.facts, group_in(life.facts)
+    named = places_named(facts, group, reading)
     azures = [fact for fact in facts if fact.is_azures]
     bridges = [fact for fact in facts if not fact.is_azures]
     inside = [fact for fact in bridges if fact.place in named]
@@ -572,25 +339,14 @@ def _ended(ends: Sequence[Fact], first: Fact) -> datetime | None:
     return end.time if end.time >= first.time else max(end.enqueued, first.time)
 
 
-def _group(facts: Sequence[Fact]) -> tuple[str, str]:
-    """Return the first resource group that was heard of."""
-    known = [fact for fact in facts if fact.group[1]]
-    return min(known, key=lambda fact: fact.heard).group if known else ("", "")
-
-
-def _first_heard(life: _Life) -> list[Fact]:
+def _first_heard(life: Life) -> list[Fact]:
     """Return the facts of the VM that was heard first, if it names itself."""
     opener = life.opener
     if opener is None or opener.is_azures:
         return []
     if not life.reading.names_itself(opener):
         return []
-    return [fact for fact in life.facts if _is_of(fact, opener)]
-
-
-def _is_of(fact: Fact, other: Fact) -> bool:
-    """Whether two facts are of one reporter."""
-    return fact.reporter.vm_id == other.reporter.vm_id and fact.place == other.place
+    return [fact for fact in life.facts if is_of(fact, opener)]
 
 
 def _doubled(facts: Sequence[Fact]) -> tuple[Reporter, ...]:
@@ -677,38 +433,6 @@ def machine_of(reporter: Reporter) -> Machine | None:
 
 def _at(place: Place) -> Machine:
     return Machine(subscription=place[0], group=place[1], name=place[2])
-
-
-def _named(
-    facts: Sequence[Fact], group: tuple[str, str], reading: Reading
-) -> set[Place]:
-    """Return the machines that are in Resources by the word of another.
-
-    At most 2,000 machines, by at most 8 different lists of Resources, the first heard
-    first.
-
-    Args:
-        facts: those of one occurrence.
-        group: that of the occurrence, for messages without one.
-        reading: reads the names.
-    """
-    ordered = sorted(facts, key=lambda fact: fact.heard)
-    found = set(reading.places(ordered[0], group)) - _own(ordered[0], group)
-    waiting, used = [fact for fact in ordered if fact.names], set[str]()
-    while len(used) < _MOST_LISTS and len(found) < MOST_NAMES:
-        fact = next((f for f in waiting if f.is_azures or f.place in found), None)
-        if fact is None:
-            break
-        used.add(fact.names)
-        found |= reading.places(fact, group)
-        waiting = [one for one in waiting if one.names not in used]
-    return set(sorted(found)[:MOST_NAMES])
-
-
-def _own(fact: Fact, group: tuple[str, str]) -> set[Place | None]:
-    """Return the reporter's machine, by its resource id and by its name."""
-    subscription, name = fact.group if fact.group[1] else group
-    return {(subscription, name, kept_name(fact.reporter.name)), fact.place}
 
 
 def _voices(facts: Sequence[Fact]) -> tuple[Voice, ...]:

@@ -40,6 +40,7 @@ class Situation:
         now: the present moment.
         listening: since when each source of bridges is connected and drained, by its
             name; None = it is not.
+        clock_fault: what is wrong with the clock of this machine; None = nothing.
         absent_until: the end of the last absence that was long enough to lose messages.
             Open events without a later message are shown as unknown, and it is not part
             of the silence of a bridge. None = there was no such absence.
@@ -55,6 +56,7 @@ class Situation:
 
     now: datetime
     listening: Mapping[str, datetime | None]
+    clock_fault: str | None = None
     absent_until: datetime | None = None
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None

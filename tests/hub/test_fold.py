@@ -16,14 +16,13 @@ from bridge.hub.facts import Address, Fact, Kind, Reporter, moment
 from bridge.hub.fold import (
     Machine,
     Occurrence,
-    Reading,
     State,
     fold,
     fold_in,
     is_named,
     machine_of,
-    unique,
 )
+from bridge.hub.occurrences import Reading, unique
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
 
 LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")

@@ -20,7 +20,8 @@ from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import AZURE, Fact, digest_of
-from bridge.hub.fold import MOST_OUTCOMES, Folded, Past, Reading, State, fold_in
+from bridge.hub.fold import Folded, State, fold_in
+from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
 from bridge.hub.store.bridge_intake import keep_bridges
