@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _EVERY = 30.0
 _AT_ONCE = 500
+_MOST_PORTIONS = 50
 
 
 @dataclass(slots=True)
@@ -63,14 +64,8 @@ class FleetMonitor:
         Raises:
             HubStoreError: the store cannot be used now.
         """
-        now = self.situation()
-        if (fault := now.clock_fault) is not None:
-            log.warning("clock is wrong", extra={"fault": fault})
-            await self.store.write(lambda c: note_clock(c, fault, now.now))
-        at = now.now
-        while await self.store.write(lambda c: end_said(c, at)):
-            pass
         found = await self._fleet()
+        await self._look_at_time(self.situation())
         news = [row.vm_id for row in found if news_of(row)]
         now = self.situation()
         if news:
@@ -83,6 +78,15 @@ class FleetMonitor:
             counts[row.liveness.value] += 1
         for state, count in counts.items():
             self.metrics.bridges.labels(state).set(count)
+
+    async def _look_at_time(self, now: Situation) -> None:
+        """Alarm a wrong clock, and let the ends count whose time has come."""
+        if (fault := now.clock_fault) is not None:
+            log.warning("clock is wrong", extra={"fault": fault})
+            await self.store.write(lambda c: note_clock(c, fault, now.now))
+        for _ in range(_MOST_PORTIONS):
+            if not await self.store.write(lambda c: end_said(c, now.now)):
+                return
 
     async def _find_unreported(self, situation: Situation) -> None:
         after, count, is_last = "", 0, False
