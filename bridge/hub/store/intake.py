@@ -434,7 +434,7 @@ class _Facts:
             changed += [
                 self._change(key, fact, stored[name])
                 for name, fact in kept.items()
-                if name in stored and stored[name] != fact.light
+                if stored.get(name, fact) is not fact and stored[name] != fact.light
             ]
             gone += [_name(key, f) for name, f in stored.items() if name not in kept]
         here = [messages.c[name] == bindparam(f"b_{name}") for name in _KEY]

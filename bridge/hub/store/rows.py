@@ -101,7 +101,7 @@ def _occurrence(life: Occurrence) -> Row:
         "firstReportedBy": asdict(life.first.reporter),
         "bridgesSay": life.bridges_say.value if life.bridges_say else None,
         "azure": _azure(azure) if azure else None,
-        "machines": [asdict(machine) for machine in life.machines],
+        "machines": life.machines,
         "digest": life.digest,
         "said": life.said.value if life.said else None,
         "saidBy": asdict(life.said_by) if life.said_by else None,
@@ -130,7 +130,7 @@ def details_json(state: State, lists: Mapping[str, tuple[str, ...]]) -> bytes:
     return orjson.dumps(
         {
             "named": _by_group(now.named if now else ()),
-            "voices": [asdict(voice) for voice in (now.voices if now else ())],
+            "voices": now.voices if now else (),
             "lists": kept,
         }
     )
