@@ -46,6 +46,9 @@ def decision_row(row: Any) -> DecisionRow:
         time=moment_of(row.time),
         outcome=row.outcome,
         outcome_reason=row.outcome_reason,
+        address=f"{row.entity} {row.session}".strip(),
+        is_overridden=row.is_overridden,
+        about=row.about,
     )
 
 

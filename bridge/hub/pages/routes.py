@@ -5,14 +5,13 @@ for the same person, event and content.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from sqlalchemy import Connection, func, select
+from sqlalchemy import func, select
 
 from bridge.foundation.clock import Clock
-from bridge.hub import arm_rules, decision_view, views
+from bridge.hub import decision_view, views
 from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.config import HubConfig
@@ -25,29 +24,14 @@ from bridge.hub.pages.live import Live
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.store import fleet_view
-from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import VoteResult
+from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events
-from bridge.hub.view_rows import PAGE, EventPage, Situation
-from bridge.hub.voting import ARM, CurrentEvent
+from bridge.hub.view_rows import PAGE, EventPage, Options, Situation
+from bridge.hub.voting import ARM
 
 _LONGEST = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The decisions that are possible for an event.
-
-    Attributes:
-        closed: why no decision is possible; "" = one is.
-        bridge_why: why no bridge can be asked; "" = one can.
-        is_arm: whether the event can be approved through ARM.
-    """
-
-    closed: str = ""
-    bridge_why: str = ""
-    is_arm: bool = False
 
 
 class Pages:
@@ -129,7 +113,9 @@ class Pages:
             title = "Nothing is known of this event"
             return self._frame.missing(request, situation, title)
         person = request[PERSON]
-        options = await self._options(key, situation)
+        possible = await self._store.read(
+            lambda c: options(c, key, self._config, situation)
+        )
         made = token(await self._frame.form_key(), person.id, key, found.row.content)
         return self._frame.page(
             request,
@@ -138,38 +124,15 @@ class Pages:
             status,
             event=self._shown(found, situation),
             token=made,
-            closed=options.closed,
-            bridge_why=options.bridge_why,
-            is_arm_offered=options.is_arm,
+            options=possible or Options(closed="nothing is known of it"),
+            raised=shown.raised(found.row),
+            set_aside=found.aside,
             notice=notice,
             notice_kind="bad" if status >= 400 else "good",
         )
 
     def _shown(self, found: EventPage, situation: Situation) -> Mapping[str, Any]:
         return shown.page(found, self._config.access, situation.now)
-
-    async def _options(self, key: str, situation: Situation) -> Options:
-        def look(connection: Connection) -> Options:
-            current = current_event(connection, key)
-            if current is None:
-                return Options(closed="nothing is known of it")
-            if what := current.lacks():
-                return Options(closed=f"Nothing can be decided: {what}.")
-            return self._options_for(connection, current, situation)
-
-        return await self._store.read(look)
-
-    def _options_for(
-        self, connection: Connection, current: CurrentEvent, situation: Situation
-    ) -> Options:
-        bridges, config = event_bridges(connection, current, situation), self._config
-        found = bridges.choose_target(config, current, situation)
-        is_answered = bridges.is_answered(config)
-        objection = arm_rules.objection(
-            config.arm, current, bridges.fleet, situation.now, is_answered=is_answered
-        )
-        why = "" if found.is_open else found.why
-        return Options(bridge_why=why, is_arm=objection is None)
 
     async def decide(self, request: web.Request) -> web.Response:
         """Handle the form of an event: a vote or a refusal."""

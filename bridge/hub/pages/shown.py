@@ -20,7 +20,6 @@ from bridge.hub.view_rows import (
     MessageRow,
     TrailRow,
 )
-from bridge.hub.voting import persons_wanted
 
 Shown = dict[str, Any]
 NOT_KNOWN = "-"  # in a path, in place of an unknown subscription or group
@@ -37,8 +36,7 @@ _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"
 
 def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
     """Return the values of an event, as in lists."""
-    groups = {row.group} if row.machines else set[str]()  # as ``voting.persons_for``
-    wanted, _ = persons_wanted(access, row.event_type, groups)
+    wanted = row.persons.wanted if row.persons else access.most_persons
     text, kind = words.approval(row, wanted)
     is_waiting = row.status == "scheduled"
     return {
@@ -74,6 +72,15 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "voters": [words.voter(one) for one in row.voters],
         "wanted": wanted,
     }
+
+
+def raised(row: EventRow) -> list[Shown]:
+    """Return the reporters by whose word more people must approve an event."""
+    found = row.persons.raised_by if row.persons else ()
+    return [
+        {"name": one.name or one.vm_id or "an unnamed VM", "vm_id": one.vm_id}
+        for one in found
+    ]
 
 
 def _is_decided(row: EventRow) -> bool:
@@ -112,6 +119,7 @@ def page(found: EventPage, access: AccessConfig, now: datetime) -> Shown:
         "steps": steps[::-1],
         "messages": [_raw(one) for one in found.messages],
         "decisions": [decision(one, now) for one in found.decisions],
+        "outcomes": [words.outcome(one) for one in found.outcomes],
         "lives": len(found.occurrences),
     }
 
@@ -167,7 +175,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "event_id": row.event_id,
         "href": page_of(row.event_id),
         "time": time(row.time, now),
-        "action": "Refused" if row.action == "refuse" else "Approved",
+        "action": words.action(row),
         "by": ", ".join(row.by),
         "rule": row.rule,
         "reason": row.reason,

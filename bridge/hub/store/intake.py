@@ -155,6 +155,7 @@ def _keep_addresses(connection: Connection, with_fact: Sequence[Incoming]) -> No
             "origin": address.source,
             "entity": address.entity,
             "session": address.session,
+            "prefix": address.prefix,
             "vm_id": vm_id,
             "heard": heard,
         }
@@ -174,7 +175,12 @@ def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
         select(addresses).where(addresses.c.event_key.in_(keys))
     ):
         where[row.event_key].append(
-            Address(source=row.origin, entity=row.entity, session=row.session)
+            Address(
+                source=row.origin,
+                entity=row.entity,
+                session=row.session,
+                prefix=row.prefix,
+            )
         )
     states = {key: fold(facts[key], where[key]) for key in keys}
     return {key: state for key, state in states.items() if state is not None}
