@@ -107,9 +107,7 @@ say "# account"
 if [ "$packaged" = yes ]; then
   on_machine systemd-sysusers /usr/lib/sysusers.d/sebridge.conf
 else
-  [ -d "$root$accounts" ] || run mkdir -p "$root$accounts"
-  put "$accounts/sebridge.conf" 0644 root <"$here/systemd/sysusers.conf"
-  on_machine systemd-sysusers "$accounts/sebridge.conf"
+  account
 fi
 
 say "# program"

@@ -77,7 +77,8 @@ put() {
     say "= $root$1"
   else
     say "+ write $root$1"
-    [ "$dry_run" = yes ] || printf '%s' "${text%x}" >"$root$1"
+    # Nobody else may read a new file before it is given to GROUP.
+    [ "$dry_run" = yes ] || (umask 077 && printf '%s' "${text%x}" >"$root$1")
   fi
   own "$@"
 }
@@ -88,6 +89,14 @@ own() {
   have=$(stat -c '%a %U:%G' "$root$1" 2>/dev/null || true)
   [ "${have%% *}" = "${2#0}" ] || run chmod "$2" "$root$1"
   [ "${have##* }" = "root:$3" ] || on_machine chown "root:$3" "$root$1"
+}
+
+# account: make the account of the service, where it is not there already.
+# shellcheck disable=SC2154 # $here: the folder of the script
+account() {
+  [ -d "$root$accounts" ] || run mkdir -p "$root$accounts"
+  put "$accounts/sebridge.conf" 0644 root <"$here/systemd/sysusers.conf"
+  on_machine systemd-sysusers "$accounts/sebridge.conf"
 }
 
 need_root() {

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -39,7 +40,6 @@ from bridge.outbox import statefile
 from bridge.outbox.owner import is_foreign, set_owner
 from bridge.telemetry.metrics import Metrics
 from bridge.telemetry.unseen_errors import log_unseen_errors
-from bridge.traffic.activation import HEALTH, TRAFFIC, inherited_listeners
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,13 @@ async def run(
             acting=(sink.name for sink in config.sinks if sink.is_for_steps),
         )
         status_source = StatusSource(clock=clock, metrics=metrics)
-        listeners = inherited_listeners(os.environ)
-        probe = await _probe(config, status_source, listeners.get(TRAFFIC), stack)
+        listeners = _inherited()
+        probe = await _probe(config, status_source, listeners.get("traffic"), stack)
         await stack.enter_async_context(
             attended(supervisor, stop, clock, status_source.is_alive)
         )
         await stack.enter_async_context(
-            port.serve(config.http, status_source, listeners.get(HEALTH))
+            port.serve(config.http, status_source, listeners.get("health"))
         )
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
@@ -101,6 +101,18 @@ async def run(
         while not stop.is_set():
             identity = await _run_on_state(config, identity, stop, around)
     log.info("forwarder stopped")
+
+
+def _inherited() -> Mapping[str, socket.socket]:
+    """Return the listeners that systemd passed, by their names."""
+    if "LISTEN_FDS" not in os.environ:
+        return {}
+    # Only loaded with a socket unit: few have one.
+    from bridge.traffic.activation import (  # noqa: PLC0415 - see above
+        inherited_listeners,
+    )
+
+    return inherited_listeners(os.environ)
 
 
 async def _probe(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from prometheus_client import Gauge
 
 from bridge.app.identify import IDENTITY, remembered
 from bridge.configuration.config import Config
@@ -26,7 +27,6 @@ from bridge.outbox.glance import glance
 from bridge.outbox.records import CHECKPOINT, TRAFFIC
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
-from bridge.telemetry.counters import Level
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.announcer import Announcer
 from bridge.traffic.app_check import open_app
@@ -76,7 +76,7 @@ class Probe:
     port: Port
     known: Known
     clock: Clock
-    gauge: Level
+    gauge: Gauge
 
     async def attach(self, outbox: Outbox, observer: Observer) -> Announcer:
         """Use the open state file; return the worker that announces changes.

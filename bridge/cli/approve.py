@@ -18,12 +18,13 @@ from bridge.app.approve_request import (
     event_id_of,
     reply_entity,
 )
-from bridge.cli import completion
+from bridge.cli import completion, door
 from bridge.cli.approve_send import Request
 from bridge.cli.common import config_option, hub_option, hub_scope_option
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.running import run
 from bridge.configuration import load as configuration
+from bridge.configuration.config import Config
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.values import Duration
@@ -247,7 +248,7 @@ def request_of(
         event_id=event_id_of(
             options.event_id,
             seen,
-            known=lambda start: observed(path, start),
+            known=lambda start: observed(path, config, start),
             force=options.force,
         ),
         approved_by=options.approved_by or login_name(),
@@ -274,8 +275,10 @@ def wrong(text: str) -> NoReturn:
     fail(text, code=WRONG)
 
 
-def observed(path: Path, start: str) -> list[str]:
+def observed(path: Path, config: Config, start: str) -> list[str]:
     """Return the EventIds in the local state file that begin with ``start``.
+
+    Root becomes the account of that file for it; the secrets of ``config`` stay known.
 
     The list is empty if this machine has no state file, or if the file cannot be read
     (it may belong to another user).
@@ -287,6 +290,7 @@ def observed(path: Path, start: str) -> list[str]:
 
     try:
         state = Path(configuration.load_state(path, os.environ).path)
+        door.enter_for(config, state)
         return run(asked(state)) if is_there(state) else []
     except BridgeError:
         return []

@@ -2,6 +2,7 @@
 
 import os
 
+from bridge.cli import door
 from bridge.cli.progress import shown
 from bridge.cli.running import run
 from bridge.configuration.config import Config
@@ -14,6 +15,10 @@ from bridge.telemetry.metrics import LogConfig, configure_logging
 
 def examined(config: Config | HubFile) -> list[Finding]:
     """Test all connections; on a terminal, show which tests are running."""
+    if isinstance(config, HubFile):
+        door.enter_for(config, *config.files)
+    else:
+        door.enter(config)
     return run(shown(_every_finding(config), SystemClock()))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from bridge.cli import door
 from bridge.cli.running import run
 from bridge.configuration import load as configuration
 from bridge.foundation.errors import BridgeError
@@ -45,6 +46,7 @@ def event_ids(
     """Offer the EventIds in the state file, the newest first."""
     try:
         settings, _ = configuration.load_settings(_file(ctx), os.environ)
+        door.enter(settings)
         state = Path(settings.state.path)
         known = run(_known(state)) if is_there(state) else []
     except BridgeError:

@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
-from bridge.cli import completion
+from bridge.cli import completion, door
 from bridge.cli.common import config_option, echo_json
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.progress import shown
@@ -77,6 +77,7 @@ def send_test(
     """
     configure_logging(LogConfig(level="error", format="text"))
     config = _chosen(configuration.load(path, os.environ), names)
+    door.enter(config)
     if not runs:
         config = _without_commands(config)
     if hint := misspelt(event_type, EVENT_TYPES):
@@ -169,6 +170,7 @@ def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> 
     config, missing = configuration.load_for_sink(path, os.environ, name)
     for place, why in missing:
         _note(f"{place}: {why}: shown as <secret>")
+    door.enter(config)
     sample, shown_as = run(_with_identity(config, source))
     shown = run(dry_run.preview(config, sample, shown_as, os.environ))
     if note := shown_as.note():
@@ -199,6 +201,7 @@ def route(path: Path, *, source: IO[bytes], vm: str | None, as_json: bool) -> No
     Example: sebridge route --event event.json --vm web-1
     """
     settings, found = configuration.load_routes(path, os.environ)
+    door.enter(settings)
     sample, identity = run(_sample(settings, source))
     if vm:
         identity = replace(identity, vm_name=vm)

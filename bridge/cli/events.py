@@ -65,11 +65,14 @@ def events(  # noqa: PLR0913  each is an option
     display = display_of(as_json=as_json)
     if not (follow or watch):
         show(
-            act(path, lambda book, _: book.published(newest=last, event_id=event)),
+            act(
+                stored(path),
+                lambda book, _: book.published(newest=last, event_id=event),
+            ),
             display,
         )
         return
-    state = stored(path)
+    state = stored(path).path
 
     async def work(stop: asyncio.Event) -> None:
         async with Database.open(state) as database:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from bridge.cli import door
 from bridge.cli.common import config_option
 from bridge.cli.long_running import raise_file_limit, until_stopped
 from bridge.foundation.clock import SystemClock
@@ -33,6 +34,7 @@ def hub(path: Path) -> None:
     for warning in config.warnings():
         click.echo(f"warning: {warning}", err=True)
     raise_file_limit()
+    door.enter_for(config, *config.files)
     _run(config)
 
 

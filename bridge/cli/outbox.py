@@ -4,13 +4,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
 import click
 
-from bridge.cli import completion
+from bridge.cli import completion, door
 from bridge.cli.common import Suggesting, config_option, echo_json
 from bridge.cli.ending import WRONG, fail
 from bridge.cli.long_running import until_stopped
@@ -80,9 +80,9 @@ def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> Non
     """
     chosen = selection(None, **meant)
     if watch:
-        watch_deliveries(stored(path), chosen, as_json=as_json)
+        watch_deliveries(stored(path).path, chosen, as_json=as_json)
         return
-    found = act(path, lambda ledger, _: ledger.find(chosen))
+    found = act(stored(path), lambda ledger, _: ledger.find(chosen))
     show(found, as_json=as_json)
 
 
@@ -126,7 +126,7 @@ def show_(
     Example: sebridge outbox show 42
     """
     chosen = replace(selection(None, **meant), id=number)
-    found = act(path, lambda ledger, _: ledger.find(chosen))
+    found = act(stored(path), lambda ledger, _: ledger.find(chosen))
     if number is not None and not found:
         fail(f"there is no delivery {number}")
     whole = [{**as_json_of(one), "event": value_of(one.body)} for one in found]
@@ -149,8 +149,9 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
     Example: sebridge outbox retry --sink slack
     """
     chosen = selection(("dead",), **meant)
+    state = stored(path)
     sent, late, hastened = act(
-        path, lambda ledger, now: ledger.retry(chosen, now=now, force=force)
+        state, lambda ledger, now: ledger.retry(chosen, now=now, force=force)
     )
     for delivery in late:
         text = f"delivery {delivery.id} left out: a later step was already delivered"
@@ -161,7 +162,7 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
         if hastened:
             click.echo(f"{counted(hastened)} that waited will be tried at once")
     if not (sent or late or hastened):
-        nothing(path, chosen)
+        nothing(state, chosen)
 
 
 @outbox.command()
@@ -177,14 +178,15 @@ def discard(path: Path, *, as_json: bool, is_all: bool, **meant: str | None) -> 
     Example: sebridge outbox discard --sink slack
     """
     chosen = selection(("dead",), **meant)
+    state = stored(path)
     if not (is_all or any(meant.values())):
-        confirm_all(stored(path))
-    found = act(path, lambda ledger, now: ledger.discard(chosen, now=now))
+        confirm_all(state.path)
+    found = act(state, lambda ledger, now: ledger.discard(chosen, now=now))
     show(found, as_json=as_json)
     if not as_json:
         click.echo(f"{summary(found)} discarded")
     if not found:
-        nothing(path, chosen)
+        nothing(state, chosen)
 
 
 def summary(found: Sequence[Delivery]) -> str:
@@ -192,10 +194,9 @@ def summary(found: Sequence[Delivery]) -> str:
     return f"{counted(len(found))}{f' ({by_sink(found)})' if found else ''}"
 
 
-def nothing(path: Path, chosen: Selection) -> None:
+def nothing(state: "StateFile", chosen: Selection) -> None:
     """Print to standard error why no delivery was found."""
-    _, sinks = configuration.load_settings(path, os.environ)
-    for line in act(path, lambda ledger, _: missed(ledger, chosen, sinks)):
+    for line in act(state, lambda ledger, _: missed(ledger, chosen, state.sinks)):
         click.echo(f"not found: {printable(line)}", err=True)
 
 
@@ -235,24 +236,35 @@ def confirm_all(state: Path) -> None:
 T = TypeVar("T")
 
 
-def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
-    """Open the state file of a configuration and run ``work`` with its deliveries."""
-    state = stored(path)
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """A state file that exists, and the names of the sinks of its configuration."""
+
+    path: Path
+    sinks: Sequence[str]
+
+
+def act(state: StateFile, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
+    """Open a state file and run ``work`` with its deliveries."""
 
     async def working() -> T:
-        async with Database.open(state) as database:
+        async with Database.open(state.path) as database:
             return await work(Ledger(database), SystemClock().now().timestamp())
 
     return run(working())
 
 
-def stored(path: Path) -> Path:
-    """Return the path of the state file; end the command if there is none."""
-    settings, _ = configuration.load_settings(path, os.environ)
+def stored(path: Path) -> StateFile:
+    """Return the state file of a configuration; end the command if there is none.
+
+    From now on this process has no rights of root, if the file is another account's.
+    """
+    settings, sinks = configuration.load_settings(path, os.environ)
+    door.enter(settings)
     state = Path(settings.state.path)
     if not is_there(state):
         fail(f"there is no state file {state}: no forwarder has run with it yet")
-    return state
+    return StateFile(state, sinks)
 
 
 def selection(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from bridge.cli import door
 from bridge.cli.common import (
     config_option,
     echo_json,
@@ -17,7 +18,9 @@ from bridge.cli.common import (
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.running import run
 from bridge.configuration import load as configuration
+from bridge.configuration.config import Settings
 from bridge.diagnostics import status_query
+from bridge.diagnostics.status_query import Status
 from bridge.foundation.clock import SystemClock
 from bridge.health import status_table
 from bridge.telemetry.metrics import LogConfig, configure_logging
@@ -27,16 +30,21 @@ from bridge.telemetry.metrics import LogConfig, configure_logging
 @config_option
 @hub_option
 @hub_scope_option
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Ask the running forwarder only; do not read its state file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(
-    path: Path, *, hub: str | None, hub_scope: str | None, as_json: bool
+    path: Path, *, hub: str | None, hub_scope: str | None, live: bool, as_json: bool
 ) -> None:
     """Show the state of the bridge: events, deliveries, sinks.
 
     With --hub: show the open events of a whole fleet, and which bridges are silent.
 
     Exit code 0: a running forwarder or the hub has answered. 1: there was no answer;
-    without --hub, the command then shows the content of the state file.
+    without --hub and --live, the command then shows the content of the state file.
 
     Example: sebridge status --json
     """
@@ -45,7 +53,11 @@ def status(
         return
     settings, sinks = configuration.load_settings(path, os.environ)
     clock = SystemClock()
-    answer = run(status_query.status(settings, sinks, clock))
+    if live:
+        answer = run(_live(settings))
+    else:
+        door.enter(settings)
+        answer = run(status_query.status(settings, sinks, clock))
     if as_json:
         echo_json(answer.report)
     else:
@@ -55,6 +67,13 @@ def status(
         click.echo(text, color=True)
     if not answer.is_live:
         sys.exit(FAILED)
+
+
+async def _live(settings: Settings) -> Status:
+    report = await status_query.running(settings)
+    if report is None:
+        fail("no forwarder answers")
+    return Status(report, is_live=True)
 
 
 def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:

@@ -215,6 +215,8 @@ class _Checks:
                     advice="put state.path on a data disk: a redeploy loses this one",
                 )
             )
+        if self.config.traffic is not None and (name := _scale_set(compute)):
+            self.more_findings.append(_repairs(name))
         return f"this VM is {self.identity.vm_name or 'unnamed'}"
 
     async def document(self, client: MetadataClient) -> str:
@@ -317,6 +319,26 @@ def compared(date: datetime | None, before: datetime, after: datetime) -> Findin
         is_warning=skew < _SKEW_WRONG,
         text=f"clock: {skew.total_seconds():.0f} s {way} IMDS",
         advice=_WRONG_CLOCK,
+    )
+
+
+def _scale_set(compute: Mapping[str, object]) -> str | None:
+    """Return the name of the scale set of this VM, in either orchestration mode."""
+    flexible = compute.get("virtualMachineScaleSet")
+    path = flexible.get("id") if isinstance(flexible, Mapping) else None
+    name = compute.get("vmScaleSetName") or str(path or "").rpartition("/")[2]
+    return str(name) if name else None
+
+
+def _repairs(scale_set: str) -> Finding:
+    """Warn of a scale set that repairs what the probe calls out of rotation."""
+    return Finding(
+        is_good=True,
+        is_warning=True,
+        text=f"traffic: this VM is in the scale set {scale_set}: if the set repairs "
+        "instances by the probe of [traffic], it deletes a VM that is out for long",
+        advice="take the set's health from the Application Health extension at the "
+        "application's own path (or /alive of the probe), see infra/traffic.md",
     )
 
 

@@ -1,9 +1,11 @@
 """Checks of this machine: disk, port, secrets, proxy, versions.
 
-``sebridge check --connect`` runs them; they change nothing.
+``sebridge check --connect`` runs them. They change nothing; a lock and a WAL of SQLite
+are tried in a folder of their own beside the state file, which is removed again.
 """
 
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -14,16 +16,24 @@ from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bridge import __version__
 from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
+from bridge.foundation.errors import OutboxError
 from bridge.health.config import HttpConfig
-from bridge.outbox.statefile import StateConfig
+from bridge.outbox.lock import StateLock
+from bridge.outbox.statefile import StateConfig, locked
+from bridge.outbox.storage.connection import connect
 
 _LEAST_FREE = 16 * 10**6
 _IN_MEMORY = {"tmpfs", "ramfs"}
-_OF_A_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.blobfuse2"}
+_OF_A_NETWORK = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "virtiofs", "ceph", "glusterfs"),
+    *("lustre", "afs", "ocfs2", "gfs2", "fuse.glusterfs", "fuse.sshfs", "fuse.rclone"),
+    *("fuse.blobfuse", "fuse.blobfuse2", "fuse.s3fs", "fuse.davfs", "davfs"),
+}
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _PACKAGES = ("aiohttp", "azure-servicebus", "azure-identity", "slack-sdk")
 # Source: https://sqlite.org/wal.html#walresetbug
@@ -67,6 +77,7 @@ class Host:
 
 
 HERE = Host()
+_OWN = "run this as the user of the service, or chown the directory to it"
 
 
 def examine(
@@ -139,14 +150,8 @@ def _is_there(path: Path) -> bool:
 
 def _writable(path: Path, there: Path, host: Host) -> Finding:
     """Check whether this user may write the state file, without opening it."""
-    own = "run this as the user of the service, or chown the directory to it"
-    for part in (path, there):
-        if _is_there(part) and not host.may_write(part):
-            return _fault(f"state: {part} cannot be written by {host.user()}", own)
-    if not there.is_dir():
-        return _fault(
-            f"state: {there} is not a directory", "use another one in state.path"
-        )
+    if (fault := _in_the_way(path, there, host) or _unusable(path, there)) is not None:
+        return fault
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
         text = f"state: {path} can be read by other users ({mode:03o})"
@@ -156,12 +161,72 @@ def _writable(path: Path, there: Path, host: Host) -> Finding:
     return _good(f"state: {path.parent} can be written by {host.user()}")
 
 
+def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
+    """Return what prevents the bridge from using the path, if anything does."""
+    lock = StateLock(path).file
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails where it may not look
+        text = f"state: {path} is a directory, and state.path must name a file"
+        return _fault(text, f'state.path = "{path / "state.db"}"')
+    if _is_there(lock) and not lock.is_file():
+        return _fault(f"state: {lock} is not a file", f"remove {lock}")
+    for part in (path, lock, there):
+        if _is_there(part) and not host.may_write(part):
+            text = f"state: {part} cannot be written by {host.user()}{_owner(part)}"
+            return _fault(text, _OWN)
+    if not there.is_dir():
+        text = f"state: {there} is not a directory"
+        return _fault(text, "use another one in state.path")
+    return None
+
+
+def _unusable(path: Path, there: Path) -> Finding | None:
+    """Return why nothing can be stored in the folder of the state file, if so."""
+    if there != path.parent or (cause := _tried(there)) is None:
+        return None
+    text = f"state: nothing can be stored in {there}: {cause}"
+    return _fault(text, "the bridge runs in memory: put state.path on a local disk")
+
+
+def _owner(path: Path) -> str:
+    """Return whose a path is, as the end of a text."""
+    if sys.platform == "win32":
+        return ""
+    return f": it belongs to uid {path.stat().st_uid}"
+
+
+def _tried(folder: Path) -> str | None:
+    """Try a lock and a log of SQLite in a folder; return why the bridge has none.
+
+    Root does not try in a folder of somebody else, who could lead it astray.
+    """
+    if sys.platform != "win32" and os.geteuid() == 0 and folder.stat().st_uid != 0:
+        return None
+    try:
+        with TemporaryDirectory(prefix=".sebridge-check-", dir=folder) as own:
+            path = Path(own) / "state.db"
+            with locked(path) as lock:
+                return lock.fault() or _logged(path)
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _logged(path: Path) -> str | None:
+    """Write and read a file of SQLite with a WAL; return why that fails."""
+    try:
+        with closing(connect(path)) as writer, closing(connect(path)) as reader:
+            writer.execute("INSERT INTO meta (key, value) VALUES ('tried', 1)")
+            found = reader.execute("SELECT value FROM meta WHERE key = 'tried'")
+            mode = reader.execute("PRAGMA journal_mode").fetchone()[0]
+            if found.fetchone() != (1,) or mode != "wal":
+                return f"SQLite has no WAL there (journal_mode {mode})"
+    except (sqlite3.Error, OutboxError) as error:
+        return str(error)
+    return None
+
+
 def _disk(path: Path, there: Path, host: Host) -> Iterator[Finding]:
     """Warn of a disk that loses its content, or on which SQLite does not work."""
-    mount = there.resolve()
-    while not host.is_mount(mount) and mount != mount.parent:
-        mount = mount.parent
-    kind = _kinds(host.mounts).get(str(mount), "")
+    mount, kind = _mount(there.resolve(), host)
     elsewhere = "put state.path on a data disk, or pending deliveries can be lost"
     if _is_there(mount / "DATALOSS_WARNING_README.txt"):
         yield _warning(f"state: {path} is on the temporary disk {mount}", elsewhere)
@@ -174,6 +239,19 @@ def _disk(path: Path, there: Path, host: Host) -> Iterator[Finding]:
         )
 
 
+def _mount(folder: Path, host: Host) -> tuple[Path, str]:
+    """Return where the file system of a folder is mounted, and its type; "" = unknown.
+
+    The table of Linux also has what ``is_mount`` does not see, such as a folder that is
+    mounted a second time.
+    """
+    kinds = _kinds(host.mounts)
+    for place in (folder, *folder.parents):
+        if (kind := kinds.get(str(place))) is not None or host.is_mount(place):
+            return place, kind or ""
+    return folder, ""
+
+
 def _kinds(mounts: Path) -> dict[str, str]:
     """Return the type of each mounted file system, by its directory; Linux only."""
     try:
@@ -181,7 +259,12 @@ def _kinds(mounts: Path) -> dict[str, str]:
     except OSError:
         return {}
     parts = [line.split(" ") for line in lines]
-    return {part[1].replace("\\040", " "): part[2] for part in parts if len(part) > 2}
+    return {_plain(part[1]): part[2] for part in parts if len(part) > 2}
+
+
+def _plain(escaped: str) -> str:
+    r"""Return a name of the table of mounts without its escapes, such as ``\040``."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), escaped)
 
 
 # -- the rest --------------------------------------------------------------------------
@@ -221,9 +304,17 @@ def secrets(config: Config) -> Iterator[Finding]:
         path = secret.file
         if path is None or os.name != "posix":
             continue
-        if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
+        if (mode := _mode_of(path)) & 0o007:
             text = f"secrets: {place}: every user can access {path} ({mode:03o})"
             yield _warning(text, f"chmod o= {path}")
+
+
+def _mode_of(path: Path) -> int:
+    """Return the mode of a file; 0: this account cannot see it."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0
 
 
 def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:

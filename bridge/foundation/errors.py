@@ -12,7 +12,8 @@
     ├─ UnreadableMessageError                 the hub stores it as unreadable
     ├─ HubStoreError                          the hub's store
     │  ├─ HubSchemaError                      it is of a version before 0.1.0
-    │  └─ HubStoreAwayError                   it cannot be reached now: tried again
+    │  ├─ HubStoreSlowError                   this work takes too long: in smaller parts
+    │  └─ HubStoreAwayError                   it cannot be used now: tried again
     ├─ DeliveryError(reason)                  one attempt at a delivery failed
     │  ├─ TransientDeliveryError              the delivery is tried again later
     │  ├─ RefusedDeliveryError                the sink refuses everything: it is parked
@@ -22,6 +23,7 @@
     ├─ UnprovenError                          a check without sending proved nothing
     ├─ OutboxError                            fatal: the process ends non-zero
     │  ├─ OutboxUnavailableError              disk full, no permission, or locked
+    │  │  └─ ForeignFolderError               root must not open files there
     │  ├─ OutboxFullError                     memory is full, too: published later
     │  ├─ OutboxCorruptError                  moved aside, and a new file is begun
     │  ├─ OutboxThreadDiedError               the thread of the state file has died
@@ -135,8 +137,12 @@ class HubSchemaError(HubStoreError):
         self.held = held
 
 
+class HubStoreSlowError(HubStoreError):
+    """The hub's store works, but this work takes too long: nothing was stored."""
+
+
 class HubStoreAwayError(HubStoreError):
-    """The hub's store cannot be reached now: nothing was stored."""
+    """The hub's store cannot be used now: nothing was stored."""
 
 
 class Reason(StrEnum):
@@ -215,6 +221,10 @@ class OutboxError(BridgeError):
 
 class OutboxUnavailableError(OutboxError):
     """The state file cannot be written now: disk full, no permission, or locked."""
+
+
+class ForeignFolderError(OutboxUnavailableError):
+    """Root must not open the file: somebody else could have put it there."""
 
 
 class OutboxFullError(OutboxError):

@@ -1,7 +1,10 @@
 """The values of options: spans of time, sizes, rates, secrets, paths, placeholders."""
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
@@ -127,11 +130,12 @@ class Secret:
     table into one.
     """
 
-    __slots__ = ("environ", "reference")
+    __slots__ = ("_held", "environ", "reference")
 
     def __init__(self, reference: str, environ: Mapping[str, str]) -> None:
         self.reference = reference
         self.environ = environ
+        self._held: str | None = None
 
     def __repr__(self) -> str:
         return "<secret>"
@@ -166,9 +170,19 @@ class Secret:
             if not name.strip():
                 raise ValueError("names no variable: write env:NAME")
             return _variable(name, self.environ)
-        if (path := self.file) is not None:
+        if (path := self.file) is None:
+            return self.reference
+        try:
             return _read_secret_file(path)
-        return self.reference
+        except ValueError as error:
+            if self._held is None or not isinstance(error.__cause__, PermissionError):
+                raise
+            return self._held
+
+    def hold(self) -> None:
+        """Keep the secret for when this process may not read its file any more."""
+        with suppress(ValueError):
+            self._held = self.reveal()
 
 
 class FilePath:
@@ -178,11 +192,12 @@ class FilePath:
     dataclass, for the same reason as ``Secret``.
     """
 
-    __slots__ = ("environ", "text")
+    __slots__ = ("_held", "environ", "text")
 
     def __init__(self, text: str, environ: Mapping[str, str]) -> None:
         self.text = text
         self.environ = environ
+        self._held: Path | None = None
 
     def __repr__(self) -> str:
         return f"FilePath({self.text!r})"
@@ -194,7 +209,24 @@ class FilePath:
         Raises:
             ValueError: a variable in the path is not set.
         """
-        return Path(_filled_in(self.text, self.environ))
+        path = Path(_filled_in(self.text, self.environ))
+        if self._held is not None and not os.access(path, os.R_OK):
+            return self._held
+        return path
+
+    def hold(self) -> None:
+        """Keep the content for when this process may not read the file any more.
+
+        The copy is in memory; only Linux has files there.
+        """
+        if sys.platform != "linux":
+            return
+        with suppress(OSError, ValueError):
+            content = self.path.read_bytes()
+            number = os.memfd_create("held")
+            with open(number, "wb", closefd=False) as copy:
+                copy.write(content)
+            self._held = Path(f"/proc/self/fd/{number}")
 
 
 class Address(Secret):

@@ -19,6 +19,7 @@ from enum import StrEnum
 import aiohttp
 import orjson
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.health.config import HttpConfig, is_loopback
 from bridge.health.status import StatusSource
@@ -54,9 +55,7 @@ async def opened(
 ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
     """Set up the server; yield the factory of protocols for connections."""
     guard = Guard(most=_MOST_CONNECTIONS)
-    app = application(config, status_source)
-    app.middlewares.insert(0, guard.middleware)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    runner = guard.runner(application(config, status_source), _SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         yield guard.maker(runner)
@@ -89,13 +88,10 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
         return _json(await status_source.status())
 
     async def metrics(_: web.Request) -> web.Response:
-        # Only loaded if /metrics is requested: it costs memory.
-        from prometheus_client import exposition as form  # noqa: PLC0415 - see above
-
         await status_source.measure()
         return web.Response(
-            body=form.generate_latest(status_source.metrics.registry),
-            headers={"Content-Type": form.CONTENT_TYPE_LATEST},
+            body=generate_latest(status_source.metrics.registry),
+            headers={"Content-Type": CONTENT_TYPE_LATEST},
         )
 
     async def page(request: web.Request) -> web.Response:

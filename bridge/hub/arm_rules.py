@@ -137,7 +137,7 @@ def still_heard(fleet: Iterable[BridgeRow], now: datetime) -> str | None:
         longest = min(_INTERVALS * bridge.interval or _LONGEST, _LONGEST)
         age = (now - bridge.heard).total_seconds()
         if age <= longest:
-            return f"the bridge of {bridge.name} was heard {max(age, 0):.0f} s ago"
+            return f"the bridge of {bridge.name} was heard in the last {longest:g} s"
     return None
 
 

@@ -27,7 +27,7 @@ class HubConfig(Section, frozen=True, kw_only=True):
             Origin whose browsers may decide. Example:
             ``"https://maintenance.contoso.com"``.
         store: the database: an SQLite file for one hub, or a PostgreSQL database that
-            several hubs share. Example: ``"sqlite:/var/lib/sebridge/hub.db"``.
+            several hubs share. Example: ``"sqlite:/var/lib/sebridge-hub/hub.db"``.
         retention: how long events are kept after their end, and bridges that are gone
             after their last message; open events never expire.
         audit_retention: how long decisions are kept.
@@ -44,7 +44,7 @@ class HubConfig(Section, frozen=True, kw_only=True):
 
     listen: str = "127.0.0.1:9470"
     public_url: str = ""
-    store: Address = Address("sqlite:/var/lib/sebridge/hub.db", {})
+    store: Address = Address("sqlite:/var/lib/sebridge-hub/hub.db", {})
     retention: Duration = Duration(90 * 86400)
     audit_retention: Duration = Duration(2 * 365 * 86400)
     forget_after: Duration = Duration(7 * 86400)

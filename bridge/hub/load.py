@@ -21,7 +21,7 @@ from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.telemetry.metrics import LogConfig
 
-_STATE = "/var/lib/sebridge/hub-state.db"
+_STATE = "/var/lib/sebridge-hub/hub-state.db"
 _NO_SOURCES = "has no [[hub.sources]]: there would be nothing to show"
 _VM_ALONE = "works only in the bridge.toml of a forwarder"
 
@@ -34,7 +34,7 @@ class HubFile(Section, frozen=True, kw_only=True):
         sinks: the receivers of alarms. Example: ``[{"name": "ops", "type": "slack",
             "webhook_url": "env:SLACK_WEBHOOK_URL"}]``.
         state: the file that stores alarms until they are delivered. Example: ``{"path":
-            "/var/lib/sebridge/hub-state.db"}``.
+            "/var/lib/sebridge-hub/hub-state.db"}``.
         log: how much is logged, and in which form. Example: ``{"level": "info"}``.
         shutdown_grace: how long a stop waits for deliveries in progress.
     """
@@ -44,6 +44,13 @@ class HubFile(Section, frozen=True, kw_only=True):
     state: StateConfig = StateConfig(path=_STATE)
     log: LogConfig = LogConfig()
     shutdown_grace: Duration = Duration(10)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the hub writes: its store, if it is one, and its alarms'."""
+        store = self.hub.sqlite_file
+        alarms = [Path(self.state.path)] if self.sinks else []
+        return alarms if store is None else [store, *alarms]
 
     def warnings(self) -> list[str]:
         """Return settings that are allowed, but probably a mistake."""

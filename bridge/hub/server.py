@@ -151,9 +151,7 @@ async def serve(hub: Hub) -> AsyncIterator[tuple[str, int]]:
         BridgeError: the hub cannot listen on the address.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
-    app = application(hub)
-    app.middlewares.insert(0, guard.middleware)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    runner = guard.runner(application(hub), _SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         server = await _listen(hub.config, guard, runner)

@@ -13,6 +13,7 @@ from bridge.hub.fold import Machine, kept_name
 from bridge.hub.voting import Persons
 
 PAGE = 200
+MESSAGES = 20  # of an event at once
 UNKNOWN = "unknown"
 # Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
 # change the order of what is read, or cannot be seen
@@ -50,6 +51,8 @@ class Situation:
             seconds counts as unreported; None = no source of Azure.
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
+        store_fault: why the store cannot be used; None = it can.
+        not_connected: the names of the sources that are not connected.
         access: who may decide; None = not known here, so every vote is shown as valid.
     """
 
@@ -59,6 +62,8 @@ class Situation:
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
+    store_fault: str | None = None
+    not_connected: tuple[str, ...] = ()
     access: AccessConfig | None = None
 
     @property
@@ -116,6 +121,8 @@ class DecisionRow:
         address: where it was sent last; "" = nowhere yet, or through ARM.
         is_overridden: whether it was sent although a bridge would refuse it.
         about: the vmId that was set aside, or the offer that was dropped; else "".
+        event_type: the type of the event at that time.
+        machines: the names of its machines at that time.
     """
 
     id: str
@@ -132,6 +139,8 @@ class DecisionRow:
     address: str = ""
     is_overridden: bool = False
     about: str = ""
+    event_type: str = ""
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +170,7 @@ class EventRow:
         version: the number of its last change, counted over all events.
         status: scheduled, started, completed, cancelled, ended, other, or unknown.
         content: the fingerprint of the event, which a vote must name.
-        machines: the names of the machines.
+        machines: the names of the machines, as they were spelt.
         first_reported_by: the reporter of the first message: a bridge, or Azure.
         is_unreported: Azure has reported it, and no bridge did in time.
         bridges_say: the end that bridges reported, if Azure reported another one.
@@ -198,8 +207,9 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """One message, as it was received."""
+    """One message, as it was received; ``seq`` is its number in the store."""
 
+    seq: int
     kind: str
     source: str
     id: str
@@ -216,9 +226,11 @@ class EventPage:
     Attributes:
         occurrences: its occurrences as JSON, the oldest first.
         outcomes: the results of approvals, as JSON.
-        messages: its messages, the oldest first.
-        decisions: its decisions, the newest first.
-        trail: the record of votes, decisions and attempts, the oldest first.
+        messages: its newest messages, the oldest of them first.
+        older: the cursor of older messages; "" = there are none.
+        decisions: its latest decisions, the newest first.
+        trail: the record of votes, decisions and attempts, the oldest first, as far
+            back as the messages.
         aside: the vmIds of reporters whose word does not count for the number of people
             in the present occurrence.
     """
@@ -228,6 +240,7 @@ class EventPage:
     outcomes: Sequence[Mapping[str, Any]]
     addresses: Sequence[Mapping[str, Any]]
     messages: tuple[MessageRow, ...]
+    older: str
     decisions: tuple[DecisionRow, ...]
     trail: tuple[TrailRow, ...]
     aside: tuple[str, ...] = ()

@@ -12,11 +12,15 @@ descriptors, no sink can be reached.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -82,6 +86,18 @@ class Guard:
             self.maker(runner), sock=listener, backlog=_BACKLOG
         )
 
+    def runner(self, app: web.Application, shutdown: float) -> web.AppRunner:
+        """Return the runner of an application, with this guard in front of it.
+
+        Args:
+            app: the application.
+            shutdown: seconds for responses in progress when it is closed.
+        """
+        app.middlewares.insert(0, self.middleware)
+        return web.AppRunner(
+            app, access_log=None, logger=_Log(log), shutdown_timeout=shutdown
+        )
+
     def maker(self, runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
         """Return the factory of protocols for connections to ``runner``."""
         assert runner.server is not None, "it is set up"  # noqa: S101 - for mypy  # nosec B101
@@ -104,6 +120,22 @@ class Guard:
         if connection in self._held:
             del self._held[connection]
             self._held[connection] = None
+
+
+class _Log(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp's server logs: a request that is no HTTP is one line, no traceback.
+
+    The line does not have the text of the error, because that quotes the request.
+    """
+
+    def exception(self, msg: object, *args: object, **more: Any) -> None:
+        """Log an error of a request."""
+        fault = more.get("exc_info")
+        if isinstance(fault, http_exceptions.HttpProcessingError):
+            found = {"client": args[0] if args else None, "kind": type(fault).__name__}
+            log.info("malformed request", extra=found)
+        else:
+            super().exception(msg, *args, **more)
 
 
 class _Connection(asyncio.Protocol):

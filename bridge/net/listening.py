@@ -18,7 +18,6 @@ from bridge.foundation.clock import Clock
 log = logging.getLogger(__name__)
 
 _AGAIN = 5.0
-_CLOSED = "port cannot be listened on: tried again every 5 s"
 
 
 class Port(Struct):
@@ -75,7 +74,10 @@ async def _tried(
     except (OSError, UnicodeError) as error:
         fault = f"{port.key}: cannot listen on {port.address}: {_cause(error)}"
         if port.fault != fault:
-            log.error(_CLOSED, extra={"fault": fault})  # noqa: TRY400 - no traceback
+            log.error(  # noqa: TRY400 - no traceback
+                "port cannot be listened on: tried again every 5 s",
+                extra={"fault": fault},
+            )
         port.fault = fault
         return None
     port.fault = None

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
+from bridge.foundation.errors import ForeignFolderError
+from bridge.foundation.privileges import enter
 from bridge.outbox.tables.values import load
 
 _PATIENCE = 1.0
@@ -32,7 +34,8 @@ async def glance(
 
 def _read(path: Path, names: Sequence[str]) -> Mapping[str, bytes]:
     found = dict[str, bytes]()
-    with suppress(OSError, sqlite3.Error):
+    with suppress(ForeignFolderError, OSError, sqlite3.Error):
+        enter(path)
         if path.is_file():
             uri = f"{path.absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as db:

@@ -22,7 +22,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bridge.foundation.errors import OutboxLockedError, OutboxUnavailableError
+from bridge.foundation.errors import (
+    ForeignFolderError,
+    OutboxLockedError,
+    OutboxUnavailableError,
+)
+from bridge.foundation.privileges import enter
 
 if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
     import msvcrt
@@ -87,6 +92,9 @@ class StateLock(Struct):
         except OSError as error:
             self._trouble = f"the lock {self.file} cannot be opened: {error.strerror}"
             return
+        except ForeignFolderError as error:
+            self._trouble = str(error)
+            return
         self._trouble = None
         try:
             self._lock(handle)
@@ -128,9 +136,12 @@ class StateLock(Struct):
 
         Raises:
             OSError: it cannot be opened, or is no file.
+            ForeignFolderError: root must not open it.
             OutboxLockedError: this process holds it already.
         """
+        enter(self.path)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        enter(self.path)  # once more: somebody may have been faster
         if identity_of(self.file) in _HELD:
             raise self._held_by(os.getpid())
         try:

@@ -16,10 +16,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from bridge.foundation.errors import OutboxUnavailableError
+from bridge.foundation.privileges import make_private
 from bridge.outbox.lock import FileId, StateLock, identity_of
 from bridge.outbox.owner import is_other, owner_in
 from bridge.outbox.recovery.trouble import sync_folder
-from bridge.outbox.storage.connection import Connection, make_private
+from bridge.outbox.storage.connection import Connection
 
 _RESTORED = ".restored"  # suffix of a file that is being written
 

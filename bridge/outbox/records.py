@@ -80,8 +80,9 @@ class CommandStanding(Struct, frozen=True, kw_only=True):
     """How far a command has come for an EventId.
 
     Attributes:
-        success: the last success, if it still counts.
-        is_pending: whether a step waits for the command, or runs now.
+        success: the last success, if it still counts and is on the disk.
+        is_pending: whether a step waits for the command, or runs now, or its success is
+            not on the disk yet.
         last: the state of the newest settled step; None = no step is settled.
     """
 

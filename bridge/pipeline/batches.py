@@ -26,6 +26,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from prometheus_client import Histogram
+
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
@@ -39,7 +41,6 @@ from bridge.outbox.delivery import Delivery
 from bridge.pipeline.policy import ATTEMPT_LIMIT, is_urgent, wish_of
 from bridge.sinks.base import BatchLimits
 from bridge.sinks.batch import BatchSink
-from bridge.telemetry.counters import Spread
 
 _ONE_MORE_AFTER = 3.0  # seconds: hanging requests must not stop all others
 
@@ -116,7 +117,7 @@ class Batches:
     limits: BatchLimits
     clock: Clock
     may_send: Callable[[Delivery], bool]
-    sizes: Spread
+    sizes: Histogram
     _waiting: dict[_Waiting, None] = field(default_factory=dict)  # the oldest first
     _is_gathering: bool = False  # whether a request will soon take what waits
     _ripe: asyncio.Event = field(default_factory=asyncio.Event)  # do not wait longer

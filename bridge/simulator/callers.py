@@ -68,7 +68,10 @@ def _check(request: web.Request, *, is_here: bool) -> None:
         raise ForeignCallerError(
             "a page of another site (Sec-Fetch-Site) may not control the simulator"
         )
-    own = [f"{request.scheme}://{name}".lower() for name in names]
+    # Qpid JMS names http:// as the origin of a WebSocket over TLS. No page can come
+    # from there: at this port, everything is TLS.
+    schemes = {request.scheme, "http"}
+    own = [f"{each}://{name}".lower() for name in names for each in schemes]
     for origin in request.headers.getall("Origin", []):
         is_own = origin.lower() in own
         if not is_own and not (origin == "null" and site == "same-origin"):

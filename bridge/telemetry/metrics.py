@@ -7,25 +7,28 @@ metrics are those of infra/prometheus/README.md. Each forwarder has its own ``Me
 import json
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Literal, TextIO
 
 from msgspec import Struct
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from bridge.events.vocabulary import OutcomeKind, TransitionKind
 from bridge.foundation.errors import Reason
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import Section
-from bridge.telemetry.counters import (
-    Counter,
-    EventHistogram,
-    Family,
-    Gauge,
-    Histogram,
-)
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+disable_created_metrics()  # type: ignore[no-untyped-call] # would double the series
+
+# The bounds of the buckets of histograms.
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
+_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 OUTCOMES = tuple(kind.value for kind in OutcomeKind)
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
@@ -43,7 +46,6 @@ _FAILURE_OF = {
     Reason.TIMEOUT: "timeout",
 }
 _OTHER_FAILURE = "other"
-_DELIVERING = ("sebridge_deliver", "sebridge_sink_")
 FAILURES = (*dict.fromkeys(_FAILURE_OF.values()), _OTHER_FAILURE)
 
 
@@ -124,7 +126,9 @@ class Metrics:
         *,
         has_traffic: bool = False,
     ) -> None:
-        self._families = registry = list[Family[Any]]()
+        self.registry = registry = CollectorRegistry()
+        # The metrics of deliveries alone, for a process that does not poll IMDS.
+        self.of_deliveries = CollectorRegistry()
         self.imds_requests = Counter(
             "sebridge_imds_requests",
             "Requests to IMDS by outcome.",
@@ -135,12 +139,12 @@ class Metrics:
             "sebridge_imds_last_success_timestamp_seconds",
             "When IMDS last returned a valid document.",
             registry=registry,
-        ).labels()
+        )
         self.incarnation = Gauge(
             "sebridge_document_incarnation",
             "DocumentIncarnation of the last valid document.",
             registry=registry,
-        ).labels()
+        )
         self.scheduled_events = Gauge(
             "sebridge_scheduled_events",
             "Scheduled events now in the document.",
@@ -200,12 +204,14 @@ class Metrics:
             "Seconds from observation to delivery.",
             ["sink"],
             registry=registry,
+            buckets=_SECONDS,
         )
-        self.batch_events = EventHistogram(
+        self.batch_events = Histogram(
             "sebridge_batch_events",
             "Events in one request to a sink that takes several.",
             ["sink"],
             registry=registry,
+            buckets=_EVENTS,
         )
         self.start_requests = Counter(
             "sebridge_start_requests",
@@ -224,42 +230,32 @@ class Metrics:
             "Seconds that a run of a command took.",
             ["sink"],
             registry=registry,
+            buckets=_SECONDS,
         )
         self.state_degraded = Gauge(
             "sebridge_state_degraded",
             "1 while the state file cannot be written.",
             registry=registry,
-        ).labels()
+        )
         # Without a traffic probe nothing sets this gauge; 0 would mean "out".
         self.traffic_in = Gauge(
             "sebridge_traffic_in",
             "1 while this VM is in rotation.",
             registry=registry if has_traffic else None,
-        ).labels()
+        )
         Gauge(
             "sebridge_build_info", "The version.", ["version"], registry=registry
         ).labels(version).set(1)
+        for family in (
+            *(self.deliveries, self.delivery_failures, self.late, self.parked),
+            self.delivery_seconds,
+        ):
+            self.of_deliveries.register(family)
         self._start_at_zero(tuple(sinks))
         for sink in acting:
             self.command_seconds.labels(sink)
             for outcome in COMMAND_OUTCOMES:
                 self.commands.labels(sink, outcome)
-
-    @property
-    def registry(self) -> "CollectorRegistry":
-        """All metrics, as a registry of prometheus_client, which is loaded here."""
-        # prometheus_client costs memory: it is loaded on the first request.
-        from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - see above
-
-        return registry_of(self._families)
-
-    @property
-    def of_deliveries(self) -> "CollectorRegistry":
-        """The metrics of deliveries, for a process that does not poll IMDS."""
-        from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - as above
-
-        mine = [one for one in self._families if one.name.startswith(_DELIVERING)]
-        return registry_of(mine)
 
     def _start_at_zero(self, sinks: tuple[str, ...]) -> None:
         for method in ("GET", "POST"):

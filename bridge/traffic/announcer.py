@@ -9,12 +9,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from prometheus_client import Gauge
+
 from bridge.events.build import EventContext, from_bridge, rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.workers import waking
 from bridge.outbox.records import TRAFFIC
 from bridge.outbox.store import Outbox
-from bridge.telemetry.counters import Level
 from bridge.traffic.gate import Gate
 from bridge.traffic.rotation import Standing, encode
 
@@ -52,7 +53,7 @@ class Announcer:
     outbox: Outbox
     observer: Observer
     clock: Clock
-    gauge: Level
+    gauge: Gauge
     is_told_out: bool = False
     name: str = "traffic"
     _kept: bytes | None = field(default=None)

@@ -1,5 +1,8 @@
 """The port of the probe: 200 while this VM is in rotation, 503 while it is not.
 
+``/alive`` is always 200, for a scale set that deletes what is unhealthy: being out of
+rotation is no illness.
+
 Requests need no token, because the answer contains nothing secret. Each response closes
 its connection, so that the balancer notices a stop at once.
 """
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 256
 _SHUTDOWN_SECONDS = 1.0
+# Source: https://learn.microsoft.com/azure/virtual-machine-scale-sets/virtual-machine-scale-sets-health-extension#rich-health-states
+_ALIVE = {"ApplicationHealthState": "Healthy"}
 _METHODS = ("GET", "HEAD", "OPTIONS")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -60,11 +65,9 @@ async def serve(
         listener: a socket to use in place of ``traffic.listen``; None = none.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
-    application = web.Application(middlewares=[guard.middleware])
+    application = web.Application()
     application.router.add_route("*", "/{path:.*}", _Answerer(rotation, app).answer)
-    runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
-    )
+    runner = guard.runner(application, _SHUTDOWN_SECONDS)
     await runner.setup()
     port = Port("traffic.listen", config.listen)
 
@@ -101,13 +104,15 @@ class _Answerer:
         self._app = app
 
     async def answer(self, request: web.Request) -> web.Response:
-        if request.path != "/":
-            return _response(404, {"error": "only / is answered"})
+        if request.path not in {"/", "/alive"}:
+            return _response(404, {"error": "only / and /alive are answered"})
         if request.method not in _METHODS:
             wrong = {"error": "only GET, HEAD and OPTIONS are answered"}
             return _response(405, wrong, {"Allow": ", ".join(_METHODS)})
-        shown = await self._shown()
         allowed = {"Allow": ", ".join(_METHODS)} if request.method == "OPTIONS" else {}
+        if request.path == "/alive":
+            return _response(200, _ALIVE, allowed)
+        shown = await self._shown()
         return _response(200 if shown["traffic"] == "in" else 503, shown, allowed)
 
     async def _shown(self) -> Mapping[str, object]:

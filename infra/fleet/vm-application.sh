@@ -32,10 +32,11 @@ configure() {
     sum_of_file "$config" >"$note"
   elif is_ours; then
     say "+ write $config"
-    mkdir -p "${config%/*}"
+    account # to which the file is given before it is in its place
+    folder "$settings" 0750 sebridge
     [ ! -f "$config" ] || cp -p "$config" "$config.before"
-    cp "$given" "$config.new"
-    chmod 0644 "$config.new" # until install.sh has made the account
+    (umask 077 && rm -f "$config.new" && cp "$given" "$config.new")
+    own "$settings/bridge.toml.new" 0640 sebridge
     mv "$config.new" "$config"
     sum_of_file "$config" >"$note"
   else

@@ -303,10 +303,14 @@ def group_of(root: str) -> int:
 def write(path: Path, told: dict[str, object], group: int) -> None:
     """Write a file as a whole, for root and the forwarder's group to read."""
     part = path.with_name(f"{path.name}.new")
-    part.write_text(json.dumps(told))
-    with suppress(PermissionError):  # only root gives files away
-        os.chown(part, -1, group)
-    part.chmod(0o640)
+    part.unlink(missing_ok=True)
+    # Nobody else may read it before it belongs to that group, whatever the umask is.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(part, flags, 0o600), "w") as file:  # noqa: PTH123 - a number
+        file.write(json.dumps(told))
+        with suppress(PermissionError):  # only root gives files away
+            os.fchown(file.fileno(), -1, group)
+        os.fchmod(file.fileno(), 0o640)
     part.replace(path)
 
 

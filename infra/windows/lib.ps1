@@ -173,9 +173,9 @@ function Test-Running {
     return (Test-Service) -and (Get-Service -Name 'sebridge').Status -eq 'Running'
 }
 
-# Test-Answer: a forwarder answers on its port.
+# Test-Answer: a forwarder answers on its port. Its state file is not opened.
 function Test-Answer {
-    return (Invoke-Native $python @('-I', '-m', 'bridge', 'status', '-c', $config) -Quiet) -eq 0
+    return (Invoke-Native $python @('-I', '-m', 'bridge', 'status', '--live', '-c', $config) -Quiet) -eq 0
 }
 
 # Install-Folder: configuration, state and log, for administrators and the service alone.

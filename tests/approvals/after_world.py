@@ -303,15 +303,19 @@ class Stage:
 
     @asynccontextmanager
     async def life(
-        self, around: Callable[[Database], Any] = lambda database: database
+        self,
+        around: Callable[[Database], Any] = lambda database: database,
+        *,
+        may_degrade: bool = False,
     ) -> AsyncIterator[Life]:
         """Run a bridge; it is killed when the context is left.
 
         Args:
             around: makes the object that the outbox uses in place of the state file.
+            may_degrade: whether the state file is kept in memory while its disk fails.
         """
         self.imds.turns = Turns(self.clock, spacing=0.0)
-        async with Database.open(self.path) as database:
+        async with Database.open(self.path, may_degrade=may_degrade) as database:
             life = Life(
                 outbox=Outbox(around(database), router()),
                 file=Outbox(database, router()),

@@ -41,6 +41,7 @@ from tests.support.builders import (
     not_before,
     started,
 )
+from tests.support.disks import Disk
 from tests.support.fakes import settled
 
 WAITS, FAILED = "CommandWaits drain", "CommandFailed drain"
@@ -86,6 +87,42 @@ async def test_event_is_approved_once_the_command_has_succeeded(stage: Stage) ->
         assert await life.outcomes() == [("withheld", WAITS), ("relayed", None)]
         assert len(stage.runner.ran) == 1
         assert life.pilot.withheld == {}
+
+
+async def test_success_counts_only_when_it_is_on_the_disk(disk: Disk) -> None:
+    """After a kill, a success in memory would leave no trace of the command."""
+    stage = Stage(disk.state)
+    async with stage.life(may_degrade=True) as life:
+        await life.sees(reboot())
+        await life.ran()
+        disk.fill()
+        stage.runner.let.set()
+        await is_held(life, WAITS)
+        assert life.file.database.is_degraded
+        assert await life.states() == []  # settled, which memory forgets
+        assert not stage.imds.posts
+
+        disk.clear()
+        await life.file.database.heal()
+        await is_approved(life)
+
+        assert await life.outcomes() == [("withheld", WAITS), ("relayed", None)]
+        assert len(stage.runner.ran) == 1
+
+
+async def test_success_on_the_disk_counts_while_the_disk_fails(disk: Disk) -> None:
+    stage = Stage(disk.state, rules=(after_rule(delay=20),))
+    async with stage.life(may_degrade=True) as life:
+        await life.sees(reboot())
+        await life.ran()
+        stage.runner.let.set()
+        await life.until(lambda: bool(stage.imds.successes()))
+        disk.fill()
+        await life.sees(reboot(Description="more"))
+
+        await is_approved(life)
+
+        assert life.file.database.is_degraded
 
 
 async def test_success_of_a_command_wakes_the_rule_at_once(

@@ -143,6 +143,29 @@ async def test_ephemeral_os_disk_is_a_warning(inbox: Inbox) -> None:
     assert "ephemeral" in disk.text
 
 
+@pytest.mark.parametrize(
+    ("compute", "is_warned"),
+    [
+        ({"vmScaleSetName": "web"}, True),
+        ({"virtualMachineScaleSet": {"id": "/subscriptions/s/x/web"}}, True),
+        ({"vmScaleSetName": "", "virtualMachineScaleSet": {"id": ""}}, False),
+    ],
+)
+async def test_scale_set_with_a_probe_is_a_warning(
+    compute: dict[str, object], inbox: Inbox, *, is_warned: bool
+) -> None:
+    """Its automatic repairs delete what the probe calls out."""
+    inbox.answer = json.dumps({"name": "vm", **compute}).encode()
+
+    found = await examined(config_of(inbox.url, traffic={"listen": "127.0.0.1:0"}))
+    without = await examined(config_of(inbox.url))
+
+    warnings = [one for one in found if one.text.startswith("traffic: ")]
+    assert [one.is_warning for one in warnings] == [True] * is_warned
+    assert all("the scale set web:" in one.text for one in warnings)
+    assert not [one for one in without if one.text.startswith("traffic: ")]
+
+
 # -- the clock -------------------------------------------------------------------
 
 

@@ -1,8 +1,10 @@
 """The checks of this machine, which change nothing."""
 
 import contextlib
+import errno
 import os
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,9 @@ from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.host_checks import Host
-from tests.support.disks import hide
+from tests.support.configurations import config_text, webhook
+from tests.support.disks import Disk, hide
+from tests.support.refusing import refusing_locks
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
 
@@ -73,6 +77,61 @@ def test_inaccessible_directory_is_a_fault(
 
     assert not there.is_good
     assert there.text.startswith(f"state: {folder / 'lib'} cannot be written by ")
+
+
+def test_directory_in_place_of_the_file_is_a_fault(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    path.mkdir()
+
+    there, *_ = state_of(config_of(folder))
+
+    assert not there.is_good
+    assert (
+        there.text == f"state: {path} is a directory, and state.path must name a file"
+    )
+    assert there.advice == f'state.path = "{path}/state.db"'
+
+
+def test_directory_in_place_of_the_lock_is_a_fault(folder: Path) -> None:
+    lock = folder / "lib" / "state.db.lock"
+    lock.mkdir()
+
+    there, *_ = state_of(config_of(folder))
+
+    assert not there.is_good
+    assert there.text == f"state: {lock} is not a file"
+
+
+def test_full_disk_is_found_by_a_try(disk: Disk) -> None:
+    disk.fill()
+    state = {"state": {"path": str(disk.state)}, "http": {"listen": ""}}
+    config = configuration.parse(state, file="b.toml", environ={})
+
+    there, *_ = state_of(config)
+
+    assert not there.is_good
+    assert there.text.startswith(f"state: nothing can be stored in {disk.path}: ")
+    assert [one.name for one in disk.path.iterdir()] == ["ballast"]
+
+
+@pytest.mark.integration
+def test_folder_without_locks_is_found_by_a_try(folder: Path) -> None:
+    """As on SMB, and on NFS without lockd."""
+    before = refusing_locks(errno.ENOLCK)
+    config = folder / "bridge.toml"
+    sink = webhook("https://127.0.0.1:9")
+    config.write_text(config_text(sink, state=folder / "lib" / "state.db"))
+    command = (sys.executable, "-m", "bridge", "check", "--connect", "-c", str(config))
+
+    found = subprocess.run(  # noqa: S603 - ours
+        (*before, *command), check=False, capture_output=True, text=True
+    )
+
+    (line,) = (one for one in found.stdout.splitlines() if "be stored" in one)
+    assert f" state: nothing can be stored in {folder / 'lib'}: " in line
+    assert "cannot be locked (No locks available)" in line
+    assert "can be written by" not in found.stdout
+    assert list((folder / "lib").iterdir()) == []
 
 
 def test_missing_directory_is_no_fault(folder: Path) -> None:

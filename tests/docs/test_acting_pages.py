@@ -75,6 +75,16 @@ def test_page_warns_of_the_basic_load_balancer() -> None:
     assert "retired" in warning
 
 
+def test_page_begins_with_a_warning_of_scale_sets_that_repair() -> None:
+    first = (ROOT / TRAFFIC).read_text().split("\n\n")[1]
+
+    assert first.startswith("> [!WARNING]\n")
+    warning = flat(first.replace("> ", ""))
+    assert "deletes the VM and its disks" in warning
+    assert "health from the Application Health extension" in warning
+    assert '{"ApplicationHealthState":"Healthy"}' in section(TRAFFIC, "## Scale sets")
+
+
 def test_page_asks_for_a_quick_probe_for_evictions() -> None:
     text = flat(section(TRAFFIC, "## What to know first"))
 

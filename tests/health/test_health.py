@@ -910,6 +910,31 @@ async def test_error_inside_the_context_is_not_an_error_of_the_port(
             raise FileNotFoundError("state.db")
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer s3cret\r\nContent-Length: z\r\n\r\n",
+        b"GET / HTTP/9.9 s3cret\r\n\r\n",
+        b"GET /" + b"s3cret" * 2000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\ns3cret\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\nno request s3cret\r\n\r\n",
+    ],
+)
+async def test_malformed_request_is_one_quiet_line(
+    request_: bytes, opened: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    answer = await call(opened, request_)
+
+    assert b"400 Bad Request" in answer
+    (line,) = caplog.records
+    assert (line.message, line.levelname) == ("malformed request", "INFO")
+    assert vars(line)["client"] == "127.0.0.1"
+    assert line.exc_info is None
+    assert "s3cret" not in str(vars(line))
+
+
 # -- the first connection ----------------------------------------------------------
 
 

@@ -345,6 +345,22 @@ async def test_address_that_is_taken_is_told(window: Window) -> None:
             pass
 
 
+async def test_malformed_request_is_one_quiet_line(
+    window: Window, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    host, port = window.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/x.y\r\n\r\n")
+
+    assert b"400 Bad Request" in await reader.read()
+
+    writer.close()
+    found = [(one.message, one.exc_info) for one in caplog.records]
+    assert ("malformed request", None) in found
+    assert not [one for one in caplog.records if one.exc_info]
+
+
 async def test_crowd_that_sends_nothing_keeps_nobody_out(window: Window) -> None:
     host, port = window.url.removeprefix("http://").split(":")
     crowd = [await asyncio.open_connection(host, int(port)) for _ in range(1100)]

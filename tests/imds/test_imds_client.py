@@ -100,7 +100,9 @@ async def get(client: MetadataClient, etag: str | None = None) -> bytes | None:
 
 
 def requests_total(metrics: Metrics, method: str, outcome: str) -> float:
-    return metrics.imds_requests.series[method, outcome].value
+    labels = {"method": method, "outcome": outcome}
+    found = metrics.registry.get_sample_value("sebridge_imds_requests_total", labels)
+    return found or 0
 
 
 # -- what is asked -------------------------------------------------------------

@@ -246,6 +246,21 @@ def test_health_of_an_instance_is_asked_where_the_bridge_listens() -> None:
     assert "requestPath: '/livez'\n" in text
 
 
+def test_instances_are_told_before_their_os_disk_is_replaced() -> None:
+    """Azure takes 15 minutes and nothing else for a new image."""
+    found = read("modules/scaleset.bicep")["resources"]["scaleSet"]["config"]
+    properties = found["properties"]
+
+    upgrade = properties["upgradePolicy"]["automaticOSUpgradePolicy"]
+    assert upgrade["enableAutomaticOSUpgrade"] is True
+    profile = properties["virtualMachineProfile"]["scheduledEventsProfile"]
+    assert profile["osImageNotificationProfile"] == {
+        "enable": True,
+        "notBeforeTimeout": "PT15M",
+    }
+    assert profile["terminateNotificationProfile"]["enable"] is True
+
+
 GROUPED = (
     r"""var sessions = install == 'scaleSet' && instances <= 100 \? '(.*)' : '(.*)'"""
 )

@@ -483,3 +483,37 @@ def test_wheel_that_is_not_there_and_a_python_too_old_are_told(tree: Tree) -> No
     assert found.returncode == 1
     assert "must be Python 3.11 or newer" in found.stderr
     assert not tree.root.exists()
+
+
+WATCHED = """\
+import os, sys
+sys.path.insert(0, "infra/systemd")
+import hook_launcher
+from pathlib import Path
+folder, seen = Path(sys.argv[1]), set()
+
+def look(event, _):
+    if event in {"os.chmod", "os.chown"}:
+        seen.update(path.lstat().st_mode & 0o777 for path in folder.iterdir())
+
+os.umask(0)
+sys.addaudithook(look)
+hook_launcher.write(folder / "ended", {"head": "of the hook"}, os.getgid())
+print(sorted(map(oct, seen)), oct((folder / "ended").stat().st_mode & 0o777))
+"""
+
+
+def test_output_of_a_hook_is_at_no_moment_everybodys(tmp_path: Path) -> None:
+    """Looked at before each change of owner and mode, whatever the umask is."""
+    (tmp_path / "ended.new").symlink_to(tmp_path / "elsewhere")
+
+    said = subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-c", WATCHED, tmp_path],
+        cwd=INFRA.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert said == "['0o600'] 0o640\n"
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,5 +1,6 @@
 """The unit: what systemd itself says of it, and that it fits the program."""
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -76,9 +77,23 @@ def test_systemd_understands_every_line_of_the_hub(tmp_path: Path) -> None:
 
 def test_hub_may_keep_what_its_defaults_say() -> None:
     lines = HUB.read_text().splitlines()
-    assert "StateDirectory=sebridge" in lines
+    assert "StateDirectory=sebridge-hub" in lines
     for path in (HubFile().state.path, str(HubConfig().sqlite_file)):
-        assert path.startswith("/var/lib/sebridge/")
+        assert path.startswith("/var/lib/sebridge-hub/")
+
+
+def test_hub_and_forwarder_are_two_accounts_with_two_folders() -> None:
+    """Neither is led by what the other leaves in its folder."""
+    accounts = dict[str, str]()
+    for unit, users in ((UNIT, "sysusers.conf"), (HUB, "sysusers-hub.conf")):
+        text = unit.read_text()
+        (name,) = re.findall(r"(?m)^User=(.+)$", text)
+        assert re.findall(r"(?m)^(?:Group|StateDirectory)=(.+)$", text) == [name] * 2
+        (made,) = re.findall(r"(?m)^u (\S+) - ", (SYSTEMD / users).read_text())
+        assert made == name
+        accounts[unit.name] = name
+    assert len(set(accounts.values())) == 2
+    assert "-c /etc/sebridge-hub/hub.toml" in HUB.read_text()
 
 
 @needs_systemd

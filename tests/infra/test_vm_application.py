@@ -264,3 +264,33 @@ def test_script_is_sound() -> None:
     )
 
     assert said.returncode == 0, said.stdout
+
+
+def test_configuration_is_at_no_moment_everybodys(tmp_path: Path) -> None:
+    """As it is before it is moved into its place, and while install.sh runs."""
+    kit, root, bin_ = tmp_path / "kit", tmp_path / "root", tmp_path / "bin"
+    (kit / "systemd").mkdir(parents=True)
+    bin_.mkdir()
+    for name in ("lib.sh", "fleet/vm-application.sh"):
+        shutil.copy(ROOT / "infra" / name, kit)
+    for name in ("bridge.toml", "sysusers.conf"):
+        shutil.copy(ROOT / "infra/systemd" / name, kit / "systemd")
+    (kit / "bridge.toml").write_text(CONFIG.format("one"))
+    look = f"stat -c '%a %n' {root}/etc/sebridge/bridge.toml* >>{tmp_path}/seen\n"
+    for path, rest in ((kit / "install.sh", ""), (bin_ / "mv", 'exec /bin/mv "$@"\n')):
+        path.write_text(f"#!/bin/sh\n{look}{rest}")
+        path.chmod(0o755)
+
+    for version in ("one", "two"):
+        (kit / "bridge.toml").write_text(CONFIG.format(version))
+        subprocess.run(  # noqa: S603 - our own script
+            ["/bin/bash", kit / "vm-application.sh", "install"],
+            env={"PATH": f"{bin_}:{os.environ['PATH']}", "DESTDIR": str(root)},
+            umask=0,
+            check=True,
+        )
+
+    assert (root / "etc/sebridge/bridge.toml").read_text() == CONFIG.format("two")
+    seen = (tmp_path / "seen").read_text().splitlines()
+    modes = {line.split()[0] for line in seen if not line.endswith(".fleet")}
+    assert modes == {"640"}

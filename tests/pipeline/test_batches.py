@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from prometheus_client import Histogram
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
@@ -22,8 +23,7 @@ from bridge.foundation.errors import (
 from bridge.outbox.delivery import Delivery
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
-from bridge.telemetry.counters import EVENTS, Spread
-from tests.support.builders import SINK, outgoing
+from tests.support.builders import SINK, outgoing, sizes_histogram
 from tests.support.fakes import START, FakeClock, turns
 
 SIZE = 10  # of each event, in units of so many bytes:
@@ -154,7 +154,7 @@ class World:
     limits: BatchLimits
     held: set[str] = field(default_factory=set)
     clock: FakeClock = field(default_factory=FakeClock)
-    counted: Spread = field(default_factory=lambda: Spread(EVENTS))
+    counted: Histogram = field(default_factory=sizes_histogram)
     batches: Batches = field(init=False)
     attempts: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -557,14 +557,24 @@ async def test_event_that_is_busy_alone_holds_up_no_other() -> None:
     assert await it.all(4) == [BUSY, None, None, None]
 
 
+def samples(histogram: Histogram) -> dict[str, float]:
+    """Return the sum, and the number of values up to each bound."""
+    (metric,) = histogram.collect()
+    return {
+        sample.labels.get("le", sample.name.rpartition("_")[2]): sample.value
+        for sample in metric.samples
+    }
+
+
 async def test_events_of_each_request_are_counted() -> None:
     it = world(Receiver(bad={"2"}))
 
     await it.all(4)
     await it.begin("urgent", is_urgent=True)
 
-    assert it.counted.total == 4 + 2 + 2 + 1 + 1 + 1
-    assert it.counted.cumulated[:3] == [3, 5, 6]
+    found = samples(it.counted)
+    assert found["sum"] == 4 + 2 + 2 + 1 + 1 + 1
+    assert [found[bound] for bound in ("1.0", "2.0", "5.0")] == [3, 5, 6]
 
 
 # -- whatever happens ---------------------------------------------------------

@@ -12,7 +12,6 @@ from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
-from bridge.telemetry.counters import EVENTS, Spread
 from tests.pipeline.test_relay import (
     BUSY,
     REFUSED,
@@ -23,7 +22,7 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
-from tests.support.builders import outgoing
+from tests.support.builders import outgoing, sizes_histogram
 from tests.support.fakes import FakeClock, RecordingSink, turns
 
 LIMITS = BatchLimits(most=2, size=100_000, requests=1, alone=1)
@@ -78,7 +77,7 @@ async def rig(outbox: Outbox) -> AsyncIterator[BulkRig]:
     bulk, clock = Bulk(), FakeClock()
 
     relay = relay_of(outbox, clock=clock, policy=policy_of(slots=6))
-    batches = Batches(bulk, LIMITS, clock, relay.may_send, Spread(EVENTS))
+    batches = Batches(bulk, LIMITS, clock, relay.may_send, sizes_histogram())
     relay.gather_with(batches.deliver)
     async with asyncio.TaskGroup() as group:
         none = RecordingSink()

@@ -11,9 +11,9 @@ from bridge.outbox.delivery import Delivery
 from bridge.pipeline.batches import Batches
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import BatchLimits
-from bridge.telemetry.counters import EVENTS, Spread
 from tests.simulation.edges import SimulatedSink, Tried
 from tests.simulation.plan import Plan
+from tests.support.builders import sizes_histogram
 
 BATCHED = 0.4  # the share of sinks
 _MOST = 4
@@ -46,7 +46,7 @@ class BatchedSink:
         wait = wait_of(self.plan, self.sink.name)
         limits = BatchLimits(most=_MOST, size=10_000, wait=wait, requests=2, alone=2)
         self._batches = Batches(
-            self, limits, self.clock, self._may_send, Spread(EVENTS)
+            self, limits, self.clock, self._may_send, sizes_histogram()
         )
 
     def attempt(

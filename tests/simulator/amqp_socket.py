@@ -67,6 +67,16 @@ class Speaker:
         async with asyncio.timeout(_SECONDS):
             return await self._reader.readexactly(HEADER_BYTES)
 
+    async def open(self, window: int = 2048) -> None:
+        """Open the connection and a session with this incoming window."""
+        await self.begin()
+        self.say(
+            Open(container_id="by hand"),
+            Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=2048),
+        )
+        await self.hear(Open)
+        await self.hear(Begin)
+
     def sign_in(self, mechanism: str, response: bytes) -> None:
         """Choose a mechanism of SASL."""
         init = SaslInit(mechanism=mechanism, initial_response=response)
@@ -127,13 +137,7 @@ async def session(port: int, *, window: int = 2048) -> AsyncIterator[Speaker]:
         window: the incoming window that the client announces.
     """
     async with connection(port) as speaker:
-        await speaker.begin()
-        speaker.say(
-            Open(container_id="by hand"),
-            Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=2048),
-        )
-        await speaker.hear(Open)
-        await speaker.hear(Begin)
+        await speaker.open(window)
         yield speaker
 
 

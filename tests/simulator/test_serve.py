@@ -158,7 +158,7 @@ def test_faulty_entity_file_is_reported_with_its_name(
 
 def test_every_fault_of_an_entity_file_has_a_line_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "Config.json"
-    queue = {"Name": "q", "Properties": {"LockDuration": "x", "Colour": "red"}}
+    queue = {"Name": "q", "Properties": {"LockDuration": "x", "RequiresSession": 1}}
     namespace = {"Name": "sbemulatorns", "Queues": [queue]}
     file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
 
@@ -168,7 +168,7 @@ def test_every_fault_of_an_entity_file_has_a_line_of_its_own(tmp_path: Path) -> 
     places = [line.split(": ")[1] for line in caught.value.lines]
     assert places == [
         "Queues[0].Properties.LockDuration",
-        "Queues[0].Properties.Colour",
+        "Queues[0].Properties.RequiresSession",
     ]
 
 

@@ -138,6 +138,73 @@ async def test_queue_keeps_what_it_is_given(
     assert {name: found[name] for name in given} == given
 
 
+async def test_partitioned_entity_tells_the_size_of_16_partitions(
+    admin: Admin,
+) -> None:
+    made = await admin.create_queue(
+        "parted", enable_partitioning=True, max_size_in_megabytes=2048
+    )
+    assert made.max_size_in_megabytes == 16 * 2048
+
+    made.max_delivery_count = 3
+    await admin.update_queue(made)
+
+    found = await admin.get_queue("parted")
+    assert (found.max_size_in_megabytes, found.max_delivery_count) == (32_768, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_size_in_megabytes": 6144}, "is one of 1024, 2048, 3072, 4096, 5120"),
+        ({"max_size_in_megabytes": 1000}, "MaxSizeInMegabytes is one of 1024"),
+        ({"max_size_in_megabytes": 16 * 1024 + 1}, "MaxSizeInMegabytes is one of"),
+        ({"max_message_size_in_kilobytes": 1024}, "only Premium has other sizes"),
+    ],
+)
+async def test_sizes_are_those_of_the_tier_standard(
+    admin: Admin, given: dict[str, int], told: str
+) -> None:
+    with pytest.raises(HttpResponseError, match=told):
+        await admin.create_queue("big", **given)
+
+
+async def test_filters_of_a_topic_are_counted(admin: Admin) -> None:
+    """What admits everything counts as a filter of SQL, as in the cloud."""
+    await admin.create_topic("t")
+    await admin.create_subscription("t", "s")
+    await admin.create_rule("t", "s", "sql", filter=SqlRuleFilter("a = 1"))
+    related = CorrelationRuleFilter(label="x")
+    await admin.create_rule("t", "s", "related", filter=related)
+
+    found = await admin.get_topic_runtime_properties("t")
+
+    assert (found.sql_filter_count, found.correlation_filter_count) == (2, 1)
+
+
+async def test_time_of_access_is_year_1_until_it_is_used(
+    admin: Admin, broker: Broker
+) -> None:
+    await admin.create_queue("fresh")
+    fresh = await admin.get_queue_runtime_properties("fresh")
+
+    broker.put("fresh", b"x")
+
+    used = await admin.get_queue_runtime_properties("fresh")
+    assert fresh.accessed_at_utc.year == 1
+    assert used.accessed_at_utc.year > 2000
+
+
+async def test_size_of_a_topic_counts_scheduled_messages(
+    admin: Admin, broker_client: ServiceBusClient
+) -> None:
+    async with broker_client.get_topic_sender("news") as sender:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        await sender.schedule_messages(ServiceBusMessage("x" * 100), later)
+
+    assert (await admin.get_topic_runtime_properties("news")).size_in_bytes > 100
+
+
 async def test_authorization_rules_are_told_again(
     admin: Admin,
 ) -> None:
@@ -229,7 +296,7 @@ async def test_queue_is_changed(admin: Admin, broker_client: ServiceBusClient) -
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"requires_session": True}, "RequiresSession property of an existing queue"),
+        ({"requires_session": True}, "RequiresSession property of an existing Queue"),
         ({"requires_duplicate_detection": True}, "RequiresDuplicateDetection property"),
         ({"lock_duration": timedelta(minutes=6)}, "from PT1S to PT5M, not 'PT6M'"),
         (

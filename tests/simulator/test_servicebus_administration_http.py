@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import aiohttp
 import pytest
-from azure.core.exceptions import ClientAuthenticationError
+from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundError
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from bridge.simulator.servicebus.access import AccessRule, Right
@@ -201,6 +201,70 @@ async def test_time_in_a_rule_of_amqp_is_told_as_a_time(
         )
 
 
+PAIR = (
+    "<KeyValueOfstringanyType><Key>n</Key>"
+    '<Value i:type="d:{}" xmlns:d="http://www.w3.org/2001/XMLSchema" '
+    'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">{}</Value>'
+    "</KeyValueOfstringanyType>"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("int", "5"),
+        ("long", "5"),
+        ("int", str(-(2**31))),
+        ("long", str(2**31)),
+        ("dateTime", "2026-11-27T10:00:00"),
+        ("dateTime", "2026-11-27T10:00:00.000Z"),
+    ],
+)
+async def test_value_of_a_rule_keeps_its_type(
+    http: aiohttp.ClientSession, kind: str, text: str
+) -> None:
+    """A time without a zone stays one: clients would shift it otherwise."""
+    admits = (
+        '<Filter i:type="CorrelationFilter" '
+        'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
+        f"<Properties>{PAIR.format(kind, text)}</Properties></Filter>"
+    )
+    status, _ = await put(http, RULE, entry("RuleDescription", admits))
+    assert status == 201
+
+    async with http.get(RULE) as reply:
+        told = await reply.text()
+
+    assert f'i:type="d6p1:{kind}"' in told
+    assert f">{text}</Value>" in told
+
+
+async def test_int_of_a_rule_has_32_bits(http: aiohttp.ClientSession) -> None:
+    admits = (
+        '<Filter i:type="CorrelationFilter" '
+        'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
+        f"<Properties>{PAIR.format('int', 2**31)}</Properties></Filter>"
+    )
+
+    status, told = await put(http, RULE, entry("RuleDescription", admits))
+
+    assert status == 400
+    assert "is not of type int" in told
+
+
+@pytest.mark.parametrize(
+    "path", ["news/subscriptions/nobody", "news/subscriptions/all/rules/nothing"]
+)
+async def test_absent_subscription_or_rule_is_404(
+    http: aiohttp.ClientSession, path: str
+) -> None:
+    """The client of Java cannot read an empty list in its place."""
+    async with http.get(f"/{path}") as reply:
+        assert reply.status == 404
+    async with http.get("/nowhere") as reply:  # as the cloud answers for a queue
+        assert (reply.status, "<feed" in await reply.text()) == (200, True)
+
+
 async def test_rule_without_a_filter_admits_everything(
     http: aiohttp.ClientSession,
 ) -> None:
@@ -316,5 +380,19 @@ async def test_right_to_manage_is_needed(tmp_path: Path) -> None:
             retry_total=0,
         ) as client,
     ):
-        with pytest.raises(ClientAuthenticationError, match="'Manage' claim"):
-            await client.get_queue("q")
+        with pytest.raises(ResourceNotFoundError):  # anybody may learn that
+            await client.get_queue("nowhere")
+        for action, words in (
+            (client.get_queue("q"), "Manage,EntityRead claims required for this oper"),
+            (client.create_queue("x"), "for specified action: Manage,EntityWrite."),
+            (client.delete_queue("q"), "for specified action: Manage,EntityDelete."),
+            (
+                client.get_subscription("t", "nowhere"),
+                "40100: Unauthorized : Unauthorized access for 'GetSubscription'",
+            ),
+            (client.create_subscription("t", "s"), "'CreateOrUpdateSubscription'"),
+            (client.delete_rule("t", "s", "r"), "access for 'DeleteRule' operation"),
+        ):
+            with pytest.raises(ClientAuthenticationError) as refused:
+                await action
+            assert words in str(refused.value)

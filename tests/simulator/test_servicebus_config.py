@@ -289,7 +289,6 @@ def test_all_faults_are_named_at_once() -> None:
         "MaxDeliveryCount": 0,
         "RequiresSession": "yes",
         "ForwardTo": 5,
-        "Colour": "red",
     }
 
     found = faults(queues=[{"Name": "q", "Properties": properties}, {}])
@@ -299,12 +298,14 @@ def test_all_faults_are_named_at_once() -> None:
         "MaxDeliveryCount: should be a whole number from 1 to 2147483647",
         "RequiresSession: should be true or false",
         "ForwardTo: should be a text",
-        "Colour: unknown field",
         "Queues[1].Name: is missing",
     ]
 
 
-def test_unknown_fields_are_named_at_every_level() -> None:
+def test_unknown_fields_are_named_at_every_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Microsoft's emulator ignores them, so they are no reason not to start."""
     rule = {
         "Name": "r",
         "Extra": 1,
@@ -317,9 +318,11 @@ def test_unknown_fields_are_named_at_every_level() -> None:
     subscription = {"Name": "s", "Extra": 1, "Rules": [rule]}
     topic = {"Name": "t", "Extra": 1, "Subscriptions": [subscription]}
 
-    found = faults(topics=[topic], Extra=1)
+    found = read(topics=[topic], Extra=1)
 
-    assert [fault.removesuffix(": unknown field") for fault in found] == [
+    assert found.topics[0].subscriptions[0].rules[0].name == "r"
+    ending = ": unknown field, which has no effect"
+    assert [each.removesuffix(ending) for each in warnings(caplog)] == [
         "Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter.Subject",
         "Topics[0].Subscriptions[0].Rules[0].Properties.Extra",
         "Topics[0].Subscriptions[0].Rules[0].Extra",
@@ -327,6 +330,57 @@ def test_unknown_fields_are_named_at_every_level() -> None:
         "Topics[0].Extra",
         "Extra",
     ]
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the entity file has that has no effect."""
+    return [str(record.__dict__["why"]) for record in caplog.records]
+
+
+def test_file_that_the_emulator_takes_starts_with_a_warning_for_each_oddity(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = """
+    {
+      "$schema": "Config-schema.json",
+      "UserConfig": {"Namespaces": [{
+        "Name": "ns", "Properties": {"Sku": "Standard"},
+        "Topics": [{"Name": "t", /* here,] */ "Subscriptions": [{
+          "Name": "s", "MaxDeliveryCount": 7,
+          "Rules": [{"Name": "r", "Properties": {
+            "FilterType": "Sql", "CorrelationFilter": {"Label": "a,]"},
+          }}],
+        }]}]
+      }]}
+    }
+    """
+
+    (subscription,) = parse_entities(text).topics[0].subscriptions
+
+    assert subscription.max_delivery_count == 3  # that of the emulator
+    assert subscription.rules[0].filter == CorrelationFilter(
+        properties={"Label": "a,]"}
+    )
+    place = "Topics[0].Subscriptions[0]"
+    assert warnings(caplog) == [
+        "a comma before } or ] is no JSON, and has no effect",
+        "$schema: unknown field, which has no effect",
+        (
+            f"{place}.Rules[0].Properties: FilterType is 'Sql', but there is only a "
+            "CorrelationFilter"
+        ),
+        f"{place}.MaxDeliveryCount: unknown field, which has no effect",
+        "Properties: unknown field, which has no effect",
+    ]
+
+
+def test_filter_that_is_absent_is_a_fault() -> None:
+    rule = {"Name": "r", "Properties": {"FilterType": "Sql"}}
+    subscription = {"Name": "s", "Rules": [rule]}
+
+    (fault,) = faults(topics=[{"Name": "t", "Subscriptions": [subscription]}])
+
+    assert fault.endswith("Properties.SqlFilter.SqlExpression: is missing")
 
 
 def test_subscription_does_not_detect_duplicates() -> None:

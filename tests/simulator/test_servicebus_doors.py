@@ -100,9 +100,11 @@ async def test_page_of_another_site_opens_no_websocket(
         async with http.get(url, headers=upgrade | headers, ssl=context) as refused:
             assert refused.status == 403
             assert told in await refused.text()
-        own = {"Origin": url.partition("/$")[0]}
-        async with http.get(url, headers=upgrade | own, ssl=context) as taken:
-            assert taken.status == 101
+        # Qpid JMS names http:// for a WebSocket over TLS, too.
+        for site in {url.partition("/$")[0], f"http://{url.split('/')[2]}"}:
+            own = {"Origin": site}
+            async with http.get(url, headers=upgrade | own, ssl=context) as taken:
+                assert taken.status == 101
 
 
 @SDK_HABIT

@@ -180,7 +180,17 @@ def test_dead_letter_is_never_moved_on_however_often_it_fails() -> None:
     for _ in range(20):
         dead.abandon(locked(dead)[1])
 
-    assert locked(dead)[0].delivery_count == 20
+    assert locked(dead)[0].delivery_count == 21
+
+
+def test_deliveries_of_a_dead_letter_count_on() -> None:
+    rig = one_queue()
+    rig.queue().send([message()])
+    rig.queue().abandon(locked(rig.queue())[1])
+
+    rig.queue().dead_letter(locked(rig.queue())[1])
+
+    assert locked(rig.dead_letters())[0].delivery_count == 1
 
 
 def test_dead_letter_cannot_be_dead_lettered() -> None:

@@ -283,8 +283,18 @@ def test_dead_letter_tells_why_beside_its_own_properties() -> None:
     }
     found = annotations(message)
     assert isinstance(found, dict)
-    assert found["x-opt-deadletter-source"] == "q"
+    assert "x-opt-deadletter-source" not in found
     assert message.body == "text"
+
+
+def test_source_of_a_dead_letter_is_told_after_it_was_forwarded() -> None:
+    dead_letter = DeadLetter(source="q", reason="Unreadable", is_forwarded=True)
+
+    message = decoded(encode_delivery(delivery(proton_message(), dead_letter)))
+
+    found = annotations(message)
+    assert isinstance(found, dict)
+    assert found["x-opt-deadletter-source"] == "q"
 
 
 def test_batch_is_split_into_its_messages() -> None:

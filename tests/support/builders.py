@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
+from prometheus_client import Histogram
+
 from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
@@ -153,3 +155,8 @@ def observed(  # noqa: PLR0913 - what the two are made of
         is_waiting=is_waiting,
     )
     return Poller(client, observer, clock, metrics), observer
+
+
+def sizes_histogram() -> Histogram:
+    """Return what counts the events of each request to a sink."""
+    return Metrics([SINK], "1").batch_events.labels(SINK)

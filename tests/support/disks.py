@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     """Mount a disk of a megabyte."""
     path = tmp_path / "disk"
     path.mkdir()
-    how = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
+    how = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", str(path)]
     try:
         subprocess.run(how, check=True, capture_output=True)  # noqa: S603 - ours
     except (OSError, subprocess.CalledProcessError):

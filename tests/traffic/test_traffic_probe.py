@@ -139,10 +139,27 @@ async def test_every_valid_request_is_answered_and_closed(text: str) -> None:
         assert (await raw(port, text)).status == 200
 
 
-async def test_broken_request_does_not_end_the_probe() -> None:
+async def test_broken_request_is_one_quiet_line_and_does_not_end_the_probe(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     async with probe(Played()) as port:
-        assert (await raw(port, "\x00\r\n\r\n")).status == 400
+        caplog.clear()
+        assert (await raw(port, "GET / HTTP/x.y\r\n\r\n")).status == 400
         assert (await ask(port)).status == 200
+    assert [(one.message, one.exc_info) for one in caplog.records] == [
+        ("malformed request", None)
+    ]
+
+
+async def test_path_for_the_health_of_a_scale_set_is_always_200() -> None:
+    out: dict[str, object] = {"traffic": "out", "reason": "started"}
+    async with probe(Played(out)) as port:
+        found = await ask(port, "GET", "/alive")
+        assert (await ask(port)).status == 503
+
+    assert found.status == 200
+    assert found.body == b'{"ApplicationHealthState":"Healthy"}'
 
 
 async def test_257_connections_leave_room_for_the_next_probe() -> None:

@@ -20,12 +20,14 @@ from msgspec import Struct, field
 
 from bridge.foundation.errors import (
     ForeignDatabaseError,
+    ForeignFolderError,
     NewerSchemaError,
     OutboxError,
     OutboxFullError,
     OutboxLockedError,
     OutboxUnavailableError,
 )
+from bridge.foundation.privileges import enter
 
 _MOST_ENDS = 2  # failed starts in a row; the next start moves the file aside
 _MOST_UNFINISHED = 5  # the same, for starts that were killed while opening the file
@@ -73,8 +75,9 @@ class Trouble(Struct):
         """Read the note beside a state file."""
         trouble = cls(Path(f"{state}.trouble"))
         try:
+            enter(trouble.path)
             body = trouble.path.read_bytes()
-        except OSError:
+        except (OSError, ForeignFolderError):
             return trouble
         try:
             trouble.note = msgspec.json.decode(body, type=Note)
@@ -134,7 +137,8 @@ class Trouble(Struct):
             note = msgspec.structs.replace(self.note, **values)
             if note != self.note:
                 self.note = note
-                with suppress(OSError):
+                with suppress(OSError, ForeignFolderError):
+                    enter(self.path)
                     self._write()
 
     def _write(self) -> None:
@@ -142,7 +146,8 @@ class Trouble(Struct):
             self.path.unlink(missing_ok=True)
             return
         new = Path(f"{self.path}.new")
-        handle = os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        handle = os.open(new, flags, 0o600)
         try:
             os.write(handle, msgspec.json.encode(self.note))
             os.fsync(handle)

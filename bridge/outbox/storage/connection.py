@@ -4,10 +4,8 @@ A connection can record the statements that change something, so that the mirror
 memory (``bridge.outbox.storage.mirror``) can repeat them once they are committed.
 """
 
-import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +15,7 @@ from bridge.foundation.errors import (
     OutboxError,
     OutboxUnavailableError,
 )
+from bridge.foundation.privileges import enter, make_private
 from bridge.outbox.storage.schema import migrate
 
 # Seconds to wait for another process's lock: in a command (less than ``patience``), and
@@ -52,6 +51,8 @@ class Connection(sqlite3.Connection):
         room: limits how many events are accepted; None = there is no limit.
         is_part: whether an item may be missing here although it is on the disk; False
             = a missing item is lost.
+        unsaved: in memory: the commands (sink, key) whose success is not on the disk;
+            None = this connection writes to the disk.
         changes: a list to which changing statements are appended; None = they are not
             recorded.
     """
@@ -59,6 +60,7 @@ class Connection(sqlite3.Connection):
     is_durable: bool = True
     room: Room | None = None
     is_part: bool = False
+    unsaved: set[tuple[str, str]] | None = None
     changes: list[Statement] | None = None
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -82,23 +84,6 @@ def _may_change(sql: str) -> bool:
     return not sql.lstrip()[:9].upper().startswith(_HARMLESS)
 
 
-def make_private(path: Path) -> None:
-    """Let only the owner read the file, whatever the umask is.
-
-    SQLite gives the files beside it the same mode. Errors are ignored: they are
-    reported when the file is opened.
-    """
-    with suppress(OSError):
-        # Only a new file: closing an existing one would drop SQLite's POSIX locks.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    if os.name != "posix":
-        return
-    for part in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        with suppress(OSError):
-            if part.is_file() and part.stat().st_mode & 0o077:
-                part.chmod(0o600)
-
-
 def connect(
     path: Path, factory: type[Connection] = Connection, busy: float | None = None
 ) -> Connection:
@@ -110,10 +95,11 @@ def connect(
         busy: seconds to wait for another process's lock; None = ``BUSY_SECONDS``.
 
     Raises:
-        OutboxUnavailableError: it cannot be used now.
+        OutboxUnavailableError: it cannot be used now, or not by root.
         OutboxError: it is damaged, or not a state file.
     """
     connection = None
+    enter(path)
     make_private(path)
     try:
         connection = sqlite3.connect(

@@ -77,6 +77,7 @@ class StandIn(Struct):
     def __post_init__(self) -> None:
         self._since = dict(numbers_of(self.twin)).get("items", 0)
         self.twin.is_durable = False
+        self.twin.unsaved = set()
         self.twin.room = self
 
     @property

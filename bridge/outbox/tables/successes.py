@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable
 
 from bridge.outbox.records import CommandStanding, DeliveryState, Success, value_of
+from bridge.outbox.storage.connection import Connection
 
 _LAST_ITEMS = 2000
 _COLUMNS = ("sink", "key", "appearance", "content", "at")
@@ -31,10 +32,12 @@ def appearance(db: sqlite3.Connection, key: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def save(db: sqlite3.Connection, success: Success) -> None:
+def save(db: Connection, success: Success) -> None:
     """Save a success, unless the event has gone while the command ran."""
     if appearance(db, success.key) != success.appearance:
         return
+    if db.unsaved is not None:
+        db.unsaved.add((success.sink, success.key))
     db.execute(
         """INSERT OR REPLACE INTO command_successes
            (sink, key, appearance, content, at, succeeded)
@@ -77,14 +80,19 @@ def recall_from_future(db: sqlite3.Connection, now: float) -> None:
 
 
 def standings(
-    db: sqlite3.Connection, key: str, sinks: Iterable[str]
+    db: Connection, key: str, sinks: Iterable[str]
 ) -> dict[str, CommandStanding]:
-    """Return how far each of these commands has come for an EventId, by sink."""
+    """Return how far each of these commands has come for an EventId, by sink.
+
+    A success that is only in memory is pending: after a kill nothing would show that
+    the command has run, so no rule may approve the event yet.
+    """
+    unsaved = {sink for sink, of in db.unsaved or () if of == key}
     found = {success.sink: success for success in of_event(db, key)}
     return {
         sink: CommandStanding(
-            success=found.get(sink),
-            is_pending=_is_pending(db, sink, key),
+            success=None if sink in unsaved else found.get(sink),
+            is_pending=sink in unsaved or _is_pending(db, sink, key),
             last=_last(db, sink, key),
         )
         for sink in sinks

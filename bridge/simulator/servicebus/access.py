@@ -16,7 +16,9 @@ import hmac
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
+from math import inf
 from urllib.parse import parse_qsl, quote_plus
 
 from msgspec import Struct
@@ -127,12 +129,26 @@ class Access:
         rule = self._signer(fields, scope)
         expires_at = _seconds(fields["se"])
         if expires_at <= self._clock():
-            raise _unauthorized(f"ExpiredToken: the token expired at {fields['se']}")
+            raise _unauthorized(
+                "ExpiredToken: The token is expired. Expiration time: "
+                f"'{_written(expires_at)}'."
+            )
         if not _is_within(audience.lower(), scope):
             raise _unauthorized(
                 f"InvalidAudience: the token is for {scope!r}, not for {audience!r}"
             )
         return Grant(scope=audience.lower(), rule=rule, expires_at=expires_at)
+
+    def rules_with(self, name: str, key: str) -> list[tuple[str, AccessRule]]:
+        """Return the rules with this name and key, and the paths that they are of."""
+        wanted = key.encode()
+        return [
+            (path, rule)
+            for path in {"", *self._rules}
+            for rule in self._rules_of(path)
+            if rule.name == name
+            if any(hmac.compare_digest(each.encode(), wanted) for each in rule.keys)
+        ]
 
     def claims(self) -> "Claims":
         """Return the claims of a new connection, which have no grants yet."""
@@ -187,6 +203,25 @@ class Claims:
         else:
             self._grants[grant.scope] = grant
 
+    def sign_in(self, name: str, key: str) -> bool:
+        """Take the name of a rule and its key, instead of tokens (SASL PLAIN).
+
+        Returns:
+            Whether a rule has this name and key; True if the broker has no rules.
+        """
+        rules = self._access.rules_with(name, key)
+        for path, rule in rules:
+            self._grants[path] = Grant(scope=path, rule=rule, expires_at=inf)
+        return bool(rules) or self._access.is_open
+
+    def gives(self, path: str, right: Right) -> bool:
+        """Return whether the connection has a right on a path."""
+        try:
+            self.check(path, right)
+        except RefusedError:
+            return False
+        return True
+
     def check(self, path: str, right: Right) -> None:
         """Check that the connection has a right on a path.
 
@@ -203,7 +238,10 @@ class Claims:
         if ends and self._clock() < max(ends):
             return
         if ends:
-            raise _unauthorized(f"ExpiredToken: the token for {path!r} has expired")
+            raise _unauthorized(
+                "ExpiredToken: The token is expired. Expiration time: "
+                f"'{_written(max(ends))}'. Resource: {path!r}."
+            )
         raise _unauthorized(
             f"Unauthorized access. '{right}' claim(s) are required to perform this "
             f"operation. Resource: {path!r}."
@@ -269,6 +307,13 @@ def _seconds(expiry: str) -> float:
         raise _unauthorized(
             "MalformedToken: se is not a number of seconds since 1970"
         ) from error
+
+
+def _written(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):  # a time before the year 1
+        return f"{seconds:g}"
 
 
 def _with_parents(scope: str) -> Iterator[str]:

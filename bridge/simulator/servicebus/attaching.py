@@ -16,6 +16,8 @@ from bridge.simulator.wire.values import Described, Symbol, ULong
 _SESSION_FILTER = Symbol("com.microsoft:session-filter")
 _SESSION_FILTER_CODE = ULong(0x137000000C)
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
+_SELECTOR = "jms-selector"
+_SELECTOR_TYPES = (0x468C00000004, "apache.org:selector-filter:string")
 _TIMEOUT = Symbol("com.microsoft:timeout")
 _DEFAULT_TIMEOUT = timedelta(seconds=65)
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
@@ -38,13 +40,15 @@ def check_attach(link: Link) -> None:
     """Check that the attach has an address, and no unsupported source or target.
 
     Raises:
-        RefusedError: the address is missing, or the link is for transactions or asks
-            for a new entity.
+        RefusedError: the address is missing, or the link is for transactions, asks for
+            a new entity, wants copies or has a selector.
     """
     if link.is_coordinator:
         raise RefusedError(
             Condition.NOT_IMPLEMENTED, "this broker does not support transactions"
         )
+    if link.is_sender:
+        _check_selection(link)
     if link.is_dynamic:
         raise RefusedError(
             Condition.NOT_IMPLEMENTED, "this broker makes no entities for a link"
@@ -55,6 +59,22 @@ def check_attach(link: Link) -> None:
             "an anonymous link is not supported: its address has to name a queue, "
             "topic or subscription",
         )
+
+
+def _check_selection(link: Link) -> None:
+    """Refuse what would not be obeyed: a browser would delete messages."""
+    if link.is_browser:
+        raise RefusedError(
+            Condition.NOT_IMPLEMENTED,
+            "the distribution-mode 'copy' is not supported: peek instead of browsing",
+        )
+    for name, given in link.filters.items():
+        descriptor = given.descriptor if isinstance(given, Described) else None
+        if name == _SELECTOR or descriptor in _SELECTOR_TYPES:
+            raise RefusedError(
+                Condition.NOT_IMPLEMENTED,
+                f"the filter {name!r} is not supported: use a rule of a subscription",
+            )
 
 
 def session_request(link: Link) -> SessionRequest | None:
@@ -73,6 +93,11 @@ def session_request(link: Link) -> SessionRequest | None:
         else _DEFAULT_TIMEOUT
     )
     if isinstance(wanted, Described):  # AMQP requires it; plain values are accepted
+        if wanted.descriptor not in {_SESSION_FILTER_CODE, _SESSION_FILTER}:
+            raise RefusedError(
+                Condition.NOT_IMPLEMENTED,
+                f"a session filter of the unknown type {wanted.descriptor!r}",
+            )
         wanted = wanted.value
     if not isinstance(wanted, str | None):
         raise RefusedError(

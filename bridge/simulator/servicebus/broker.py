@@ -133,17 +133,17 @@ class Broker:
         """
         self.actions.put(entity, body)
 
-    def check_manager(self, token: str, path: str) -> None:
-        """Check that a token gives the right Manage on a path.
+    def is_manager(self, token: str, path: str) -> bool:
+        """Return whether a token gives the right Manage on a path.
 
         Without any rule of shared access, every token is accepted.
 
         Raises:
-            RefusedError: the token does not give the right.
+            RefusedError: the token is invalid.
         """
         claims = self._access.claims()
         claims.put(token, path)
-        claims.check(path, Right.MANAGE)
+        return claims.gives(path, Right.MANAGE)
 
     async def __aenter__(self) -> Self:
         """Listen.

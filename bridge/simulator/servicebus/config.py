@@ -1,15 +1,16 @@
 """Read the entity file of Microsoft's Service Bus emulator.
 
 The same Config.json works for the emulator and for this broker. Its defaults are those
-of the emulator's schema. Everything that this broker does not support is reported with
-its place.
+of the emulator's schema. What the emulator ignores is ignored here, too, with a warning
+that names its place. Everything else that this broker does not support is a fault.
 
-Shapes:  Config.json (with // comments) → Entities
+Shapes:  Config.json (with comments and trailing commas) → Entities
 Source:  github.com/Azure/azure-service-bus-emulator-installer,
          ServiceBus-Emulator/Schema/Config-schema.json
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -37,10 +38,13 @@ from bridge.simulator.servicebus.settings import (
 )
 from bridge.simulator.sql.errors import SqlSyntaxError
 
+log = logging.getLogger(__name__)
+
 __all__ = ["ConfigError", "default_entities", "load_entities", "parse_entities"]
 
 _MOST_DIGITS = 40
-_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[]}])', re.DOTALL)
 
 
 def default_entities() -> Entities:
@@ -75,12 +79,18 @@ def parse_entities(text: str) -> Entities:
     Raises:
         ConfigError: the text is invalid, or requests something that is not supported.
     """
-    document = _parse_json(_STRING_OR_COMMENT.sub(_without_comment, text))
     findings = Findings()
+    bare = _STRING_OR_COMMENT.sub(_string_alone, text)
+    plain = _STRING_OR_COMMA.sub(_string_alone, bare)
+    if plain != bare:
+        findings.warnings.append("a comma before } or ] is no JSON, and has no effect")
+    document = _parse_json(plain)
     entities = _read_document(Fields.of(document, "", findings))
     faults = [*findings.faults, *_forwarding_faults(entities)]
     if faults:
         raise ConfigError(faults)
+    for warning in findings.warnings:
+        log.warning("a part of the entity file is ignored", extra={"why": warning})
     return entities
 
 
@@ -110,7 +120,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _without_comment(match: re.Match[str]) -> str:
+def _string_alone(match: re.Match[str]) -> str:
     return match[0] if match[0].startswith('"') else ""
 
 
@@ -197,7 +207,7 @@ def _read_subscription(subscription: Fields) -> SubscriptionSettings:
 def _read_rule(rule: Fields) -> Rule:
     name = rule.text("Name", required=True)
     properties = rule.section("Properties")
-    kind = properties.text("FilterType", required=True)
+    kind = _filter_type(properties)
     found: Filter = TrueFilter()
     if kind == "Correlation":
         found = _read_correlation(properties.section("CorrelationFilter"))
@@ -210,6 +220,18 @@ def _read_rule(rule: Fields) -> Rule:
     properties.close()
     rule.close()
     return Rule(name=name, filter=found, action=action)
+
+
+def _filter_type(properties: Fields) -> str:
+    """Return the type of a rule's filter: that of the only filter, if there is one."""
+    kind = properties.text("FilterType", required=True)
+    other = {"Sql": "Correlation", "Correlation": "Sql"}.get(kind)
+    if other is None or properties.has(f"{kind}Filter"):
+        return kind
+    if not properties.has(f"{other}Filter"):
+        return kind
+    properties.warn(f"FilterType is {kind!r}, but there is only a {other}Filter")
+    return other
 
 
 def _read_correlation(correlation: Fields) -> CorrelationFilter:

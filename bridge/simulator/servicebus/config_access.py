@@ -32,5 +32,5 @@ def _read_rule(rule: Fields) -> AccessRule:
             Right(right) for right in rule.choices("Rights", tuple(Right))
         ),
     )
-    rule.close()
+    rule.close_strictly()
     return read

@@ -1,6 +1,6 @@
 """Read the fields of a JSON object one by one, and collect faults.
 
-A reader requests each field that it knows; close() then reports all other fields. For
+A reader requests each field that it knows; close() then warns of all other fields. For
 an invalid field, the reader gets the default, so that one pass finds every fault.
 """
 
@@ -33,9 +33,10 @@ class ConfigError(ValueError):
 
 
 class Findings(Struct, frozen=True):
-    """The faults of a file, each with its place."""
+    """The faults of a file, and what is ignored in it, each with its place."""
 
     faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 class Fields:
@@ -72,11 +73,20 @@ class Fields:
         fault = f"{self._place}: {what}" if self._place else what
         self._findings.faults.append(fault)
 
+    def warn(self, what: str) -> None:
+        """Add a warning about the whole object."""
+        self._findings.warnings.append(f"{self._place}: {what}")
+
     def close(self) -> None:
-        """Report the fields that no reader has requested."""
-        for name in self._fields:
-            if name not in self._known:
-                self._fault_at(name, "unknown field")
+        """Warn of the fields that no reader has requested, and that have no effect."""
+        for name in self._unknown():
+            warning = f"{self._at(name)}: unknown field, which has no effect"
+            self._findings.warnings.append(warning)
+
+    def close_strictly(self) -> None:
+        """Report the fields that no reader has requested as faults."""
+        for name in self._unknown():
+            self._fault_at(name, "unknown field")
 
     def ignore(self, *names: str) -> None:
         """Accept fields without reading them."""
@@ -160,6 +170,13 @@ class Fields:
                     f"should be a whole number from {_LEAST_INT64} to {_MOST_INT64}",
                 )
         return value or {}
+
+    def has(self, name: str) -> bool:
+        """Return whether a field is present."""
+        return self._fields.get(name) is not None
+
+    def _unknown(self) -> list[str]:
+        return [name for name in self._fields if name not in self._known]
 
     def _take(self, name: str) -> object:
         self._known.add(name)

@@ -69,6 +69,11 @@ class Consumer:
         self._is_using = False
 
     @property
+    def session_id(self) -> str | None:
+        """The session that the link receives from; None: it has none."""
+        return self._session_id
+
+    @property
     def path(self) -> str:
         """The entity's path."""
         return self.queue.name

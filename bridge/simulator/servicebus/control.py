@@ -9,7 +9,7 @@ Source: AMQP management and claims-based security drafts, as implemented by
 """
 
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 from uuid import uuid4
 
 from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
@@ -51,6 +51,11 @@ class Replies:
         """Always empty: this link has no entity, and faults concern entities."""
         return ""
 
+    @property
+    def is_cbs(self) -> bool:
+        """Whether the replies are about tokens."""
+        return self.source.lower() == CBS
+
     def add(self, encoded: bytes) -> None:
         """Send a reply as soon as there is credit."""
         self._waiting.append(encoded)
@@ -70,6 +75,16 @@ class Replies:
         """Do nothing: there is no state to clean up."""
 
 
+class OtherLinks(Protocol):
+    """Finds the other links of a connection."""
+
+    def find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+        """Return the link for the reply to a request on a path."""
+
+    def find_session(self, name: str, path: str) -> str | None:
+        """Return the session of the receiver with a name; None: it has none."""
+
+
 class Requests:
     """Answers the requests of one link.
 
@@ -78,8 +93,7 @@ class Requests:
         namespace: the entities that requests are about.
         faults: may refuse to schedule a message, because that is a send.
         owner: the connection, which has the tokens.
-        find_replies: returns the link for the reply, by the reply-to and the path of
-            the request.
+        others: the other links of the connection.
     """
 
     def __init__(
@@ -89,13 +103,13 @@ class Requests:
         faults: Faults,
         *,
         owner: Connection,
-        find_replies: Callable[[str | None, str], Replies | None],
+        others: "OtherLinks",
     ) -> None:
         self._link = link
         self._namespace = namespace
         self._faults = faults
         self._owner = owner
-        self._find_replies = find_replies
+        self._others = others
         self._path = entity_path(link.target)
         link.accept()
         link.grant(_CREDIT)
@@ -104,6 +118,11 @@ class Requests:
     def path(self) -> str:
         """Always empty: this link has no entity, and faults concern entities."""
         return ""
+
+    @property
+    def is_cbs(self) -> bool:
+        """Whether the requests carry tokens."""
+        return self._path.lower() == CBS
 
     def on_flow(self) -> None:
         """Do nothing: requests do not depend on the client's flow."""
@@ -119,7 +138,7 @@ class Requests:
             )
             delivery.settle(Rejected(amqp_error(malformed)))
             return
-        replies = self._find_replies(request.reply_to, self._path)
+        replies = self._others.find_replies(request.reply_to, self._path)
         if replies is None:
             lost = RefusedError(
                 Condition.NOT_FOUND,
@@ -134,7 +153,7 @@ class Requests:
         """Do nothing: there is no state to clean up."""
 
     def _answer(self, request: Message) -> bytes:
-        if self._path.lower() == CBS:
+        if self.is_cbs:
             reply = Message(properties=self._authorize(request))
         else:
             answered = self._manage(request)
@@ -176,7 +195,24 @@ class Requests:
                 self._faults.check_send(path)
         except RefusedError as error:
             return Reply.refusal(error)
-        return answer(operation, entity, request.body, self._owner)
+        return answer(operation, entity, self._body(request, path), self._owner)
+
+    def _body(self, request: Message, path: str) -> object:
+        """Return the body, with the session of the link that the request names.
+
+        The client of Go names the link only, and no session.
+        """
+        body, link = request.body, request.properties.get("associated-link-name")
+        if not isinstance(body, dict) or body.get("session-id") is not None:
+            return body
+        session = (
+            self._others.find_session(link, path) if isinstance(link, str) else None
+        )
+        return body if session is None else {**body, "session-id": session}
+
+
+CONTROL = (Replies, Requests)
+"""The roles of control links."""
 
 
 def _operation(request: Message) -> str:

@@ -32,6 +32,14 @@ class Link(Protocol):
         """Whether the client requests a new entity for the link."""
 
     @property
+    def name(self) -> str:
+        """The name that the client gave the link."""
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether the client wants copies of messages, which stay where they are."""
+
+    @property
     def session(self) -> Hashable:
         """The AMQP session; it is equal for all links of one session."""
 
@@ -125,6 +133,9 @@ class Delivery(Protocol):
 
 class Endpoint(Protocol):
     """Handles the actions of a client; see ``bridge.simulator.servicebus.links``."""
+
+    def sign_in(self, name: str, password: str) -> bool:
+        """Return whether a name and password are those of a rule and its key."""
 
     def attach(self, link: Link) -> None:
         """Accept a link, or refuse it."""

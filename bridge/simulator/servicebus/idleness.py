@@ -42,7 +42,7 @@ class Idleness:
     def watch(self, entity: Queue | Topic) -> None:
         """Measure the idle time of an entity from now on, if its settings limit it."""
         self.forget(entity)
-        entity.use.touch()
+        entity.use.restart()
         self._plan(entity, self._clock())
 
     def forget(self, entity: Queue | Topic) -> None:

@@ -12,7 +12,13 @@ from typing import Protocol
 from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.attaching import check_attach, session_request
 from bridge.simulator.servicebus.consumer import Consumer
-from bridge.simulator.servicebus.control import Replies, Requests, is_control
+from bridge.simulator.servicebus.control import (
+    CBS,
+    CONTROL,
+    Replies,
+    Requests,
+    is_control,
+)
 from bridge.simulator.servicebus.endpoints import Delivery, Link
 from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.hub import Connection, Hub
@@ -20,6 +26,17 @@ from bridge.simulator.servicebus.producer import Producer
 from bridge.simulator.servicebus.wire import entity_path
 
 log = logging.getLogger(__name__)
+
+# Clients recognise these words of the cloud.
+_NEEDS_SESSION = (
+    "It is not possible for an entity that requires sessions to create a "
+    "non-sessionful message receiver."
+)
+_HAS_NO_SESSIONS = (
+    "A sessionful message receiver cannot be created on an entity that does not "
+    "require sessions. Ensure RequiresSession is set to true when creating a Queue or "
+    "Subscription to enable sessionful behavior."
+)
 
 
 class Role(Protocol):
@@ -51,6 +68,10 @@ class Links:
         self._hub = hub
         self._owner = owner
         self._roles: dict[Link, Role] = {}
+
+    def sign_in(self, name: str, password: str) -> bool:
+        """Return whether a name and password are those of a rule and its key."""
+        return self._owner.claims.sign_in(name, password)
 
     def attach(self, link: Link) -> None:
         """Give a link its role, or refuse it."""
@@ -127,6 +148,8 @@ class Links:
     def _attach(self, link: Link) -> None:
         check_attach(link)
         path = entity_path(link.source if link.is_sender else link.target)
+        if path.lower() == CBS:
+            self._check_single(link)
         if not is_control(path):
             self._hub.faults.check_attach(path)
         if not link.is_sender:
@@ -135,6 +158,19 @@ class Links:
             self._roles[link] = Replies(link)
         else:
             self._roles[link] = self._attach_consumer(link, path)
+
+    def _check_single(self, link: Link) -> None:
+        """Check that no other link of this direction goes to $cbs."""
+        for other, role in self._roles.items():
+            if (
+                isinstance(role, CONTROL)
+                and role.is_cbs
+                and (other.is_sender == link.is_sender)
+            ):
+                raise RefusedError(
+                    Condition.NOT_ALLOWED,
+                    f"the connection has a link to {CBS} already: {other.name!r}",
+                )
 
     def _attach_incoming(self, link: Link, path: str) -> Role:
         namespace = self._hub.namespace
@@ -146,7 +182,7 @@ class Links:
             namespace,
             self._hub.faults,
             owner=self._owner,
-            find_replies=self._find_replies,
+            others=self,
         )
 
     def _attach_consumer(self, link: Link, path: str) -> Consumer:
@@ -154,10 +190,8 @@ class Links:
         queue = self._hub.namespace.find_queue(path)
         request = session_request(link)
         if queue.settings.requires_session != (request is not None):
-            wanted = "a session" if request is None else "no session"
-            raise RefusedError(
-                Condition.NOT_ALLOWED, f"{path} requires a receiver with {wanted}"
-            )
+            words = _NEEDS_SESSION if request is None else _HAS_NO_SESSIONS
+            raise RefusedError(Condition.NOT_ALLOWED, f"{words} The entity is {path!r}")
         consumer = Consumer(
             link,
             queue,
@@ -174,7 +208,15 @@ class Links:
             self._hub.add_waiting(consumer, request.timeout)
         return consumer
 
-    def _find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+    def find_session(self, name: str, path: str) -> str | None:
+        """Return the session of the receiver with a name; None: it has none."""
+        for link, role in self._roles.items():
+            if link.name == name and isinstance(role, Consumer):
+                return role.session_id if role.path.lower() == path.lower() else None
+        return None
+
+    def find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+        """Return the link for the reply to a request on a path."""
         replies = [role for role in self._roles.values() if isinstance(role, Replies)]
         for role in replies:
             if reply_to is not None and role.target == reply_to:

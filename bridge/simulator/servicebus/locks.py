@@ -115,4 +115,8 @@ class Locks:
         entry.lock_token = entry.lock_deadline = None
 
     def _lock_lost(self) -> RefusedError:
-        return RefusedError(self._lost, "the lock is lost: expired or already settled")
+        return RefusedError(
+            self._lost,
+            "The lock supplied is invalid. Either the lock expired, or the message has "
+            "already been removed from the queue",
+        )

@@ -166,7 +166,8 @@ def _get_session_state(request: _Request) -> Reply:
 
 def _set_session_state(request: _Request) -> Reply:
     state = request.body.get("session-state")
-    value = bytes(state) if isinstance(state, bytes) else None
+    # The client of Go sends null as an empty value.
+    value = bytes(state) if isinstance(state, bytes) and state else None
     request.queue.sessions.set_state(_session(request.body), request.owner, value)
     return Reply(body={})
 

@@ -48,11 +48,20 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """Why and from where a message was dead-lettered."""
+    """Why and from where a message was dead-lettered.
+
+    Attributes:
+        source: the entity that dead-lettered the message.
+        reason: why.
+        description: why, in more words.
+        is_forwarded: whether the message has left the dead-letter queue by forwarding;
+            only then do receivers see the source.
+    """
 
     source: str
     reason: str | None = None
     description: str | None = None
+    is_forwarded: bool = False
 
 
 class Origin(Struct, frozen=True, kw_only=True):
@@ -63,11 +72,13 @@ class Origin(Struct, frozen=True, kw_only=True):
             sender.
         dead_letter: set if the message was dead-lettered before.
         hops: how many times the message was forwarded.
+        delivery_count: how many deliveries failed before it was dead-lettered.
     """
 
     sequence_number: int | None = None
     dead_letter: DeadLetter | None = None
     hops: int = 0
+    delivery_count: int = 0
 
 
 SENT = Origin()

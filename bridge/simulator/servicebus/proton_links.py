@@ -38,6 +38,9 @@ class ProtonLink:
         own = link.remote_source if self.is_sender else link.remote_target
         self.is_coordinator = bool(own.type == Terminus.COORDINATOR)
         self.is_dynamic = bool(own.dynamic)
+        copy = Terminus.DIST_MODE_COPY
+        self.is_browser = link.remote_source.distribution_mode == copy
+        self.name = str(link.name)
         self.source = link.remote_source.address or ""
         self.target = link.remote_target.address or ""
         self.filters = _mapping(_from_data(link.remote_source.filter))

@@ -17,7 +17,13 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
     SessionEnded,
 )
-from bridge.simulator.wire.sasl import ANONYMOUS, EXTERNAL, MSSBCBS
+from bridge.simulator.wire.sasl import (
+    ANONYMOUS,
+    EXTERNAL,
+    MSSBCBS,
+    PLAIN,
+    Credentials,
+)
 from bridge.simulator.wire.terms import Terms
 
 log = logging.getLogger(__name__)
@@ -25,8 +31,8 @@ log = logging.getLogger(__name__)
 # As in the cloud. Clients send empty frames at least every 30 s.
 _IDLE_SECONDS = 240.0
 
-# None of these mechanisms has a password: clients send a token later, to $cbs.
-_MECHANISMS = (ANONYMOUS, MSSBCBS, EXTERNAL)
+# As in the cloud. Only PLAIN has a password: others send a token later, to $cbs.
+_MECHANISMS = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
 
 
 class PythonEngine:
@@ -45,6 +51,7 @@ class PythonEngine:
             container_id=f"local-{uuid4()}",
             idle_seconds=_IDLE_SECONDS,
             mechanisms=_MECHANISMS,
+            is_known=self._is_known,
         )
         self._connection = Connection(terms)
         self.client = ""
@@ -77,6 +84,11 @@ class PythonEngine:
 
     def free(self) -> None:
         """Do nothing: there are only Python objects."""
+
+    def _is_known(self, credentials: Credentials) -> bool:
+        if credentials.mechanism != PLAIN:
+            return True
+        return self._endpoint.sign_in(credentials.name, credentials.password)
 
     def _handle(self, event: Event) -> None:
         match event:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from bridge.simulator.servicebus.backlog import Backlog, Entry
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.settings import QueueSettings
 from bridge.simulator.servicebus.usage import Use
+from bridge.simulator.servicebus.wire import cap_time_to_live
 
 _MAX_HOPS = 4
 _MOST_DELETED = 4000
@@ -88,6 +91,7 @@ class Storage:
             enqueued_at=self._clock(),
             dead_letter=origin.dead_letter,
             hops=origin.hops,
+            delivery_count=origin.delivery_count,
         )
         if self.forward_to is not None and entry.hops < _MAX_HOPS:
             self._forward(entry, self.forward_to)
@@ -96,7 +100,7 @@ class Storage:
         elif self._settings.requires_session and message.session_id is None:
             self._send_to_dead_letters(entry, "Session ID is null", None)
         else:
-            self._start_time_to_live(entry)
+            self._limit_time_to_live(entry)
             self.backlog.add(entry)
             self._ready()
 
@@ -186,22 +190,20 @@ class Storage:
     def _forward(self, entry: Entry, target: Target) -> None:
         origin = Origin(
             sequence_number=entry.enqueued_sequence_number,
-            dead_letter=entry.dead_letter,
+            dead_letter=_forwarded(entry.dead_letter),
             hops=entry.hops + 1,
         )
         target.use.touch()
         target.accept(entry.message, origin)
 
-    def _start_time_to_live(self, entry: Entry) -> None:
+    def _limit_time_to_live(self, entry: Entry) -> None:
+        """Cap the time to live, which its receiver sees, and plan its end."""
         # The documentation: "time-to-live isn't observed" in a dead-letter queue.
         if self._dead_letters is None:
             return
         default = self._settings.default_time_to_live
-        limits = (
-            entry.message.time_to_live,
-            None if default is None else default.total_seconds(),
-        )
-        seconds = min((limit for limit in limits if limit is not None), default=None)
+        entry.message = cap_time_to_live(entry.message, default)
+        seconds = entry.message.time_to_live
         if seconds is None:
             return
         entry.expires_at = entry.enqueued_at + seconds
@@ -250,5 +252,10 @@ class Storage:
             sequence_number=entry.enqueued_sequence_number,
             dead_letter=dead_letter,
             hops=entry.hops,
+            delivery_count=entry.delivery_count,
         )
         self._dead_letters.accept(entry.message, origin)
+
+
+def _forwarded(dead_letter: DeadLetter | None) -> DeadLetter | None:
+    return None if dead_letter is None else replace(dead_letter, is_forwarded=True)

@@ -20,6 +20,7 @@ from bridge.simulator.servicebus.settings import (
     check_sends,
 )
 from bridge.simulator.servicebus.usage import Use
+from bridge.simulator.servicebus.wire import cap_time_to_live
 
 FILTER_FAILED = "FilterEvaluationException"
 
@@ -107,7 +108,7 @@ class Topic:
         return Counts(scheduled=len(self.intake))
 
     def _publish(self, message: Message, number: int, origin: Origin) -> None:
-        message = self._limit_time_to_live(message)
+        message = cap_time_to_live(message, self.settings.default_time_to_live)
         origin = replace(origin, sequence_number=origin.sequence_number or number)
         dead = origin.dead_letter
         arrival = Arrival(
@@ -121,16 +122,6 @@ class Topic:
                 queue.accept(copy, origin)
             if admitted.failures:
                 _dead_letter(queue, message, origin, "; ".join(admitted.failures))
-
-    def _limit_time_to_live(self, message: Message) -> Message:
-        default = self.settings.default_time_to_live
-        if default is None:
-            return message
-        sent = message.time_to_live
-        limit = default.total_seconds()
-        return replace(
-            message, time_to_live=limit if sent is None else min(sent, limit)
-        )
 
 
 def _dead_letter(queue: Queue, message: Message, origin: Origin, why: str) -> None:

@@ -9,7 +9,8 @@ Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protoc
         guide: message annotations.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from uuid import uuid4
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ from bridge.simulator.servicebus.values import (
     to_timestamp,
     value_end,
 )
+from bridge.simulator.wire.encode import encode_value
 from bridge.simulator.wire.values import Int32, Symbol, UInt, ULong
 
 BATCH_FORMAT = 0x80013700
@@ -38,6 +40,10 @@ _APPLICATION_PROPERTIES = 0x74
 _DATA = 0x75
 _LAST_SECTION = 0x78
 _BODIES = range(_DATA, _LAST_SECTION)
+
+_LIMITED = {_MESSAGE_ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES}
+MOST_PROPERTY_BYTES, MOST_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
+"""The size of one property, and of all of a message, as encoded."""
 
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
@@ -117,6 +123,7 @@ def parse_message(encoded: bytes) -> Message:
     if not properties or properties[0] is None:
         properties = (str(uuid4()), *properties[1:])
         content = _replace_section(content, _PROPERTIES, list(properties))
+    _check_properties(sections)
     texts = _texts(properties)
     check_session_id(texts.get("SessionId"))
     return Message(
@@ -134,6 +141,31 @@ def parse_message(encoded: bytes) -> Message:
             for name, value in _mapping(first.get(_APPLICATION_PROPERTIES)).items()
         },
     )
+
+
+def _check_properties(sections: Sequence[Section]) -> None:
+    """Check the size of the properties: 32 KB for one, 64 KB for all.
+
+    Raises:
+        RefusedError: one of them, or all together, are too large.
+    """
+    found = [s for s in sections if s.code in _LIMITED]
+    size = sum(len(section.encoded) for section in found)
+    if size > MOST_PROPERTIES_BYTES:
+        raise RefusedError(
+            Condition.MESSAGE_SIZE_EXCEEDED,
+            f"the properties have {size} bytes; {MOST_PROPERTIES_BYTES} are allowed",
+        )
+    if size <= MOST_PROPERTY_BYTES:
+        return
+    own = next((s for s in found if s.code == _APPLICATION_PROPERTIES), None)
+    for name, value in _mapping(own).items():
+        if len(encode_value(value)) > MOST_PROPERTY_BYTES:
+            raise RefusedError(
+                Condition.MESSAGE_SIZE_EXCEEDED,
+                f"the property {str(name)[:100]!r} has more than "
+                f"{MOST_PROPERTY_BYTES} bytes",
+            )
 
 
 def body_text(content: bytes, most: int) -> str:
@@ -219,6 +251,16 @@ def with_time_to_live(
     return tuple(fields)
 
 
+def cap_time_to_live(message: Message, most: timedelta | None) -> Message:
+    """Return a message whose time to live is at most that of its entity."""
+    limit = None if most is None else most.total_seconds()
+    sent = message.time_to_live
+    if limit is None or (sent is not None and sent <= limit):
+        return message
+    header = with_time_to_live(message.header, limit)
+    return replace(message, header=header, time_to_live=limit)
+
+
 def encode_delivery(delivery: Delivery) -> bytes:
     """Return the bytes of a message as its receiver gets it."""
     content = delivery.message.content
@@ -269,7 +311,7 @@ def _annotate(delivery: Delivery) -> dict[object, object]:
         added["x-opt-message-state"] = Int32(delivery.state)
     if delivery.locked_until is not None:
         added["x-opt-locked-until"] = to_timestamp(delivery.locked_until)
-    if delivery.dead_letter is not None:
+    if delivery.dead_letter is not None and delivery.dead_letter.is_forwarded:
         added["x-opt-deadletter-source"] = delivery.dead_letter.source
     named: dict[object, object] = {Symbol(key): value for key, value in added.items()}
     return {**delivery.message.annotations, **named}

@@ -59,10 +59,10 @@ from bridge.simulator.wire.performatives import (
 )
 from bridge.simulator.wire.sasl import Credentials, SaslServer
 from bridge.simulator.wire.session import HANDLE_MAX, INCOMING_WINDOW, Session
-from bridge.simulator.wire.silence import HALF, Silence
+from bridge.simulator.wire.silence import Silence
 from bridge.simulator.wire.terms import MAX_FRAME_BYTES, Terms
 
-CHANNEL_MAX = 1023
+CHANNEL_MAX = 65_535
 
 SessionPerformative = Attach | Flow | Transfer | Disposition | Detach | End
 
@@ -99,6 +99,7 @@ class Connection:
         self._output = bytearray()
         self._silence = Silence(terms.idle_seconds)
         self.max_frame_bytes = SMALLEST_MAX_FRAME_BYTES
+        self._channel_max = CHANNEL_MAX
         self.is_finished = False
 
     @property
@@ -229,8 +230,8 @@ class Connection:
             least = SMALLEST_MAX_FRAME_BYTES
             raise WireError(NOT_ALLOWED, f"max-frame-size is {size}; {least} is least")
         self.max_frame_bytes = min(size, MAX_FRAME_BYTES)
-        if performative.idle_time_out:
-            self._silence.own_seconds = performative.idle_time_out / 1000 * HALF
+        self._channel_max = min(performative.channel_max, CHANNEL_MAX)
+        self._silence.limit_own(performative.idle_time_out)
         self._send(0, self._open())
         self._state = _State.OPEN
         self._events.append(Opened(performative))
@@ -265,9 +266,9 @@ class Connection:
     def _on_begin(self, channel: int, begin: Begin) -> Iterator[Event]:
         if channel in self._sessions:
             raise WireError(NOT_ALLOWED, f"channel {channel} has a session already")
-        if channel > CHANNEL_MAX:
+        if channel > self._channel_max:
             raise WireError(
-                NOT_ALLOWED, f"channel {channel}; {CHANNEL_MAX} is the highest"
+                NOT_ALLOWED, f"channel {channel}; {self._channel_max} is the highest"
             )
         self._ended.discard(channel)
         session = self._sessions[channel] = Session(self, channel, begin)
@@ -319,7 +320,7 @@ class Connection:
         return Open(
             container_id=self._terms.container_id,
             max_frame_size=self._terms.max_frame_bytes,
-            channel_max=CHANNEL_MAX,
+            channel_max=self._channel_max,
             idle_time_out=None if idle is None else round(idle * 1000),
         )
 

@@ -21,7 +21,9 @@ from bridge.simulator.wire.performatives import (
 from bridge.simulator.wire.values import Described
 
 _COORDINATOR = 0x30
-_ADDRESS, _DYNAMIC, _FILTER = 0, 4, 7  # places in a source; a target has no filter
+_COPY = "copy"
+# Places in a source; a target has no mode and no filter.
+_ADDRESS, _DYNAMIC, _DISTRIBUTION_MODE, _FILTER = 0, 4, 6, 7
 SERIAL = 2**32
 """Counters of AMQP have 32 bits: after 2**32 - 1 comes 0."""
 
@@ -124,6 +126,11 @@ class Link:
     def target(self) -> str:
         """The address of the link's target; empty: none."""
         return _address(self._attach.target)
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether the client wants copies of messages, which stay where they are."""
+        return _field(self._attach.source, _DISTRIBUTION_MODE) == _COPY
 
     @property
     def filters(self) -> Mapping[object, object]:

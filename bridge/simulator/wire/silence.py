@@ -6,6 +6,12 @@ Source: AMQP 1.0, part 2: 2.4.5 idle timeout of a connection.
 HALF = 0.5
 """A side sends a frame after this part of the other side's idle time-out."""
 
+OWN_SECONDS = 30.0
+"""The server sends a frame in this time, even to a client without an idle time-out.
+
+Two silent minutes are too long for the keep-alive of some clients.
+"""
+
 
 class Silence:
     """Measures how long the client and the server have sent nothing.
@@ -17,7 +23,8 @@ class Silence:
 
     Attributes:
         client_seconds: how long the client may send nothing; None: for ever.
-        own_seconds: how long the server may send nothing; None: for ever.
+        own_seconds: how long the server may send nothing; None: for ever, before the
+            connection is open.
         has_input: whether the client has sent bytes since the last tick.
         has_output: whether the server has sent bytes since the last tick.
     """
@@ -27,6 +34,11 @@ class Silence:
         self.own_seconds: float | None = None
         self.has_input = self.has_output = True
         self._last_input = self._last_output = 0.0
+
+    def limit_own(self, idle_milliseconds: int | None) -> None:
+        """Send frames from now on, as often as the client's idle time-out needs."""
+        idle = (idle_milliseconds or 0) / 1000 * HALF
+        self.own_seconds = min(idle or OWN_SECONDS, OWN_SECONDS)
 
     def is_frame_due(self, now: float) -> bool:
         """Return whether the server has to send a frame; the caller then sends it."""

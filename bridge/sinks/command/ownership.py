@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from bridge.foundation.privileges import way_to
 from bridge.sinks.command.service import Account
 
-_MOST_LINKS = 40
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -65,7 +65,7 @@ def _arguments(command: tuple[str, ...]) -> Iterator[str]:
 
 def _closed(path: Path, right: int, account: Account) -> str | None:
     """Return which file or directory an account has no right to use; None = none."""
-    for part in _way(path):
+    for part in way_to(path):
         found = part.lstat()
         if stat.S_ISLNK(found.st_mode):
             continue
@@ -95,7 +95,7 @@ def _is_file(name: str) -> bool:
 
 def _trouble(path: Path, account: int) -> str | None:
     try:
-        for part in _way(path):
+        for part in way_to(path):
             if what := _flaw(part, account, is_above=part != path):
                 return what
         found = path.stat()
@@ -105,26 +105,6 @@ def _trouble(path: Path, account: int) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         return f"{path} cannot be run: it is not a regular file"
     return None
-
-
-def _way(path: Path) -> Iterator[Path]:
-    """Yield a path and its parents; the same for the target of each symbolic link.
-
-    Raises:
-        OSError: a part of the path is missing, or the links form a loop.
-    """
-    to_do, seen = [path], set[Path]()
-    while to_do:
-        found = to_do.pop()
-        for part in (found, *found.parents):
-            if part in seen:
-                continue
-            seen.add(part)
-            yield part
-            if part.is_symlink():
-                to_do.append(part.parent / part.readlink())
-        if len(seen) > _MOST_LINKS * len(path.parts):
-            raise OSError(0, "too many symbolic links")
 
 
 def _flaw(part: Path, account: int, *, is_above: bool) -> str | None:

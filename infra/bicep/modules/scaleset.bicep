@@ -51,6 +51,12 @@ resource scaleSet 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
           enable: true
           notBeforeTimeout: 'PT5M'
         }
+        // The automatic upgrade replaces OS disks: without this, unannounced. PT15M is
+        // the one value that Azure takes.
+        osImageNotificationProfile: {
+          enable: true
+          notBeforeTimeout: 'PT15M'
+        }
       }
       storageProfile: {
         imageReference: {

@@ -1,7 +1,9 @@
 """What messages say is kept in either store, whatever comes between."""
 
 import asyncio
+import os
 import sqlite3
+import stat
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -312,6 +314,24 @@ async def test_store_of_the_next_version_is_used_and_a_later_one_is_not(
     await mark("3")
     with pytest.raises(HubStoreError, match="update it"):
         await mark("4")
+
+
+async def test_nobody_else_may_read_the_file_nor_what_belongs_to_it(
+    tmp_path: Path,
+) -> None:
+    """Whatever the umask says, and also one that was readable before."""
+    (tmp_path / "hub.db").touch(0o644)
+    config = HubConfig(store=Address(f"sqlite:{tmp_path / 'hub.db'}", {}))
+    before = os.umask(0)
+    try:
+        async with open_store(config) as opened:
+            await opened.keep([told(step("scheduled"))])
+            modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+
+    assert {stat.S_IMODE(mode) for mode in modes.values()} == {0o600}
+    assert {"hub.db", "hub.db-wal"} <= modes.keys()
 
 
 OLDER = {

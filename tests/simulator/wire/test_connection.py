@@ -249,7 +249,6 @@ def described(code: int, *fields: object) -> bytes:
         (frames(OPEN), "illegal-state", "Open came on an open connection"),
         (frames(SaslChallenge(challenge=b"")), "illegal-state", "SaslChallenge"),
         (frames(BEGIN), "not-allowed", "channel 0 has a session already"),
-        (frames(BEGIN, channel=9999), "not-allowed", "9999; 1023 is the highest"),
         (frames(End(), channel=5), "not-allowed", "channel 5 has no session"),
         (frames(receives(4096)), "not-allowed", "4096; 4095 is the highest"),
         (frames(sends(7), sends(7)), "handle-in-use", "handle 7 has a link already"),
@@ -365,20 +364,28 @@ def idle(ours: float | None, theirs: int | None) -> Client:
     return client
 
 
-def test_without_time_outs_nothing_is_ever_due() -> None:
-    client = idle(None, None)
+@pytest.mark.parametrize("theirs", [None, 0, 3_600_000])
+def test_silent_server_sends_an_empty_frame_every_30_seconds(
+    theirs: int | None,
+) -> None:
+    """Whatever the client asks: two silent minutes end the keep-alive of some."""
+    client = idle(None, theirs)
 
-    assert client.connection.tick(10.0**9) is None
+    assert client.connection.tick(1029.0) == 1030.0
+    assert client.connection.take_output() == b""
+    assert client.connection.tick(1030.0) == 1060.0
+    assert client.connection.take_output() == frame(0, b"")
+    client.connection.tick(10.0**9)
     assert not client.connection.is_finished
 
 
 def test_empty_frames_keep_a_client_from_giving_up() -> None:
     """At half of the time that it asks for."""
-    client = idle(None, 60_000)
+    client = idle(None, 20_000)
 
-    assert client.connection.tick(1029.0) == 1030.0
+    assert client.connection.tick(1009.0) == 1010.0
     assert client.connection.take_output() == b""
-    assert client.connection.tick(1030.0) == 1060.0
+    assert client.connection.tick(1010.0) == 1020.0
     assert client.connection.take_output() == frame(0, b"")
 
 
@@ -410,8 +417,10 @@ def test_any_frame_of_the_client_is_a_sign_of_life() -> None:
     client = idle(240.0, None)
     client.send(frame(0, b""))
 
-    assert client.connection.tick(1400.0) == 1880.0
-    assert client.connection.tick(1879.0) == 1880.0
+    assert client.connection.tick(1400.0) == 1430.0
+    client.connection.tick(1879.0)
+    assert not client.connection.is_finished
+    assert client.connection.tick(1880.0) is None
 
 
 def test_closed_connection_waits_for_nothing() -> None:
@@ -419,6 +428,22 @@ def test_closed_connection_waits_for_nothing() -> None:
     client.connection.close()
 
     assert client.connection.tick(5000.0) is None
+
+
+@pytest.mark.parametrize("wanted", [0, 5, 5000, 65_535])
+def test_client_has_as_many_channels_as_it_asks_for(wanted: int) -> None:
+    client = Client()
+    client.send(AMQP_HEADER + frames(Open(container_id="c", channel_max=wanted)))
+    assert client.answer(Open).channel_max == wanted
+
+    client.say(BEGIN, channel=wanted)
+    assert client.answer(Begin).remote_channel == wanted
+
+    if wanted < CHANNEL_MAX:
+        client.say(BEGIN, channel=wanted + 1)
+        error = client.answer(Close).error
+        assert error is not None
+        assert str(error.description).endswith(f"{wanted} is the highest")
 
 
 def test_performative_of_the_server_is_what_a_client_reads() -> None:

@@ -107,7 +107,7 @@ class Administration:
             self._operations,
             host=self._host,
             clock=self._broker.clock,
-            check=self._broker.check_manager,
+            is_manager=self._broker.is_manager,
         )
         return await opening.enter_async_context(
             listening(

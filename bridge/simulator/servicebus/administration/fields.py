@@ -31,6 +31,12 @@ from bridge.simulator.servicebus.settings import Status
 
 Values = Mapping[str, object]
 
+MAX_SIZE = "MaxSizeInMegabytes"
+PARTITIONS, MOST_SIZE = 16, 5120
+"""The partitions of a partitioned entity, and the most megabytes of each."""
+
+_SIZES = range(1024, MOST_SIZE + 1, 1024)
+_MAX_MESSAGE_KILOBYTES = 256
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
@@ -105,13 +111,31 @@ def _read_status(text: str) -> Status:
         raise ValueError(f"is one of {', '.join(Status)}") from None
 
 
+def _read_max_size(text: str) -> int:
+    found = number_within(1, MOST_SIZE * PARTITIONS)(text)
+    # A client that changes a partitioned entity sends back the size that it has read.
+    size = found if found <= MOST_SIZE else found // PARTITIONS
+    if size not in _SIZES or found not in {size, size * PARTITIONS}:
+        raise ValueError(f"is one of {', '.join(map(str, _SIZES))}")
+    return size
+
+
+def _read_max_message_size(text: str) -> int:
+    if text != str(_MAX_MESSAGE_KILOBYTES):
+        raise ValueError(
+            f"is {_MAX_MESSAGE_KILOBYTES} in a namespace of the tier Standard; only "
+            "Premium has other sizes"
+        )
+    return _MAX_MESSAGE_KILOBYTES
+
+
 def _target(name: str) -> Field:
     return Field(name=name, read=text_within(2048), is_optional=True)
 
 
 _ALL = (
     _duration("LockDuration", _MINUTE, _SECOND, 5 * _MINUTE),
-    Field(name="MaxSizeInMegabytes", read=number_within(1, 81920), default=1024),
+    Field(name=MAX_SIZE, read=_read_max_size, default=1024),
     _flag("RequiresDuplicateDetection", is_fixed=True),
     _flag("RequiresSession", is_fixed=True),
     _lasting("DefaultMessageTimeToLive", _SECOND),
@@ -140,8 +164,8 @@ _ALL = (
     Field(name="UserMetadata", read=text_within(1024), is_optional=True),
     Field(
         name="MaxMessageSizeInKilobytes",
-        read=number_within(1, 102_400),
-        default=256,
+        read=_read_max_message_size,
+        default=_MAX_MESSAGE_KILOBYTES,
     ),
 )
 _BY_NAME = {field.name: field for field in _ALL}
@@ -199,6 +223,8 @@ _TOPIC = [
     "EnableSubscriptionPartitioning",
     "EnableExpress",
     "MaxMessageSizeInKilobytes",
+    "SqlFilterCount",
+    "CorrelationFilterCount",
 ]
 _SUBSCRIPTION = [
     "LockDuration",
@@ -263,11 +289,19 @@ def read_values(shape: Shape, given: Element, before: Values | None) -> Values:
         is_kept = field.is_fixed and before is not None
         found[field.name] = _value(field, given, was if is_kept else field.default)
         if is_kept and found[field.name] != was:
-            raise bad(
-                f"The value for the {field.name} property of an existing {shape.kind} "
-                "cannot be changed."
-            )
+            raise bad(_fixed(shape, field))
     return found
+
+
+def _fixed(shape: Shape, field: Field) -> str:
+    """Return the words of the cloud, which tests of clients look for."""
+    kind = shape.kind.title()
+    if field.name == "EnablePartitioning":
+        return f"Partitioning cannot be changed for {kind}. "
+    return (
+        f"The value for the {field.name} property of an existing {kind} cannot be "
+        "changed."
+    )
 
 
 def _value(field: Field, given: Element, absent: object) -> object:

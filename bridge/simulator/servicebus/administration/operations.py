@@ -1,8 +1,8 @@
 """The operations of the administration API: create, change, delete, show and list.
 
 Source: Azure Service Bus, REST: entities, and Resource Manager exceptions for the
-        statuses. For a GET of an unknown entity, the service returns an empty list,
-        which the clients convert to "not found".
+        statuses. For a GET of an unknown queue or topic, the service returns an empty
+        list, which the clients convert to "not found".
 """
 
 import re

@@ -17,9 +17,16 @@ from bridge.simulator.servicebus.administration.authorization import (
     written_authorization,
 )
 from bridge.simulator.servicebus.administration.descriptions import shape_of
-from bridge.simulator.servicebus.administration.fields import Values
+from bridge.simulator.servicebus.administration.fields import (
+    MAX_SIZE,
+    PARTITIONS,
+    Values,
+)
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.rules.rule import CorrelationFilter
 from bridge.simulator.servicebus.topics import Topic
+
+_NEVER = "0001-01-01T00:00:00Z"
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -45,10 +52,10 @@ def written_description(entity: Queue | Topic, record: Record) -> str:
     shape = shape_of(entity)
     parts = []
     for name in shape.order:
-        if (field := shape.fields.get(name)) is not None:
-            parts.append(field.written(record.values[name]))
-        elif (write := _COUNTED.get(name)) is not None:
+        if (write := _COUNTED.get(name)) is not None:
             parts.append(write(entity, record))
+        elif (field := shape.fields.get(name)) is not None:
+            parts.append(field.written(record.values[name]))
     return description(shape.name, parts)
 
 
@@ -59,8 +66,32 @@ def _message_count(entity: Queue | Topic, _record: Record) -> str:
 
 
 def _size(entity: Queue | Topic, _record: Record) -> str:
+    size = entity.intake.size_bytes if isinstance(entity, Topic) else 0
     queues = entity.subscriptions if isinstance(entity, Topic) else [entity]
-    return element("SizeInBytes", str(sum(queue.size_bytes() for queue in queues)))
+    size += sum(queue.size_bytes() for queue in queues)
+    return element("SizeInBytes", str(size))
+
+
+def _max_size(_entity: Queue | Topic, record: Record) -> str:
+    """Return the size of all partitions together: there are 16."""
+    size = record.values[MAX_SIZE]
+    assert isinstance(size, int), "its reader returns a number"  # noqa: S101 - for mypy  # nosec B101
+    parts = PARTITIONS if record.values.get("EnablePartitioning") is True else 1
+    return element(MAX_SIZE, str(size * parts))
+
+
+def _accessed_at(entity: Queue | Topic) -> str:
+    at = entity.use.accessed_at
+    return _NEVER if at is None else moment(at)
+
+
+def _filter_count(name: str, entity: Queue | Topic) -> str:
+    """Count the filters of all subscriptions; one that admits all is one of SQL."""
+    queues = entity.subscriptions if isinstance(entity, Topic) else []
+    filters = [rule.filter for queue in queues for rule in queue.rules]
+    related = sum(isinstance(each, CorrelationFilter) for each in filters)
+    is_related = name.startswith("Correlation")
+    return element(name, str(related if is_related else len(filters) - related))
 
 
 def _count_details(entity: Queue | Topic, _record: Record) -> str:
@@ -87,13 +118,18 @@ _COUNTED: Mapping[str, Callable[[Queue | Topic, Record], str]] = {
     AUTHORIZATION: lambda _entity, record: written_authorization(
         record.values.get(AUTHORIZATION)
     ),
+    MAX_SIZE: _max_size,
     "MessageCount": _message_count,
     "SizeInBytes": _size,
     "CountDetails": _count_details,
     "SubscriptionCount": _subscription_count,
     "CreatedAt": lambda _, record: element("CreatedAt", moment(record.created_at)),
     "UpdatedAt": lambda _, record: element("UpdatedAt", moment(record.updated_at)),
-    "AccessedAt": lambda _, record: element("AccessedAt", moment(record.updated_at)),
+    "AccessedAt": lambda entity, _: element("AccessedAt", _accessed_at(entity)),
+    "SqlFilterCount": lambda entity, _: _filter_count("SqlFilterCount", entity),
+    "CorrelationFilterCount": lambda entity, _: _filter_count(
+        "CorrelationFilterCount", entity
+    ),
     "IsAnonymousAccessible": lambda _entity, _record: element(
         "IsAnonymousAccessible", "false"
     ),

@@ -39,12 +39,14 @@ from bridge.simulator.servicebus.rules.rule import (
 )
 from bridge.simulator.sql.errors import EvaluationError, SqlSyntaxError
 from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, Value
+from bridge.simulator.wire.values import Byte, Int32, Short, UByte, UShort
 
 RULE = "RuleDescription"
 
 _LEVEL = element("CompatibilityLevel", "20")
 _PAIR = "KeyValueOfstringanyType"
 _MOST_INT32 = 2**31 - 1
+_SHORT = (Byte, Int32, Short, UByte, UShort)  # all of these fit into 32 bits
 
 
 def read_rule(given: Element, name: str) -> Rule:
@@ -147,7 +149,18 @@ def _read_value(key: str, kind: str, text: str) -> Value:
         raise bad(f"The value of {key!r} is not of type {kind}: {text!r}.") from error
 
 
+class _Naive(datetime):
+    """A time without a zone: it counts as UTC, and is written without a zone."""
+
+
 def _read_int(text: str) -> Value:
+    found = int(text)
+    if abs(found) > _MOST_INT32 + (found < 0):
+        raise ValueError("does not fit into 32 bits")
+    return Int32(found)
+
+
+def _read_long(text: str) -> Value:
     found = int(text)
     if not LEAST_INT <= found <= MOST_INT:
         raise ValueError("does not fit into 64 bits")
@@ -156,7 +169,9 @@ def _read_int(text: str) -> Value:
 
 def _read_time(text: str) -> Value:
     found = datetime.fromisoformat(text)
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    if found.tzinfo is None:
+        return _Naive.fromisoformat(text).replace(tzinfo=UTC)
+    return found.astimezone(UTC)
 
 
 def _read_duration(text: str) -> Value:
@@ -166,7 +181,7 @@ def _read_duration(text: str) -> Value:
 _READERS: Mapping[str, Callable[[str], Value]] = {
     "string": str,
     "int": _read_int,
-    "long": _read_int,
+    "long": _read_long,
     "double": float,
     "boolean": read_flag,
     "dateTime": _read_time,
@@ -234,7 +249,12 @@ def _written_value(value: object) -> str:
 
 
 def _sql_value(value: object) -> object:
-    """Return a rule's value with its SQL type, e.g. an AMQP timestamp as a time."""
+    """Return a rule's value with its SQL type, e.g. an AMQP timestamp as a time.
+
+    A number keeps its type: clients compare an int with an int, and a long with a long.
+    """
+    if isinstance(value, _SHORT):
+        return value
     try:
         return to_value(value)
     except EvaluationError:
@@ -246,15 +266,21 @@ def _text(value: object) -> tuple[str, str]:
         case bool():
             return "boolean", write_flag(value)
         case int():
-            return ("int" if abs(value) <= _MOST_INT32 else "long"), str(int(value))
+            return ("int" if isinstance(value, _SHORT) else "long"), str(int(value))
         case float():
             return "double", repr(float(value))
         case datetime():
-            return "dateTime", written_moment(value)
+            return "dateTime", _written_time(value)
         case timedelta():
             return "duration", write_duration(value)
         case _:
             return "string", str(value)
+
+
+def _written_time(value: datetime) -> str:
+    if isinstance(value, _Naive):
+        return value.replace(tzinfo=None).isoformat()
+    return written_moment(value)
 
 
 def _typed(name: str, kind: str, inner: str) -> str:

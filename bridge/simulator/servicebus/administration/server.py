@@ -30,9 +30,10 @@ from bridge.simulator.servicebus.administration.atom import (
 from bridge.simulator.servicebus.administration.errors import (
     AdministrationError,
     bad,
+    missing,
 )
 from bridge.simulator.servicebus.administration.operations import Operations, Place
-from bridge.simulator.servicebus.errors import RefusedError
+from bridge.simulator.servicebus.errors import Condition, RefusedError
 
 HEALTH = "/health"
 NAMESPACE = "sbemulatorns"
@@ -59,7 +60,7 @@ def administration(
     *,
     host: str,
     clock: Callable[[], float],
-    check: Callable[[str, str], None],
+    is_manager: Callable[[str, str], bool],
 ) -> web.Application:
     """Return the application.
 
@@ -67,15 +68,17 @@ def administration(
         operations: the operations on the broker.
         host: the listening address.
         clock: returns seconds since the epoch.
-        check: takes a token and a path; raises RefusedError if the token does not give
-            the right Manage on the path.
+        is_manager: takes a token and a path; returns whether the token gives the right
+            Manage on the path, and raises RefusedError if the token is invalid.
     """
     api = _Api(operations, clock())
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path != HEALTH:
-            check(request.headers.get("Authorization", ""), request.path.strip("/"))
+        token, path = request.headers.get("Authorization", ""), request.path.strip("/")
+        is_free = request.path == HEALTH
+        if not is_free and not is_manager(token, path) and not api.is_absent(request):
+            raise RefusedError(Condition.UNAUTHORIZED, _lacking(request.method, path))
         return await handler(request)
 
     app = web.Application(
@@ -142,8 +145,21 @@ class _Api:
             return _listed(request, self._operations.subscriptions(match["entity"]))
         if match := _RULES.fullmatch(path):
             return _listed(request, self._operations.rules(Place(**match.groupdict())))
-        entry = self._operations.show(_place(path))
-        return _listed(request, []) if entry is None else _answer(request, entry)
+        place = _place(path)
+        entry = self._operations.show(place)
+        if entry is not None:
+            return _answer(request, entry)
+        if place.subscription is not None:
+            raise missing(f"There is no {path!r}.")
+        return _listed(request, [])
+
+    def is_absent(self, request: web.Request) -> bool:
+        """Return whether a GET names no queue or topic: anybody may learn that."""
+        path = request.path.strip("/")
+        is_read = request.method == "GET" and not path.startswith("$")
+        if not is_read or _inner_operation("GET", path) is not None:
+            return False
+        return self._operations.show(_place(path)) is None
 
     async def put(self, request: web.Request) -> web.Response:
         """Create an entity or a rule, or change it (with If-Match: *)."""
@@ -171,6 +187,32 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
         return _refusal(HTTPStatus.FORBIDDEN, f"{error}.")
     except web.HTTPException as error:
         return _refusal(HTTPStatus(error.status), f"{error.reason}.")
+
+
+def _inner_operation(method: str, path: str) -> str | None:
+    """Return the cloud's name of an operation on subscriptions or rules."""
+    if _SUBSCRIPTIONS.fullmatch(path):
+        return "EnumerateSubscriptions"
+    if _RULES.fullmatch(path):
+        return "EnumerateRules"
+    match = _SUBSCRIPTION.fullmatch(path)
+    if match is None:
+        return None
+    verb = {"PUT": "CreateOrUpdate", "DELETE": "Delete"}.get(method, "Get")
+    return verb + ("Subscription" if match["rule"] is None else "Rule")
+
+
+def _lacking(method: str, path: str) -> str:
+    """Return what a token lacks, in words of the cloud that clients look for."""
+    if (operation := _inner_operation(method, path)) is not None:
+        return (
+            f"401 SubCode=40100: Unauthorized : Unauthorized access for '{operation}' "
+            f"operation on {path!r}: it needs the right 'Manage'."
+        )
+    action = {"PUT": "Manage,EntityWrite", "DELETE": "Manage,EntityDelete"}.get(method)
+    if action is None:
+        return "Manage,EntityRead claims required for this operation."
+    return f"Authorization failed for specified action: {action}."
 
 
 def _refusal(status: HTTPStatus, detail: str) -> web.Response:
