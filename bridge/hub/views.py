@@ -30,14 +30,15 @@ from bridge.events.document import ScheduledEvent
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
-from bridge.hub.facts import key_of
-from bridge.hub.fold import Machine, Voice, kept_name
-from bridge.hub.store.current_event import aside_of, homes_of, voice_of
+from bridge.hub.facts import kept_name, key_of
+from bridge.hub.fold import Machine, Voice
+from bridge.hub.store.current_event import aside_of, homes_of
 from bridge.hub.store.outcomes import asked
-from bridge.hub.store.rows import json_of, moment_of
+from bridge.hub.store.rows import json_of, moment_of, voices_in
 from bridge.hub.store.tables import (
     bridges,
     decisions,
+    details,
     events,
     machines,
     messages,
@@ -306,7 +307,7 @@ def _persons(
     """Return how many people must approve each event; none if nobody may decide."""
     if access is None:
         return {}
-    voices = {row.event_key: _voices(row) for row in found}
+    voices = _voices(connection, [row.event_key for row in found])
     homes = homes_of(connection, list(voices), voices)
     query = select(decisions.c.event_key, decisions.c.life, decisions.c.about).where(
         decisions.c.event_key.in_(list(voices)), decisions.c.action == SET_ASIDE
@@ -327,9 +328,13 @@ def _persons(
     }
 
 
-def _voices(row: Any) -> list[Voice]:
-    lives: Any = json_of(row.state)["occurrences"]
-    return [voice_of(one) for one in lives[-1].get("voices", ())] if lives else []
+def _voices(connection: Connection, keys: Sequence[str]) -> dict[str, Sequence[Voice]]:
+    """Return who has reported the latest occurrence of each event."""
+    query = select(details.c.event_key, details.c.body).where(
+        details.c.event_key.in_(keys)
+    )
+    stored = {row.event_key: json_of(row.body) for row in connection.execute(query)}
+    return {key: voices_in(stored.get(key, {})) for key in keys}
 
 
 def _with_a_bridge(
@@ -388,6 +393,11 @@ def _event(
         first_reported_by=life.get("firstReportedBy", {}),
         is_unreported=_is_unreported(row, expected, life, situation),
         bridges_say=life.get("bridgesSay"),
+        said=life.get("said"),
+        said_by=life.get("saidBy"),
+        said_until=_moment(row.said_until),
+        doubled=life.get("doubled", ()),
+        dropped=row.dropped,
         azure=life.get("azure"),
         lives=row.lives,
         event=life.get("event"),

@@ -43,6 +43,8 @@ class CurrentEvent:
         voices: who has reported the occurrence.
         homes: the resource groups of the bridges of each name in Resources.
         aside: the vmIds of the reporters that people have set aside.
+        is_by_others: whether the content is by the word of others alone: its changes
+            make no vote void.
         azure: the latest IMDS object from Azure; None = Azure has not reported it.
         azure_seen: when the latest message of Azure was enqueued.
     """
@@ -63,6 +65,7 @@ class CurrentEvent:
     voices: tuple[Voice, ...] = ()
     homes: Mapping[str, Collection[str]] = field(default_factory=dict)
     aside: frozenset[str] = frozenset()
+    is_by_others: bool = False
     azure: Mapping[str, object] | None = None
     azure_seen: datetime | None = None
 

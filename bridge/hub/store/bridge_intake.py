@@ -9,8 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select, update
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import MOST_OFFERS, BridgeState, of_report
-from bridge.hub.facts import table, text
-from bridge.hub.fold import kept_name
+from bridge.hub.facts import kept_name, table, text
 from bridge.hub.store import rows
 from bridge.hub.store.statements import Values, insert, lock, put
 from bridge.hub.store.tables import bridges, offers

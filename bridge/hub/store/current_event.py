@@ -9,10 +9,10 @@ from sqlalchemy import Connection, and_, func, select
 from bridge.events.vocabulary import PRESENT
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address, Reporter
+from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.fleet_view import bridge_rows
-from bridge.hub.store.rows import json_of, moment_of
+from bridge.hub.store.rows import json_of, moment_of, named_in, voices_in
 from bridge.hub.store.tables import (
     addresses,
     bridges,
@@ -22,6 +22,7 @@ from bridge.hub.store.tables import (
     messages,
     offers,
 )
+from bridge.hub.store.tables import details as details_table
 from bridge.hub.targets import (
     Claims,
     Target,
@@ -48,7 +49,8 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
     lives = state["occurrences"]
     life = lives[-1] if lives else {}
     azure = life.get("azure") or {}
-    voices = tuple(voice_of(one) for one in life.get("voices", ()))
+    details = _details(connection, key)
+    voices = voices_in(details)
     return CurrentEvent(
         key=row.event_key,
         event_id=row.event_id,
@@ -62,10 +64,11 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
-        named=tuple(Machine(**one) for one in life.get("named", ())),
+        named=named_in(details),
         voices=voices,
         homes=homes_of(connection, [key], {key: voices})[key],
         aside=aside_of(connection, key, row.lives),
+        is_by_others=bool(life.get("isByOthers")),
         azure=azure.get("event"),
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
     )
@@ -112,14 +115,10 @@ def aside_of(connection: Connection, key: str, life: int) -> frozenset[str]:
     return frozenset(connection.scalars(query))
 
 
-def voice_of(stored: Any) -> Voice:
-    """Return a voice as ``rows`` has stored it."""
-    return Voice(
-        reporter=Reporter(**stored["reporter"]),
-        group=tuple(stored["group"]),
-        groups=tuple(tuple(group) for group in stored["groups"]),
-        event_types=tuple(stored["event_types"]),
-    )
+def _details(connection: Connection, key: str) -> dict[str, Any]:
+    query = select(details_table.c.body).where(details_table.c.event_key == key)
+    body = connection.scalar(query)
+    return {} if body is None else json_of(body)
 
 
 def _content_since(connection: Connection, key: str) -> int | None:

@@ -250,6 +250,8 @@ def arm_objection(
     situation: Situation,
 ) -> str | None:
     """Return why an event cannot be approved through ARM now; None = it can."""
+    if situation.clock_fault:
+        return f"approving through ARM is off: {situation.clock_fault}"
     return arm_rules.objection(
         config.arm,
         current,

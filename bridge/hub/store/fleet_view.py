@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, liveness
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name
+from bridge.hub.fold import Machine
 from bridge.hub.store.rows import json_of, micros, moment_of
 from bridge.hub.store.tables import bridges, events, machines, offers
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
