@@ -68,8 +68,11 @@ class Api:
     async def event(self, request: web.Request) -> web.Response:
         """Show one event."""
         key, situation = key_of(request.match_info["id"]), self._situation()
+        before = _word(request.query, "before")
+        if before and views.place_of_message(before) is None:
+            raise BadQueryError("before is not a cursor of messages")
         found = await self._store.read(
-            lambda connection: views.one_event(connection, key, situation)
+            lambda connection: views.one_event(connection, key, situation, before)
         )
         if found is None:
             return fault(404, "nothing is known of this event")

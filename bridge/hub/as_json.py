@@ -9,6 +9,7 @@ from bridge.events.build import rfc3339
 from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Voter
 
 Json = dict[str, Any]
+_NAMES = 100  # of an event or a decision; all of them are in ``event``
 
 _NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
 
@@ -24,7 +25,8 @@ def event(row: EventRow) -> Json:
         "eventSource": row.event_source or None,
         "subscription": row.subscription or None,
         "resourceGroup": row.group or None,
-        "machines": list(row.machines),
+        "machines": list(row.machines[:_NAMES]),
+        "machineCount": len(row.machines),
         "content": row.content,
         "notBefore": _time(row.not_before),
         "opened": _time(row.opened),
@@ -86,6 +88,7 @@ def page(found: EventPage) -> Json:
             }
             for one in found.messages
         ],
+        "olderMessages": found.older or None,
         "decisions": [decision(one) for one in found.decisions],
         "record": [
             {
@@ -106,6 +109,8 @@ def decision(row: DecisionRow) -> Json:
     return {
         "id": row.id,
         "eventId": row.event_id,
+        "eventType": row.event_type or None,
+        "machines": list(row.machines[:_NAMES]),
         "decision": row.action,
         "via": row.via,
         "state": row.state,

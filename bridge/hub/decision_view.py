@@ -5,11 +5,14 @@ from typing import Any
 
 from sqlalchemy import Connection, select, tuple_
 
+from bridge.events.document import ScheduledEvent
+from bridge.hub.facts import table, text
 from bridge.hub.store.rows import json_of, micros, moment_of
 from bridge.hub.store.tables import decisions, trail
 from bridge.hub.view_rows import PAGE, DecisionRow, TrailRow
 
 Place = tuple[int, str]
+_ENTRIES = 100
 
 
 def list_decisions(
@@ -33,19 +36,22 @@ def list_decisions(
 
 def decision_row(row: Any) -> DecisionRow:
     """Convert a row of the table into a DecisionRow."""
-    persons: list[str] = json_of(row.persons)["by"]  # type: ignore[assignment]  # as it was written
+    persons: dict[str, Any] = json_of(row.persons)
+    seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
     return DecisionRow(
         id=row.id,
         event_id=row.event_id,
         action=row.action,
         via=row.via,
         state=row.state,
-        by=tuple(persons),
+        by=tuple(persons["by"]),
         rule=row.rule,
         reason=row.reason,
         time=moment_of(row.time),
         outcome=row.outcome,
         outcome_reason=row.outcome_reason,
+        event_type=text(seen.event_type),
+        machines=tuple(name.removeprefix("_") for name in seen.resources),
     )
 
 
@@ -61,10 +67,27 @@ def place_of(cursor: str) -> Place | None:
     return (int(number), name) if is_place and "\0" not in name else None
 
 
-def trail_of(connection: Connection, key: str) -> Sequence[TrailRow]:
-    """Return the latest entries of the record of an event, the oldest first."""
+def trail_of(
+    connection: Connection,
+    key: str,
+    *,
+    after: int | None = None,
+    before: int | None = None,
+) -> Sequence[TrailRow]:
+    """Return the latest entries of the record of an event, the oldest first.
+
+    Args:
+        connection: a connection within a transaction.
+        key: the EventId in capitals.
+        after: only entries since this time, in microseconds since 1970.
+        before: only entries before this time.
+    """
     query = select(trail).where(trail.c.event_key == key)
-    found = connection.execute(query.order_by(trail.c.seq.desc()).limit(PAGE)).all()
+    if after is not None:
+        query = query.where(trail.c.time >= after)
+    if before is not None:
+        query = query.where(trail.c.time < before)
+    newest = query.order_by(trail.c.seq.desc()).limit(_ENTRIES)
     return [
         TrailRow(
             time=moment_of(row.time),
@@ -74,5 +97,5 @@ def trail_of(connection: Connection, key: str) -> Sequence[TrailRow]:
             detail=row.detail,
             decision=row.decision,
         )
-        for row in reversed(found)
+        for row in reversed(connection.execute(newest).all())
     ]

@@ -195,5 +195,8 @@ class Parts:
             forget_after=hub.forget_after,
             missing_after=min((one.missing_after for one in azure), default=None),
             expect=tuple(glob for one in azure for glob in one.expect),
+            not_connected=tuple(
+                one.config.name for one in self.readers if not one.is_connected
+            ),
             access=hub.access,
         )

@@ -9,6 +9,11 @@ Json = dict[str, Any]
 
 _TEXT: Json = {"type": "string"}
 _MAYBE: Json = {"type": ["string", "null"]}
+_NAMES: Json = {
+    "type": "array",
+    "items": _TEXT,
+    "description": "The first 100 names.",
+}
 _TIME: Json = {"type": ["string", "null"], "format": "date-time"}
 _STATUSES = (
     *("scheduled", "started", "completed", "cancelled", "ended", "other", "unknown"),
@@ -64,7 +69,7 @@ def _one() -> Json:
     schema = {"$ref": "#/components/schemas/Event"}
     return {
         "summary": "One event with its messages, outcomes and decisions.",
-        "parameters": [_id()],
+        "parameters": [_id(), _query("before", "The value of olderMessages.")],
         "responses": _responses(schema, "401", "403", "404", "503"),
     }
 
@@ -134,7 +139,8 @@ def _schemas() -> Json:
         "eventSource": _MAYBE,
         "subscription": _MAYBE,
         "resourceGroup": _MAYBE,
-        "machines": {"type": "array", "items": _TEXT},
+        "machines": _NAMES,
+        "machineCount": {"type": "integer"},
         "content": _TEXT,
         "notBefore": _TIME,
         "opened": _TIME,
@@ -151,6 +157,11 @@ def _schemas() -> Json:
                 "decision": {"anyOf": [_ref("Decision"), {"type": "null"}]},
             }
         ),
+        "messages": {"type": "array", "description": "Of one event: the newest 20."},
+        "olderMessages": {
+            **_MAYBE,
+            "description": "The value of before for the messages before these.",
+        },
     }
     bridge = {
         "vmId": _TEXT,
@@ -173,6 +184,8 @@ def _schemas() -> Json:
     decision = {
         "id": _TEXT,
         "eventId": _TEXT,
+        "eventType": _MAYBE,
+        "machines": _NAMES,
         "decision": {"enum": ["approve", "refuse"]},
         "via": {"enum": ["bridge", "arm"]},
         "state": {"enum": [state.value for state in DecisionState]},

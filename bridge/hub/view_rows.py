@@ -10,6 +10,7 @@ from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness
 
 PAGE = 200
+MESSAGES = 20  # of an event at once
 UNKNOWN = "unknown"
 # Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
 # change the order of what is read, or cannot be seen
@@ -47,6 +48,7 @@ class Situation:
             seconds counts as unreported; None = no source of Azure.
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
+        not_connected: the names of the sources that are not connected.
         access: who may decide; None = not known here, so every vote is shown as valid.
     """
 
@@ -56,6 +58,7 @@ class Situation:
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
+    not_connected: tuple[str, ...] = ()
     access: AccessConfig | None = None
 
     @property
@@ -110,6 +113,8 @@ class DecisionRow:
     Attributes:
         state: decided, sent, done, failed, void or refused.
         by: who decided.
+        event_type: the type of the event at that time.
+        machines: the names of its machines at that time.
     """
 
     id: str
@@ -123,6 +128,8 @@ class DecisionRow:
     time: datetime
     outcome: str
     outcome_reason: str
+    event_type: str = ""
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +159,7 @@ class EventRow:
         version: the number of its last change, counted over all events.
         status: scheduled, started, completed, cancelled, ended, other, or unknown.
         content: the fingerprint of the event, which a vote must name.
-        machines: the names of the machines.
+        machines: the names of the machines, as they were spelt.
         first_reported_by: the reporter of the first message: a bridge, or Azure.
         is_unreported: Azure has reported it, and no bridge did in time.
         bridges_say: the end that bridges reported, if Azure reported another one.
@@ -187,8 +194,9 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRow:
-    """One message, as it was received."""
+    """One message, as it was received; ``seq`` is its number in the store."""
 
+    seq: int
     kind: str
     source: str
     id: str
@@ -205,9 +213,11 @@ class EventPage:
     Attributes:
         occurrences: its occurrences as JSON, the oldest first.
         outcomes: the results of approvals, as JSON.
-        messages: its messages, the oldest first.
-        decisions: its decisions, the newest first.
-        trail: the record of votes, decisions and attempts, the oldest first.
+        messages: its newest messages, the oldest of them first.
+        older: the cursor of older messages; "" = there are none.
+        decisions: its latest decisions, the newest first.
+        trail: the record of votes, decisions and attempts, the oldest first, as far
+            back as the messages.
     """
 
     row: EventRow
@@ -215,6 +225,7 @@ class EventPage:
     outcomes: Sequence[Mapping[str, Any]]
     addresses: Sequence[Mapping[str, Any]]
     messages: tuple[MessageRow, ...]
+    older: str
     decisions: tuple[DecisionRow, ...]
     trail: tuple[TrailRow, ...]
 

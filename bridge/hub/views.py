@@ -8,13 +8,24 @@ All functions read in the transaction of their connection, and none writes.
 ``fleet_view`` has the queries for bridges, ``view_rows`` the types.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    or_,
+    select,
+    text,
+    tuple_,
+)
 
+from bridge.events.document import ScheduledEvent
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
 from bridge.hub.facts import key_of
@@ -29,6 +40,7 @@ from bridge.hub.store.tables import (
     votes,
 )
 from bridge.hub.view_rows import (
+    MESSAGES,
     PAGE,
     UNKNOWN,
     EventPage,
@@ -38,6 +50,8 @@ from bridge.hub.view_rows import (
     Situation,
     Voter,
 )
+
+_PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
 def list_events(
@@ -110,34 +124,71 @@ def open_without_bridge(
 
 
 def one_event(
-    connection: Connection, key: str, situation: Situation
+    connection: Connection, key: str, situation: Situation, before: str = ""
 ) -> EventPage | None:
-    """Return one event; None = the store has no such event."""
+    """Return one event with its newest messages; None = there is no such event.
+
+    Args:
+        connection: a connection within a transaction.
+        key: the EventId in capitals.
+        situation: the current Situation.
+        before: the cursor ``older`` of another page: only messages before it; "" = the
+            newest.
+    """
     query = select(events).where(events.c.event_key == key)
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
     (shown,) = _rows(connection, query, situation)
     state: dict[str, Any] = json_of(row.state)
-    received = select(messages).where(messages.c.event_key == key)
+    place = place_of_message(before)
+    found = _messages(connection, key, place)
+    older = f"{found[-2].time}-{found[-2].seq}" if len(found) > MESSAGES else ""
+    told = found[:MESSAGES]
     decided = select(decisions).where(decisions.c.event_key == key)
+    newest = decided.order_by(decisions.c.time.desc()).limit(MESSAGES)
     return EventPage(
         row=shown,
         occurrences=state["occurrences"],
         outcomes=state["outcomes"],
         addresses=state["addresses"],
-        messages=tuple(
-            _message(one)
-            for one in connection.execute(
-                received.order_by(messages.c.time).limit(PAGE)
+        messages=tuple(_message(one) for one in reversed(told)),
+        older=older,
+        decisions=tuple(decision_row(one) for one in connection.execute(newest)),
+        trail=tuple(
+            trail_of(
+                connection,
+                key,
+                after=told[-1].time if older else None,
+                before=place[0] if place else None,
             )
         ),
-        decisions=tuple(
-            decision_row(one)
-            for one in connection.execute(decided.order_by(decisions.c.time.desc()))
-        ),
-        trail=tuple(trail_of(connection, key)),
     )
+
+
+def _messages(
+    connection: Connection, key: str, before: tuple[int, int] | None
+) -> Sequence[Any]:
+    """Return the newest messages of an event, and one more if there are older ones."""
+    place = tuple_(messages.c.time, messages.c.seq)
+    query = select(messages).where(messages.c.event_key == key)
+    if before is not None:
+        query = query.where(place < before)
+    order = (messages.c.time.desc(), messages.c.seq.desc())
+    return connection.execute(query.order_by(*order).limit(MESSAGES + 1)).all()
+
+
+def place_of_message(cursor: str) -> tuple[int, int] | None:
+    """Parse a cursor of messages; None = it is none."""
+    found = _PLACE.fullmatch(cursor)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def message_body(connection: Connection, key: str, seq: int) -> bytes | None:
+    """Return the bytes of one message of an event, as they came; None = it has none."""
+    of = messages.c
+    query = select(of.body).where(of.event_key == key, of.seq == seq)
+    return connection.scalar(query)
 
 
 def _wanted(filters: Filters) -> list[ColumnElement[bool]]:
@@ -180,23 +231,17 @@ def _rows(
 ) -> list[EventRow]:
     found = connection.execute(query).all()
     keys = [row.event_key for row in found]
-    named = _names(connection, keys)
     voters = _voters(connection, keys)
     decided = _decided(connection, keys)
-    known = _known_machines(connection, keys)
-    return [
-        _event(row, named.get(row.event_key, []), known, situation, voters, decided)
-        for row in found
-    ]
+    expected = _with_a_bridge(connection, found, situation)
+    return [_event(row, expected, situation, voters, decided) for row in found]
 
 
-def _names(connection: Connection, keys: Sequence[str]) -> dict[str, list[Machine]]:
-    found: dict[str, list[Machine]] = {}
-    query = select(machines).where(machines.c.event_key.in_(keys))
-    for row in connection.execute(query.order_by(machines.c.name)):
-        machine = Machine(subscription=row.subscription, group=row.group, name=row.name)
-        found.setdefault(row.event_key, []).append(machine)
-    return found
+def _resources(life: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names in Resources as they were spelt, each once."""
+    raw = life.get("event") or {}
+    named = ScheduledEvent(event_id="", raw=raw).resources
+    return tuple(dict.fromkeys(name.removeprefix("_") for name in named))
 
 
 def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]:
@@ -215,34 +260,33 @@ def _decided(connection: Connection, keys: Sequence[str]) -> dict[tuple[str, int
     return {(row.event_key, row.life): row for row in ordered}
 
 
-def _known_machines(
-    connection: Connection, keys: Sequence[str]
-) -> set[tuple[str, str, str]]:
-    """Return the machines of events that have a bridge.
+def _with_a_bridge(
+    connection: Connection, found: Sequence[Any], situation: Situation
+) -> set[str]:
+    """Return the keys of those events of Azure alone that name a known bridge's VM.
 
-    A list of their names could be longer than a statement may be.
+    A list of the names could be longer than a statement may be.
     """
+    alone = [row.event_key for row in found if _is_azures_alone(row)]
+    if not alone or situation.missing_after is None or situation.expect:
+        return set()
     of = machines.c
-    query = (
-        select(of.subscription, of.group, of.name)
-        .join(
-            bridges,
-            and_(
-                bridges.c.name == of.name,
-                bridges.c.subscription == of.subscription,
-                bridges.c.group == of.group,
-            ),
-        )
-        .where(of.event_key.in_(keys))
+    is_its_bridge = and_(
+        bridges.c.name == of.name,
+        bridges.c.subscription == of.subscription,
+        bridges.c.group == of.group,
     )
-    found = connection.execute(query)
-    return {(row.subscription, row.group, row.name) for row in found}
+    query = select(of.event_key).distinct().join(bridges, is_its_bridge)
+    return set(connection.scalars(query.where(of.event_key.in_(alone))))
 
 
-def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
+def _is_azures_alone(row: Any) -> bool:
+    return row.azure_received is not None and not row.has_bridge
+
+
+def _event(
     row: Any,
-    named: Sequence[Machine],
-    known: set[tuple[str, str, str]],
+    expected: set[str],
     situation: Situation,
     voters: Mapping[str, list[Any]],
     decided: Mapping[tuple[str, int], Any],
@@ -264,13 +308,13 @@ def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
         subscription=row.subscription,
         group=row.group,
         content=row.content,
-        machines=tuple(machine.name for machine in named),
+        machines=_resources(life),
         not_before=_moment(row.not_before),
         opened=moment_of(row.opened),
         ended=_moment(row.ended),
         last_reported=last_reported,
         first_reported_by=life.get("firstReportedBy", {}),
-        is_unreported=_is_unreported(row, named, known, life, situation),
+        is_unreported=_is_unreported(row, expected, life, situation),
         bridges_say=life.get("bridgesSay"),
         azure=life.get("azure"),
         lives=row.lives,
@@ -298,19 +342,14 @@ def _voter(row: Any, situation: Situation) -> Voter:
 
 
 def _is_unreported(
-    row: Any,
-    named: Sequence[Machine],
-    known: set[tuple[str, str, str]],
-    life: Mapping[str, Any],
-    situation: Situation,
+    row: Any, expected: set[str], life: Mapping[str, Any], situation: Situation
 ) -> bool:
-    if row.has_bridge or situation.missing_after is None or row.azure_received is None:
+    if situation.missing_after is None or not _is_azures_alone(row):
         return False
+    is_expected = row.event_key in expected
     if situation.expect:
         resource = str(life.get("resource", "")).lower()
         is_expected = any(fnmatchcase(resource, g.lower()) for g in situation.expect)
-    else:
-        is_expected = any((m.subscription, m.group, m.name) in known for m in named)
     return is_expected and is_unreported(
         moment_of(row.azure_received),
         situation.drained,
@@ -321,6 +360,7 @@ def _is_unreported(
 
 def _message(row: Any) -> MessageRow:
     return MessageRow(
+        seq=row.seq,
         kind=row.kind,
         source=row.source,
         id=row.id,

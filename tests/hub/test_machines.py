@@ -55,7 +55,7 @@ async def test_machine_shows_its_bridge_and_its_history(browser: Browser) -> Non
 
 async def test_name_leads_to_its_one_machine(browser: Browser) -> None:
     text = await browser.open("/machines?name=WEB-0")
-    assert "<h1>web-0</h1>" in text
+    assert '<h1 id="title">web-0</h1>' in text
     assert "Nothing is known of a machine" in await browser.open("/machines?name=x")
     assert browser.status == 404
     assert "Nothing is known of this" in await browser.open("/machines/a/b/c")

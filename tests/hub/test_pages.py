@@ -1,10 +1,9 @@
 """The pages: what they show, what their forms do, and what nobody can make them do."""
 
-import asyncio
 import hashlib
 import re
-import socket
 import sqlite3
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -14,20 +13,16 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from yarl import URL
 
-from bridge.foundation.clock import SystemClock
-from bridge.foundation.errors import HubStoreAwayError
 from bridge.hub.access_config import AccessRule
 from bridge.hub.config import HubConfig
-from bridge.hub.pages.live import Live
+from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.pages.words import plain_span, span
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID
-from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, outcome, step
 from tests.support.hub import (
     ARM_CONFIG,
@@ -105,7 +100,9 @@ async def browser(store: Store, given: HubConfig) -> AsyncIterator[Browser]:
 
 
 async def test_pages_of_an_empty_hub_say_so(browser: Browser) -> None:
-    assert "Nothing is announced" in await browser.open("/")
+    text = await browser.open("/")
+    assert text.count("No bridge has been heard yet") == 2, "heading and list"
+    assert "Azure has announced no maintenance" not in text
     assert "Nothing fits" in await browser.open("/?q=web")
     assert "No bridge has been heard" in await browser.open("/bridges")
     assert "Nobody has decided" in await browser.open("/decisions")
@@ -158,7 +155,7 @@ async def test_nothing_runs_but_the_script_of_the_page(
 
     policy = browser.headers["Content-Security-Policy"]
     for tag in ("style", "script"):
-        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        (body,) = re.findall(rf"<{tag}[^>]*>(.*?)</{tag}>", text, re.DOTALL)
         digest = b64encode(hashlib.sha256(body.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy
@@ -393,133 +390,137 @@ async def test_fleet_is_shown_with_the_silent_first(browser: Browser) -> None:
         [beat(0, 0, pending=2, dead=1), beat(1, -500), beat(2, 0, intervalSeconds=0)]
     )
     text = await browser.open("/bridges")
-    assert "One of these bridges is silent" in text
+    assert "3 bridges, 1 of them silent" in text
     assert text.index("web-1") < text.index("web-0")
     assert "heartbeat every 1 min<" in text
     await browser.world.store.keep([beat(3, -500)])
-    assert "2 of these bridges are silent" in await browser.open("/bridges")
+    assert "4 bridges, 2 of them silent" in await browser.open("/bridges")
+    await browser.open("/bridges?state=silent")
+    assert ("web-1" in browser.text, "web-0" in browser.text) == (True, False)
+    await browser.open("/bridges?q=WEB-0")
+    assert ("web-1" in browser.text, "web-0" in browser.text) == (False, True)
+    assert "No bridge fits" in await browser.open("/bridges?state=gone")
 
 
 async def test_hub_that_hears_nothing_says_so(browser: Browser) -> None:
+    await browser.world.store.keep([beat()])
     browser.world.more["listening"] = {"b": None}
-    assert "Not all sources are connected" in await browser.open("/")
+    text = await browser.open("/")
+    assert "still being read: what is shown may be old" in text
+    assert "Nothing needs you now" not in text
+    browser.world.more["not_connected"] = ("b",)
+    assert "The source b is not connected" in await browser.open("/")
+    assert "The hub does not receive everything" in browser.text
 
 
-async def test_rows_come_by_themselves(browser: Browser) -> None:
-    url = f"{browser.world.url}/live"
-    async with browser._http.get(url, headers={"User": "ann"}) as stream:
-        assert stream.content_type == "text/event-stream"
-        assert "Nothing is announced" in await frame(stream)
-        await browser.world.scheduled()
-        assert "web-0, web-1" in await frame(stream)
+async def test_silent_bridges_are_told_before_the_events(browser: Browser) -> None:
+    """ "Nothing needs you now" would be wrong: nobody tells of their machines."""
+    world = browser.world
+    world.more["listening"] = {"b": at(-600)}
+    await world.store.keep([beat(0), beat(1, -500)])
+    assert "Nothing needs you now" in await browser.open("/")
+    await FleetMonitor(
+        world.store,
+        world.clock,
+        HubMetrics(("b",), "1"),
+        world.situation,
+        retention=world.config.retention,
+    ).step()
+
+    text = await browser.open("/")
+
+    assert '<h1 id="title">One bridge is silent</h1>' in text
+    assert "Nothing needs you now" not in text
+    assert "Azure has announced no maintenance" not in text
+    assert re.search(r'<a href="/machines/[^"]+/web-1">web-1</a>', text)
+    await world.store.keep([beat(1)])
+    assert "Nothing needs you now" in await browser.open("/"), "it is back"
 
 
-async def frame(stream: aiohttp.ClientResponse) -> str:
-    """Return the rows of the next frame."""
-    async with asyncio.timeout(30):
-        async for line in stream.content:
-            if line.startswith(b"data: "):
-                return str(orjson.loads(line.removeprefix(b"data: ")))
-    raise AssertionError("the stream has ended")
+async def test_search_finds_a_machine_without_an_event(browser: Browser) -> None:
+    await browser.world.store.keep([beat(0), beat(1)])
+    text = await browser.open("/?q=WEB-1")
+    assert re.search(r'<a href="/machines/[^"]+/web-1">web-1</a>', text)
+    assert "/web-0" not in text
 
 
-async def test_stream_that_asks_for_what_cannot_be_is_refused(
-    browser: Browser,
-) -> None:
-    await browser.open("/live?page=x")
-    assert browser.status == 400
+async def test_decisions_tell_of_what_they_were(browser: Browser) -> None:
+    names = [f"Web-{n}" for n in range(5)]
+    await browser.world.scheduled(Resources=names)
+    await browser.world.post()
+    text = await browser.open("/decisions")
+    for words in ("Freeze", "Web-0, Web-1, Web-2", "and 2 more", "12:00 UTC"):
+        assert words in text
 
 
-class Reader:
-    """Somebody who looks on, as the stream sees them."""
-
-    def __init__(self, *, reads: bool = True) -> None:
-        self.frames: list[bytes] = []
-        self._reads = reads
-
-    async def write(self, data: bytes) -> None:
-        if not self._reads:
-            raise ConnectionResetError
-        self.frames.append(data)
-
-
-async def test_quiet_list_is_made_once_and_kept_open(browser: Browser) -> None:
-    clock, made, numbers = FakeClock(), 0, [1]
-
-    async def version() -> int:
-        if not numbers:
-            raise HubStoreAwayError("away")
-        return numbers[0]
-
-    async def render(_: Any) -> str:
-        nonlocal made
-        made += 1
-        return f"rows <time data-left>in {made} s</time> of {numbers[0]}"
-
-    live = Live(clock, version, render)
-    wanted: Any = "all"
-    one, other = Reader(), Reader()
-    tasks = [
-        asyncio.create_task(live._send(who, wanted))  # type: ignore[arg-type]  # it writes
-        for who in (one, other)
-    ]
-    await clock.advance(0)
-    assert made == 1, "for both of them"
-    await clock.advance(16)
-    assert [b"still here" in f for f in one.frames] == [False, False, True]
-    numbers[0] = 2
-    await clock.advance(2)
-    assert b"of 2" in one.frames[-1]
-    assert one.frames == other.frames
-    numbers.clear()
-    await clock.advance(3)
-    assert not any(task.done() for task in tasks), "the store comes back"
-    for task in tasks:
-        task.cancel()
-    gone = Reader(reads=False)
-    with pytest.raises(ConnectionResetError):
-        await live._send(gone, wanted)  # type: ignore[arg-type]  # as above
+async def test_vote_shows_its_way_and_takes_the_button_away(store: Store) -> None:
+    async with (
+        HubWorld(store, config(2)).open() as world,
+        aiohttp.ClientSession() as http,
+    ):
+        browser = Browser(world, http)
+        await world.scheduled()
+        await browser.open(PAGE)
+        assert way(await browser.submit()) == ["now counted: 1 of 2", *REST]
+        assert "You have voted." in browser.text
+        assert "Approve now" not in browser.text
+        assert "Approve now" in await browser.open(PAGE, "bob")
+        text = await browser.submit("bob")
+        assert way(text)[:3] == ["done counted", "done decided", "now sent"]
+        assert "Approve now" not in text
+        await world.dispatcher.step()
+        (sent,) = world.transport.taken
+        assert way(await browser.open(PAGE))[3] == "now relayed to Azure"
+        await store.keep([told(outcome("relayed", sent.id, seconds=1))])
+        assert way(await browser.open(PAGE))[3:] == ["done relayed", "now started"]
+        await store.keep([told(step("started", seconds=2))])
+        assert way(await browser.open(PAGE))[4] == "done started"
 
 
-async def test_reader_that_does_not_read_is_dropped_and_costs_others_nothing() -> None:
-    """A phone that is asleep, behind buffers that are full."""
-
-    async def version() -> int:
-        return 1
-
-    async def render(_: Any) -> str:
-        return "row " * 5_000_000  # more than the buffers of any system
-
-    live = Live(SystemClock(), version, render, patience=0.3)
-    app = web.Application()
-    app.router.add_get("/live", live.stream)
-    async with TestServer(app) as server, asyncio.timeout(30):
-        sleeper = socket.create_connection((server.host, server.port))
-        with closing(sleeper):
-            sleeper.sendall(b"GET /live HTTP/1.1\r\nHost: hub\r\n\r\n")
-            while not live.readers:
-                await asyncio.sleep(0.01)
-            while live.readers:
-                await asyncio.sleep(0.01)
-        async with (
-            aiohttp.ClientSession(read_bufsize=1 << 26) as http,
-            http.get(server.make_url("/live")) as stream,
-        ):
-            while not (await stream.content.readline()).startswith(b"data: "):
-                pass
+REST = [" decided", " sent", " relayed to Azure", " started"]
 
 
-async def test_too_many_readers_are_told(browser: Browser) -> None:
-    from bridge.hub.pages import live  # noqa: PLC0415 - for its limit
+def way(text: str) -> list[str]:
+    """Return the steps that a page shows of an approval, with their state."""
+    shown = text.partition('id="way"')[2].partition("</ol>")[0]
+    found = re.findall(r'<li class="(\w*)"[^>]*>([^<]*)</li>', shown)
+    return [f"{kind} {words}" for kind, words in found]
 
-    room = Live(FakeClock(), lambda: None, lambda _: None)  # type: ignore[arg-type,return-value]  # not asked
-    room.readers = live._MOST_READERS
 
-    class Request:
-        query: dict[str, str] = {}  # noqa: RUF012 - of a test
+async def test_reason_of_a_refused_form_is_kept(browser: Browser) -> None:
+    await browser.world.scheduled()
+    await browser.open(PAGE)
+    text = await browser.submit(token="x", reason="half an hour of thought")
+    assert ">half an hour of thought</textarea>" in text
 
-    with pytest.raises(aiohttp.web.HTTPServiceUnavailable):
-        await room.stream(Request())  # type: ignore[arg-type]  # as above
+
+async def test_page_of_an_event_is_small_whatever_was_sent(browser: Browser) -> None:
+    """And nothing is lost: the older messages, and the rest of a long one."""
+    padding = '&"<\u202e' * 12_000
+    many = [step("updated", event(Resources=[f"{'n' * 200}{k}" for k in range(2000)]))]
+    for number in range(40):
+        body = orjson.loads(step("updated", event(), seconds=number))
+        body["id"], body["data"]["padding"] = f"id-{number:02}", padding
+        many.append(orjson.dumps(body))
+    await browser.world.store.keep([told(one) for one in many])
+
+    began = time.perf_counter()
+    text = await browser.open(PAGE)
+    assert time.perf_counter() - began < 3, "0.3 s on a machine that is idle"
+    assert len(text.encode()) < 1_000_000
+    assert ("id-39" in text, "id-19" in text) == (True, False)
+    (whole,) = set(re.findall(r'href="(/events/[^"]+/messages/\d+)"', text)[:1])
+    body = orjson.loads(await browser.open(whole))
+    assert body["data"]["padding"] == padding
+    assert browser.headers["Content-Type"] == "application/json"
+    (older,) = re.findall(r'href="(/events/[^"]+before=[^"]+)"', text)
+    text = await browser.open(older)
+    assert ("id-39" in text, "id-19" in text) == (False, True)
+    told_as_json = await browser.world.get(f"/api/v1{older}")
+    assert told_as_json["messages"][-1]["id"] == "id-19"
+    assert len(told_as_json["messages"]) == 20
+    await browser.open(f"{PAGE}/messages/99999")
+    assert browser.status == 404
 
 
 def test_token_is_for_one_form_alone() -> None:

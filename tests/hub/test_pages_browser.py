@@ -2,9 +2,12 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from bridge.hub.access_config import AccessConfig
@@ -21,6 +24,7 @@ STYLE = (
 ).read_text()
 PAGE = f"/events/{EVENT_ID}"
 ME = AccessConfig(approvers=("local",))
+LIVE = "document.getElementById('live').textContent === 'live'"
 LONG = "a-machine-with-a-name-that-is-as-long-as-azure-lets-it-be-64-signs"
 
 
@@ -73,13 +77,13 @@ async def test_whole_way_by_keyboard_without_a_reload(
     """An event comes, is approved with a reason, and its outcome and end appear."""
     await world.store.keep([beat()])
     await tab.open(f"{world.url}/")
-    await tab.until("document.getElementById('live').textContent === 'live'")
+    await tab.until(LIVE)
     await tab.value("window.isTheSame = true")
 
     await world.store.keep([told(step("scheduled", event()))])
     await tab.until("document.querySelector('#rows tr[id]')")
     assert await tab.value("window.isTheSame") is True
-    await tab_to(tab, "Freeze")
+    await tab_to(tab, "Freeze of web-0, web-1")
     await tab.press("Enter")
     await tab.until(f"location.pathname === '{PAGE}' && document.forms.length")
 
@@ -93,15 +97,148 @@ async def test_whole_way_by_keyboard_without_a_reload(
     await tab.press("Enter")
     await tab.until("document.body.textContent.includes('decided, not sent yet')")
 
-    await world.dispatcher.step()
+    await tab.value("window.isTheSame = true")
+    assert await way(tab) == "done counted, done decided, now sent"
+    assert not await tab.value("document.getElementById('approve')")
+    since = await act(world.dispatcher.step())
+    assert await shows(tab, "sent, no outcome yet", since=since) < 5
     (sent,) = world.transport.taken
-    await world.store.keep([told(outcome("relayed", sent.id, seconds=1))])
-    await tab.open(f"{world.url}{PAGE}")
-    assert "approved by local: relayed" in await tab.value("document.body.textContent")
+    given = told(outcome("relayed", sent.id, seconds=1))
+    since = await act(world.store.keep([given]))
+    assert await shows(tab, "approved by local: relayed", since=since) < 5
+    since = await act(world.store.keep([told(step("started", seconds=2))]))
+    assert await shows(tab, "Started", since=since, where="#head") < 5
+    assert (await way(tab)).endswith("done relayed, done started")
+    assert "Started" in await tab.value("document.title")
     assert "drained" in await tab.value("document.body.textContent")
-    await world.store.keep([told(step("completed", seconds=60))])
+    since = await act(world.store.keep([told(step("completed", seconds=60))]))
+    assert await shows(tab, "Completed", since=since, where="#head") < 5
+    assert await tab.value("window.isTheSame") is True, "it was never loaded again"
+
+
+async def act(what: Awaitable[object]) -> float:
+    """Let something happen, and return when it had happened."""
+    await what
+    return time.monotonic()
+
+
+async def shows(tab: Tab, words: str, *, since: float, where: str = "body") -> float:
+    """Return how many seconds it took until the page showed some words."""
+    await tab.until(
+        f"document.querySelector('{where}').textContent.includes('{words}')"
+    )
+    return time.monotonic() - since
+
+
+async def way(tab: Tab) -> str:
+    """Return the steps of an approval that are done, under way, or have failed."""
+    return str(
+        await tab.value(
+            "[...document.querySelectorAll('#way li')].filter((one) => one.className)"
+            ".map((one) => `${one.className} ${one.textContent}`).join(', ')"
+        )
+    )
+
+
+async def test_overview_is_wholly_live(world: HubWorld, tab: Tab) -> None:
+    """The heading, the figures, the title and the rows."""
+    await world.store.keep([beat()])
+    await tab.open(f"{world.url}/")
+    await tab.until(LIVE)
+    await tab.value("window.isTheSame = true")
+    assert "Nothing needs you now" in await tab.value("document.body.textContent")
+
+    since = await act(world.store.keep([told(step("scheduled", event()))]))
+
+    assert await shows(tab, "1 event waits", since=since, where="h1") < 5
+    assert await tab.value("document.title") == "(1) Maintenance"
+    assert "1wait for a decision" in await tab.value(
+        "document.getElementById('tiles').textContent"
+    )
+    await world.store.keep([told(step("completed", seconds=9))])
+    await tab.until("document.title === 'Maintenance'")
+    assert await tab.value("window.isTheSame") is True
+
+
+async def test_what_a_person_does_is_kept_while_the_page_moves(
+    world: HubWorld, tab: Tab
+) -> None:
+    """A half-written reason with its focus and cursor, and a fold that is open."""
+    await world.scheduled()
     await tab.open(f"{world.url}{PAGE}")
-    assert "Completed" in await tab.value("document.querySelector('.head').textContent")
+    await tab.until(LIVE)
+    await tab.value("document.querySelector('#messages details').open = true")
+    await tab.value("document.getElementById('reason').focus()")
+    await tab.type("half a reason")
+    await tab.value("document.getElementById('reason').setSelectionRange(4, 6)")
+
+    await world.store.keep([told(step("scheduled", seconds=1, told=1))])
+    await tab.until("document.querySelectorAll('#messages details').length === 2")
+
+    assert await tab.value("document.activeElement.id") == "reason"
+    assert await tab.value("document.activeElement.value") == "half a reason"
+    assert await tab.value("document.activeElement.selectionStart") == 4
+    opened = "[...document.querySelectorAll('#messages details')].map((d) => d.open)"
+    assert sorted(await tab.value(opened)) == [False, True]
+    assert await tab.value("document.getElementById('changed').hidden") is True
+
+
+async def test_event_that_changes_under_the_hand_is_not_approved_by_a_click(
+    world: HubWorld, tab: Tab
+) -> None:
+    """The form is brought up to date, so its click would approve what nobody read."""
+    await world.scheduled()
+    await tab.open(f"{world.url}{PAGE}")
+    await tab.until(LIVE)
+    longer = step("updated", event(DurationInSeconds=90), previous=event(), seconds=5)
+    await world.store.keep([told(longer)])
+    await tab.until("!document.getElementById('changed').hidden")
+    await tab.value("document.getElementById('approve').click()")
+    assert "for 1 min 30 s" in await tab.value("document.body.textContent")
+    assert (await world.get("/api/v1/decisions"))["decisions"] == []
+    await tab.until("Date.now() - changedAt > 2000")
+    await tab.value("document.getElementById('approve').click()")
+    await tab.until("document.body.textContent.includes('decided, not sent yet')")
+
+
+async def test_page_says_when_nothing_arrives(world: HubWorld, tab: Tab) -> None:
+    """A hub that is frozen, a network that is gone. A page waits 35 s; this one, 2."""
+    await world.scheduled()
+    await tab.open(f"{world.url}/")
+    await tab.until(LIVE)
+    assert await tab.value("document.documentElement.dataset.staleAfter") == "35"
+    await tab.call("Network.enable")
+    gone = {"latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    await tab.call("Network.emulateNetworkConditions", offline=True, **gone)
+    await tab.value("document.documentElement.dataset.staleAfter = '2'")
+
+    words = "document.getElementById('live').textContent"
+    await tab.until(f"/^not live since [0-9]{{2}}:[0-9]{{2}}$/.test({words})")
+    assert await tab.value("document.getElementById('stale').hidden") is False
+    main = "getComputedStyle(document.getElementById('main')).filter"
+    assert await tab.value(main) == "grayscale(1)"
+
+    back = dict.fromkeys(("downloadThroughput", "uploadThroughput"), -1)
+    await tab.call("Network.emulateNetworkConditions", offline=False, latency=0, **back)
+    await tab.until(LIVE)
+    assert await tab.value("document.getElementById('stale').hidden") is True
+
+
+async def test_page_without_a_stream_is_loaded_again_every_ten_seconds(
+    world: HubWorld, tab: Tab
+) -> None:
+    """There are fifty live pages already."""
+    headers = {"Accept": "text/event-stream"}
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        for n in range(50):
+            url = f"{world.url}/?q={n}"
+            await stack.enter_async_context(http.get(url, headers=headers))
+        await tab.open(f"{world.url}/")
+        words = "document.getElementById('live').textContent"
+        await tab.until(f"{words} === 'updated every 10 s'")
+        since = await act(world.scheduled())
+        assert await shows(tab, "1 event waits", since=since, where="h1") < 15
 
 
 async def test_way_through_azure_is_taken_where_the_bridge_is_dead(
@@ -113,7 +250,7 @@ async def test_way_through_azure_is_taken_where_the_bridge_is_dead(
     world.clock.pass_by(300)
     await world.store.keep([azures])
     await tab.open(f"{world.url}{PAGE}")
-    await tab.value("document.querySelector('.act details').open = true")
+    await tab.value("document.getElementById('arm').open = true")
     await tab.value("document.querySelector('input[name=confirmed]').click()")
     await tab.value(
         "[...document.querySelectorAll('button')]"
@@ -142,13 +279,13 @@ async def test_focus_stays_where_it_was_when_rows_come(
 ) -> None:
     await world.scheduled()
     await tab.open(f"{world.url}/")
-    await tab.until("document.getElementById('live').textContent === 'live'")
-    await tab_to(tab, "Freeze")
+    await tab.until(LIVE)
+    await tab_to(tab, "Freeze of web-0, web-1")
     before = await tab.value("scrollY")
     more = [told(step("scheduled", event(f"E-{n}"))) for n in range(5)]
     await world.store.keep(more)
     await tab.until("document.querySelectorAll('#rows tr[id]').length === 6")
-    assert await focused(tab) == "Freeze"
+    assert await focused(tab) == "Freeze of web-0, web-1"
     assert await tab.value(
         f"document.activeElement.getAttribute('href').endsWith('{EVENT_ID}')"
     )
@@ -166,7 +303,7 @@ async def test_without_scripts_the_page_is_whole(world: HubWorld, tab: Tab) -> N
             if "1 event waits for a decision" in names:
                 break
             await asyncio.sleep(0.1)
-    assert "as of the load of this page" in names
+    assert "as it was when it was loaded" in names
 
 
 @pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions", "machine"])

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from bridge.foundation.clock import Clock
 from bridge.hub.api import PERSON, WORDS, Handler
-from bridge.hub.pages.rendering import Templates
+from bridge.hub.pages.rendering import Content, Templates
 
 _REFRESH = "10"
 _TITLES = {
@@ -46,14 +46,13 @@ class FaultPages:
         )
 
     def _text(self, request: web.Request, status: int, words: str) -> str:
-        return self.templates.page(
-            "fault.html",
-            self.clock.now(),
-            here="",
-            person=request.get(PERSON),
-            title=_TITLES.get(status, "This cannot be shown"),
-            words=_words(request, status, words),
+        told = {"title": _TITLES.get(status, "This cannot be shown")}
+        content = Content(
+            "fault.html", {**told, "words": _words(request, status, words)}
         )
+        person = request.get(PERSON)
+        now = self.clock.now()
+        return self.templates.page(content, now, person=person, mark="")
 
 
 def _is_browser(request: web.Request) -> bool:

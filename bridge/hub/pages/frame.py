@@ -1,27 +1,104 @@
-"""Renders whole pages: the frame that all share, and the key of their forms."""
+"""Answers with whole pages, and brings the open ones up to date.
 
+A request for an address gets the page. One that accepts ``text/event-stream`` gets a
+stream that tells when the page shows something else; the browser then asks for the page
+again.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from sqlalchemy import Connection, func, select
 
+from bridge.foundation.clock import Clock
+from bridge.hub.access import Person
 from bridge.hub.api import PERSON, BadQueryError
-from bridge.hub.pages.rendering import Templates
-from bridge.hub.pages.tokens import created_key, stored_key
+from bridge.hub.pages.live import Live
+from bridge.hub.pages.rendering import Content, Look, Templates
+from bridge.hub.pages.tokens import created_key, stored_key, token
 from bridge.hub.store.store import Store
+from bridge.hub.store.tables import events, trail
 from bridge.hub.view_rows import Situation
 
 FORM = "application/x-www-form-urlencoded"
-_OLD = "Not all sources are connected: what is shown may be old."
+_STREAM = "text/event-stream"
+_MARK = "X-Sebridge-Mark"
+_OLD = (
+    "Messages that waited for this hub are still being read: what is shown may be old."
+)
 
 
 @dataclass(slots=True)
 class Frame:
-    """Renders whole pages."""
+    """Answers with pages."""
 
     store: Store
+    clock: Clock
+    situation: Callable[[], Situation]
     templates: Templates = field(default_factory=Templates.load)
+    live: Live = field(init=False)
     _key: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.live = Live(self.clock, self._version, self._content)
+
+    async def show(self, request: web.Request, look: Look) -> web.StreamResponse:
+        """Answer a GET: with the page, or with the stream of its changes."""
+        if _STREAM in request.headers.get("Accept", ""):
+            return await self.live.stream(request, request[PERSON].id, look)
+        mark = request.headers.get(_MARK, "")
+        return await self.page(request, look, self.live.known(look, mark))
+
+    async def page(
+        self,
+        request: web.Request,
+        look: Look,
+        content: Content | None = None,
+        status: int | None = None,
+        **given: Any,
+    ) -> web.Response:
+        """Render a page for the person who sent a request.
+
+        Args:
+            request: the request.
+            look: the page.
+            content: what it shows; None = it is read now.
+            status: the HTTP status; None = that of the content.
+            given: more values for the template.
+        """
+        key = await self.form_key() if look.has_form else b""
+        situation, person = self.situation(), request[PERSON]
+
+        def work(connection: Connection) -> tuple[Content, str]:
+            found = content or content_of(look, connection, situation)
+            return found, self._text(found, person, key, situation, given)
+
+        # in a thread of the store: a large page must not stop all others
+        found, text = await self.store.read(work)
+        return web.Response(
+            text=text,
+            status=status or found.status,
+            content_type="text/html",
+            headers=dict(self.templates.headers),
+        )
+
+    def _text(
+        self,
+        content: Content,
+        person: Person,
+        key: bytes,
+        situation: Situation,
+        given: dict[str, Any],
+    ) -> str:
+        return self.templates.page(
+            content,
+            situation.now,
+            person=person,
+            token=lambda event, shown: token(key, person.id, event, shown),
+            **given,
+        )
 
     async def form_key(self) -> bytes:
         """Return the key that signs the tokens of forms.
@@ -35,30 +112,37 @@ class Frame:
             self._key = await self.store.write(created_key)
         return self._key
 
-    def page(
-        self,
-        request: web.Request,
-        name: str,
-        situation: Situation,
-        status: int = 200,
-        **given: Any,
-    ) -> web.Response:
-        """Render a page for the person who sent a request."""
-        notices = [_OLD] if situation.drained is None else []
-        known = {"here": "", "person": request[PERSON], "notices": notices}
-        text = self.templates.page(name, situation.now, **{**known, **given})
-        headers = dict(self.templates.headers)
-        return web.Response(
-            text=text, status=status, content_type="text/html", headers=headers
-        )
+    async def _content(self, look: Look) -> Content:
+        situation = self.situation()
+        return await self.store.read(lambda c: content_of(look, c, situation))
 
-    def missing(
-        self, request: web.Request, situation: Situation, title: str, status: int = 404
-    ) -> web.Response:
-        """Render the page for something that does not exist."""
-        return self.page(
-            request, "fault.html", situation, status, title=title, words=""
-        )
+    async def _version(self) -> object:
+        """Return a value that each change of an event or of a decision changes."""
+        changes = select(func.max(events.c.version)).scalar_subquery()
+        entries = select(func.max(trail.c.seq)).scalar_subquery()
+        query = select(changes, entries)
+        return await self.store.read(lambda c: tuple(c.execute(query).one()))
+
+
+def content_of(look: Look, connection: Connection, situation: Situation) -> Content:
+    """Read what a page shows, with what is wrong with the hub itself."""
+    found = look.make(connection, situation)
+    values = {"notices": notices(situation), **found.values}
+    return Content(found.template, values, found.status)
+
+
+def notices(situation: Situation) -> list[str]:
+    """Return why what is shown may be old; [] = it is not."""
+    if names := situation.not_connected:
+        one = f"The source {names[0]} is not connected: its messages are not shown."
+        these = f"The sources {', '.join(names)} are not connected"
+        return [one if len(names) == 1 else f"{these}: their messages are not shown."]
+    return [_OLD] if situation.drained is None else []
+
+
+def missing(title: str) -> Content:
+    """Return the page for something that does not exist."""
+    return Content("fault.html", {"title": title, "words": ""}, 404)
 
 
 async def read_form(request: web.Request) -> dict[str, str]:

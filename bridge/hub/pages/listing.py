@@ -1,7 +1,8 @@
 """The list of events: parses its query, and prepares its rows for the template."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,9 +13,16 @@ from bridge.hub import views
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.api import BadQueryError, filters_of
 from bridge.hub.pages import shown
-from bridge.hub.view_rows import PAGE, Filters, Situation
+from bridge.hub.pages.frame import notices
+from bridge.hub.pages.rendering import Content
+from bridge.hub.store import fleet_view
+from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
 
 _KEYS = ("q", "type", "source", "resourceGroup", "open")
+SOURCES = ("Platform", "User")
+_SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
+_FOUND = 10
+_NAMED = 3
 _MOST_PAGES = 1000
 
 
@@ -23,7 +31,8 @@ class ListQuery:
     """The query of a list: its filters and its page.
 
     Attributes:
-        asked: the filters, as in the address.
+        asked: the filters of the address in their normal form: queries that are equal
+            show the same.
         number: the number of the page, from 0.
     """
 
@@ -40,7 +49,15 @@ class ListQuery:
         text = query.get("page", "") or "0"
         if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_PAGES:
             raise BadQueryError(f"page must be a number of at most {_MOST_PAGES}")
-        found = cls(tuple((key, query.get(key, "")) for key in _KEYS), int(text[:9]))
+        asked = {key: " ".join(query.get(key, "").split()) for key in _KEYS}
+        normal = {
+            "q": asked["q"].translate(_SMALL),
+            "type": _named(asked["type"], EVENT_TYPES),
+            "source": _named(asked["source"], SOURCES),
+            "resourceGroup": asked["resourceGroup"].lower(),
+            "open": "" if asked["open"] == "true" else asked["open"],
+        }
+        found = cls(tuple(normal.items()), int(text[:9]))
         found.filters()
         return found
 
@@ -60,7 +77,98 @@ class ListQuery:
         return f"/?{urlencode([*given, *more])}"
 
 
-def list_rows(
+def _named(given: str, names: Sequence[str]) -> str:
+    """Return a name as Azure spells it; a name that is not known stays as it is."""
+    return next((one for one in names if one.lower() == given.lower()), given)
+
+
+def overview_of(
+    connection: Connection,
+    query: ListQuery,
+    access: AccessConfig,
+    situation: Situation,
+) -> Content:
+    """Read the list of events, with what is wrong with the hub itself."""
+    silent = fleet_view.silent(connection, situation)
+    rows = _rows(connection, query, access, situation)
+    health = Health(
+        silent=len(silent),
+        is_deaf=bool(notices(situation)),
+        has_bridges=fleet_view.has_bridges(connection),
+    )
+    return Content(
+        "overview.html",
+        {
+            "here": "/",
+            **rows,
+            **_around(rows, query, health),
+            "silent": _silent(silent),
+            **_machines(connection, dict(query.asked)["q"]),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What is wrong with the hub itself, so that its list may not be complete.
+
+    Attributes:
+        silent: how many bridges are silent.
+        is_deaf: whether a source is not connected, or not read to its end.
+        has_bridges: whether any bridge has ever sent a message.
+    """
+
+    silent: int
+    is_deaf: bool
+    has_bridges: bool
+
+    @property
+    def trouble(self) -> str:
+        """What a person must know before "nothing needs you" is true; "" = nothing."""
+        if self.is_deaf:
+            return "The hub does not receive everything"
+        if not self.has_bridges:
+            return "No bridge has been heard yet"
+        if self.silent:
+            many = f"{self.silent} bridges are silent"
+            return "One bridge is silent" if self.silent == 1 else many
+        return ""
+
+    @property
+    def empty_more(self) -> str:
+        """What an empty list means."""
+        if not self.has_bridges:
+            return (
+                "Start a forwarder whose events reach a source of this hub: its first "
+                "message makes it known. Until then, no event can be shown."
+            )
+        if self.trouble:
+            return "No event is known, but the hub may have missed some: see above."
+        return "Azure has announced no maintenance for the machines of this hub."
+
+
+def _silent(found: Sequence[BridgeRow]) -> dict[str, Any]:
+    named = [
+        {"name": shown.name_of(one.name or one.vm_id), "href": shown.machine_of(one)}
+        for one in found[:_NAMED]
+    ]
+    count = len(found)
+    words = f"{PAGE} or more bridges are" if count == PAGE else ""
+    more = max(count - _NAMED, 0)
+    return {"first": named, "more": more, "count": count, "more_words": words}
+
+
+def _machines(connection: Connection, text: str) -> dict[str, Any]:
+    """Find machines whose names begin with a text: also those without an event."""
+    found = fleet_view.bridges_like(connection, text, _FOUND + 1) if text else []
+    named = [
+        {"name": shown.name_of(name), "href": shown.address_of(machine)}
+        for name, machine in found[:_FOUND]
+    ]
+    return {"machines": named, "is_more_machines": len(found) > _FOUND}
+
+
+def _rows(
     connection: Connection,
     query: ListQuery,
     access: AccessConfig,
@@ -70,35 +178,39 @@ def list_rows(
     filters = replace(query.filters(), limit=PAGE)
     skip = query.number * PAGE
     found = views.overview(connection, filters, situation, skip=skip)
-    rows = [shown.event(row, access, situation.now) for row in found]
-    is_narrow = any(value for key, value in query.asked if key != "open")
     return {
-        "rows": rows,
-        "empty": "Nothing fits" if is_narrow else "Nothing is announced",
-        "empty_more": (
-            "No event fits these filters."
-            if is_narrow
-            else "Azure has announced no maintenance for the machines of this hub."
-        ),
+        "rows": [shown.event(row, access, situation.now) for row in found],
         "further": query.address(query.number + 1) if len(found) == PAGE else None,
         "back": query.address(query.number - 1) if query.number else None,
     }
 
 
-def list_frame(found: Mapping[str, Any], query: ListQuery) -> dict[str, Any]:
-    """Add the values around the list: title, figures and the form of filters."""
-    tiles = shown.tiles(found["rows"])
+def _around(
+    found: Mapping[str, Any], query: ListQuery, health: Health
+) -> dict[str, Any]:
+    """Return the values around the list: title, figures and the form of filters."""
+    tiles, asked = shown.tiles(found["rows"]), dict(query.asked)
     waiting = tiles[0]["count"]
-    is_over = dict(query.asked)["open"] == "false"
+    is_narrow = any(value for key, value in query.asked if key != "open")
     plural = "event waits" if waiting == 1 else "events wait"
-    title = f"{waiting} {plural} for a decision" if waiting else "Nothing needs you now"
+    title = f"{waiting} {plural} for a decision" if waiting else ""
+    calm = "None of these needs you now" if is_narrow else "Nothing needs you now"
+    title = title or health.trouble or calm
     if found["further"] or found["back"]:
         title += " on this page"
+    empty = (
+        "Nothing is announced" if health.has_bridges else "No bridge has been heard yet"
+    )
     return {
-        **found,
         "tiles": tiles,
         "waiting": waiting,
-        "title": "What is over" if is_over else title,
+        "trouble": health.trouble,
+        "title": "What is over" if asked["open"] == "false" else title,
         "types": EVENT_TYPES,
-        "asked": dict(query.asked),
+        "asked": asked,
+        "is_filtered": bool(asked["type"] or asked["source"] or asked["resourceGroup"]),
+        "empty": "Nothing fits" if is_narrow else empty,
+        "empty_more": (
+            "No event fits these filters." if is_narrow else health.empty_more
+        ),
     }

@@ -1,55 +1,98 @@
-"""Sends lists to browsers when they change, as server-sent events.
+"""Tells browsers when the page that they show has changed, as server-sent events.
 
-Once a second each stream checks for a change in the store. A list is rendered once for
-all browsers with the same query: after a change, and every 15 s, since parts of it
-depend on the time. If nothing changed, a comment is sent every 15 s. A browser that
-does not read is disconnected.
+    mark    the fingerprint of what the page shows now: first, and after each change
+    ping    every 15 s: the hub has looked, and nothing has changed
+
+A page is read once for all browsers that show it: after a change in the store, and
+every 5 s, since parts of it depend on the time. While the store cannot be read, nothing
+is sent, so that the browser shows that it is not live. A browser that does not read is
+disconnected. Whoever is refused a stream reloads the page every 10 s.
 """
 
 import asyncio
-import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-import orjson
 from aiohttp import web
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
-from bridge.hub.pages.listing import ListQuery
+from bridge.hub.access_config import LOCAL
+from bridge.hub.pages.rendering import Content, Look
 
 _EVERY = 1.0
-_COMMENT_EVERY = 15.0  # proxies close a connection that is idle for longer
+_PING_EVERY = 15.0  # proxies close a connection that is idle for longer
+_READ_EVERY = 5.0  # parts of a page depend on the time, not only on the store
+_LONGEST_PAUSE = 4.0
 _MOST_READERS = 500
-_MOST_LISTS = 200
-_RENDER_EVERY = 15.0  # parts of a list depend on the time, not only on the store
-_COUNTDOWN = re.compile(r"(data-left>)[^<]*")
+_MOST_OF_A_PERSON = 5
+_MOST_PAGES = 50
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A page that browsers show.
+
+    Attributes:
+        readers: how many browsers show it.
+        content: what it shows; None = it was not read yet.
+        read_at: the version of the store, and the 5 s, that it was read in.
+        cost: how many seconds the last reading took.
+        due: when it may be read next.
+    """
+
+    look: Look
+    readers: int = 0
+    content: Content | None = None
+    read_at: object = None
+    cost: float = 0.0
+    due: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
 class Live:
-    """Sends lists to browsers.
+    """Tells browsers of changes.
 
     Attributes:
-        version: returns the number of the last change in the store.
-        render: renders a list.
+        version: returns a value that each change in the store changes.
+        read: reads what a page shows.
         patience: seconds that a browser may take to read a message.
     """
 
     clock: Clock
-    version: Callable[[], Awaitable[int]]
-    render: Callable[[ListQuery], Awaitable[str]]
+    version: Callable[[], Awaitable[object]]
+    read: Callable[[Look], Awaitable[Content]]
     patience: float = 5.0
-    readers: int = 0
-    _version: tuple[float, int | None] = (-1.0, None)
-    _made: dict[ListQuery, tuple[tuple[int, float], str]] = field(default_factory=dict)
+    _people: Counter[str] = field(default_factory=Counter)
+    _pages: dict[str, _Watched] = field(default_factory=dict)
+    _version: tuple[float, object] = (-1.0, None)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Send a list whenever it changes, until the browser disconnects."""
-        query = ListQuery.of(request.query)
-        if self.readers >= _MOST_READERS:
-            raise web.HTTPServiceUnavailable(reason="too many live pages are open")
+    @property
+    def readers(self) -> int:
+        """How many streams are open."""
+        return self._people.total()
+
+    def known(self, look: Look, mark: str) -> Content | None:
+        """Return what a page shows, if it is watched and has this mark."""
+        watched = self._pages.get(look.key)
+        content = None if watched is None else watched.content
+        return content if content is not None and content.mark == mark else None
+
+    async def stream(
+        self, request: web.Request, person: str, look: Look
+    ) -> web.StreamResponse:
+        """Tell a browser of changes, until it disconnects.
+
+        Raises:
+            HTTPException: too many streams are open.
+        """
+        self._refuse_too_many(person, look)
+        watched = self._pages.setdefault(look.key, _Watched(look))
+        watched.readers += 1
+        self._people[person] += 1
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
@@ -57,50 +100,73 @@ class Live:
                 "X-Accel-Buffering": "no",
             }
         )
-        await response.prepare(request)
-        self.readers += 1
         try:
-            await self._send(response, query)
+            await response.prepare(request)
+            await self._send(response, watched)
         except (TimeoutError, ConnectionResetError):
             pass  # the browser is gone, or does not read
         finally:
-            self.readers -= 1
+            self._leave(person, watched)
         return response
 
-    async def _send(self, response: web.StreamResponse, query: ListQuery) -> None:
-        seen, last_sent, stop = "", self.clock.monotonic(), asyncio.Event()
+    def _refuse_too_many(self, person: str, look: Look) -> None:
+        if person != LOCAL and self._people[person] >= _MOST_OF_A_PERSON:
+            words = f"one person may have {_MOST_OF_A_PERSON} live pages"
+            raise web.HTTPTooManyRequests(reason=words)
+        is_new = look.key not in self._pages and len(self._pages) >= _MOST_PAGES
+        if is_new or self.readers >= _MOST_READERS:
+            raise web.HTTPServiceUnavailable(reason="too many live pages are open")
+
+    def _leave(self, person: str, watched: _Watched) -> None:
+        watched.readers -= 1
+        if not watched.readers:
+            del self._pages[watched.look.key]
+        self._people[person] -= 1
+        if not self._people[person]:
+            del self._people[person]
+
+    async def _send(self, response: web.StreamResponse, watched: _Watched) -> None:
+        mark, sent, stop = "", self.clock.monotonic(), asyncio.Event()
         await self._write(response, b"retry: 3000\n\n")
         while True:
             try:
-                number, text = await self._list(query)
-            except HubStoreError:  # until the store is back, the browser keeps its list
-                number, text = 0, seen
-            if _without_countdowns(text) != _without_countdowns(seen):
-                data = orjson.dumps(text).decode()
-                frame = f"id: {number}\nevent: rows\ndata: {data}\n\n"
-                await self._write(response, frame.encode())
-                seen, last_sent = text, self.clock.monotonic()
-            elif self.clock.monotonic() - last_sent >= _COMMENT_EVERY:
-                await self._write(response, b": still here\n\n")
-                last_sent = self.clock.monotonic()
+                content = await self._content(watched)
+            except HubStoreError:  # nothing is sent: the page is not live
+                content = None
+            now = self.clock.monotonic()
+            if content is not None and content.mark != mark:
+                mark, sent = content.mark, now
+                await self._write(response, f"event: mark\ndata: {mark}\n\n".encode())
+            elif content is not None and now - sent >= _PING_EVERY:
+                await self._write(response, b"event: ping\ndata:\n\n")
+                sent = now
             await self.clock.wait(stop, _EVERY)
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(self.patience):
             await response.write(data)
 
-    async def _list(self, query: ListQuery) -> tuple[int, str]:
-        """Return a list; rendered at most once for each change."""
-        async with self._lock:
-            number = (await self._number(), self.clock.monotonic() // _RENDER_EVERY)
-            if query not in self._made or self._made[query][0] != number:
-                if len(self._made) >= _MOST_LISTS:
-                    self._made.clear()
-                self._made[query] = (number, await self.render(query))
-            return number[0], self._made[query][1]
+    async def _content(self, watched: _Watched) -> Content:
+        """Return what a page shows now; read at most once for each change."""
+        async with watched.lock:
+            version, now = await self._number(), self.clock.monotonic()
+            read_at = (version, now // _READ_EVERY)
+            if watched.content is None or (
+                read_at != watched.read_at and now >= watched.due
+            ):
+                watched.content = await self.read(watched.look)
+                watched.read_at = read_at
+                watched.cost = self.clock.monotonic() - now
+                watched.due = now + self._pause()
+            return watched.content
 
-    async def _number(self) -> int:
-        """Return the number of the last change, read from the store once a second.
+    def _pause(self) -> float:
+        """Return the seconds between two readings of a page: all take half a core."""
+        cost = 2 * sum(one.cost for one in self._pages.values())
+        return min(cost, _LONGEST_PAUSE)
+
+    async def _number(self) -> object:
+        """Return the version of the store, read once a second.
 
         A failed read also counts for a second. Otherwise each of the streams that wait
         for the lock would wait for a timeout of its own.
@@ -108,18 +174,14 @@ class Live:
         Raises:
             HubStoreError: the store cannot be read.
         """
-        asked_at, number = self._version
-        if asked_at < 0 or self.clock.monotonic() - asked_at >= _EVERY:
-            number = None
-            try:
-                number = await self.version()
-            finally:
-                self._version = (self.clock.monotonic(), number)
-        if number is None:
+        async with self._lock:
+            asked_at, version = self._version
+            if asked_at < 0 or self.clock.monotonic() - asked_at >= _EVERY:
+                version = None
+                try:
+                    version = await self.version()
+                finally:
+                    self._version = (self.clock.monotonic(), version)
+        if version is None:
             raise HubStoreAwayError("it did not answer a moment ago")
-        return number
-
-
-def _without_countdowns(text: str) -> str:
-    """Return a list without its countdowns, which browsers update by themselves."""
-    return _COUNTDOWN.sub(r"\1", text)
+        return version

@@ -4,8 +4,8 @@
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from aiohttp import web
 from sqlalchemy import Connection
@@ -14,12 +14,12 @@ from bridge.hub import views
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.api import PERSON, fault
 from bridge.hub.approving import Approving
-from bridge.hub.bridges import Liveness
 from bridge.hub.facts import text
 from bridge.hub.fold import Machine, kept_name
 from bridge.hub.pages import shown
-from bridge.hub.pages.frame import FORM, Frame, read_form
-from bridge.hub.pages.tokens import is_token, token
+from bridge.hub.pages.frame import FORM, Frame, missing, read_form
+from bridge.hub.pages.rendering import Content, Look
+from bridge.hub.pages.tokens import is_token
 from bridge.hub.store import fleet_view
 from bridge.hub.view_rows import PAGE, BridgeRow, EventRow, Situation
 
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _LONGEST = 256
 _FORGET = "forget"
-_QUIET = {Liveness.SILENT, Liveness.STOPPED, Liveness.UNKNOWN}
 
 
 class MachinePages:
@@ -62,64 +61,59 @@ class MachinePages:
             web.post(path, self.forget),
         ]
 
-    async def named(self, request: web.Request) -> web.Response:
+    async def named(self, request: web.Request) -> web.StreamResponse:
         """Redirect to the machine of a name, or list the machines of that name."""
         if "group" in request.query:
-            return await self._machine(request)
+            return await self.machine(request)
         name = kept_name(text(request.query.get("name", "")[:_LONGEST]))
-        situation = self._situation()
+
+        def make(connection: Connection, _: Situation) -> Content:
+            found = views.machines_named(connection, name)
+            if not found:
+                return missing("Nothing is known of a machine of this name")
+            rows = [{"href": shown.address_of(one), **asdict(one)} for one in found]
+            return Content("machines.html", {"rows": rows, "wanted": name})
+
         found = await self._frame.store.read(lambda c: views.machines_named(c, name))
         if len(found) == 1:
             return web.Response(
                 status=302, headers={"Location": shown.address_of(found[0])}
             )
-        if not found:
-            title = "Nothing is known of a machine of this name"
-            return self._frame.missing(request, situation, title)
-        rows = [{"href": shown.address_of(one), "machine": one} for one in found]
-        given: dict[str, Any] = {"rows": rows, "wanted": name}
-        return self._frame.page(request, "machines.html", situation, **given)
+        look = Look(shown.with_query("/machines", name=name), make)
+        return await self._frame.show(request, look)
 
-    async def machine(self, request: web.Request) -> web.Response:
+    async def machine(self, request: web.Request) -> web.StreamResponse:
         """Show one machine."""
-        return await self._machine(request)
+        return await self._frame.show(request, self._look(request))
 
-    async def _machine(
-        self, request: web.Request, status: int = 200, notice: str = ""
-    ) -> web.Response:
-        machine, situation = _machine_in(request), self._situation()
+    def _look(self, request: web.Request) -> Look:
+        machine = _machine_in(request)
 
-        def look(c: Connection) -> tuple[list[BridgeRow], list[EventRow]]:
-            bridges = fleet_view.bridges_of(c, machine, situation)
-            return bridges, views.of_machine(c, machine, situation)
+        def make(connection: Connection, situation: Situation) -> Content:
+            return self._machine(connection, machine, situation)
 
-        bridges, events = await self._frame.store.read(look)
+        return Look(shown.address_of(machine), make, has_form=True)
+
+    def _machine(
+        self, connection: Connection, machine: Machine, situation: Situation
+    ) -> Content:
+        bridges = fleet_view.bridges_of(connection, machine, situation)
+        events = views.of_machine(connection, machine, situation)
         if not bridges and not events:
-            title = "Nothing is known of this machine"
-            return self._frame.missing(request, situation, title)
-        key, person = await self._frame.form_key(), request[PERSON]
+            return missing("Nothing is known of this machine")
         now = situation.now
-        return self._frame.page(
-            request,
+        return Content(
             "machine.html",
-            situation,
-            status,
-            machine=machine,
-            title=machine.name or "A machine without a name",
-            bridges=[
-                {
-                    **shown.bridge(row, now),
-                    "vm_id": row.vm_id,
-                    "token": token(key, person.id, _FORGET, row.vm_id),
-                    "may_forget": person.may_decide and row.liveness in _QUIET,
-                }
-                for row in bridges
-            ],
-            rows=[shown.event(row, self._access, now) for row in events],
-            is_cut=len(events) == PAGE,
-            empty="No maintenance is known",
-            empty_more="No stored event names this machine.",
-            notice=notice,
+            {
+                "title": _spelt(machine, bridges, events) or "A machine without a name",
+                "group": machine.group,
+                "subscription": machine.subscription,
+                "bridges": [shown.bridge(row, now) for row in bridges],
+                "rows": [shown.event(row, self._access, now) for row in events],
+                "is_cut": len(events) == PAGE,
+                "empty": "No maintenance is known",
+                "empty_more": "No stored event names this machine.",
+            },
         )
 
     async def forget(self, request: web.Request) -> web.Response:
@@ -129,20 +123,33 @@ class MachinePages:
         if what := self._approving.origin_fault(request):
             return fault(403, what)
         form = await read_form(request)
+
+        async def refused(status: int, notice: str) -> web.Response:
+            look = self._look(request)
+            return await self._frame.page(request, look, status=status, notice=notice)
+
         person, vm_id = request[PERSON], form.get("vm_id", "")
         key = await self._frame.form_key()
         if not is_token(form.get("token", ""), key, person.id, _FORGET, vm_id):
-            return await self._machine(
-                request, 403, "This form is not for this bridge."
-            )
+            return await refused(403, "This form is not for this bridge.")
         if not person.may_decide:
-            return await self._machine(request, 403, "You may look, but not decide.")
+            return await refused(403, "You may look, but not decide.")
         now = self._situation().now
         await self._frame.store.write(lambda c: fleet_view.forget_bridge(c, vm_id, now))
         log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
         return web.Response(
             status=303, headers={"Location": request.rel_url.raw_path_qs}
         )
+
+
+def _spelt(
+    machine: Machine, bridges: Sequence[BridgeRow], events: Sequence[EventRow]
+) -> str:
+    """Return the name of a machine as its bridge spells it, or an event."""
+    told = [row.name for row in bridges]
+    told += [name for row in events for name in row.machines]
+    alike = (name for name in told if kept_name(name) == machine.name)
+    return next(alike, machine.name)
 
 
 def _machine_in(request: web.Request) -> Machine:

@@ -2,16 +2,83 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
+import html
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+from sqlalchemy import Connection
+
+from bridge import __version__
 from bridge.events.build import rfc3339
-from bridge.hub.view_rows import visible
+from bridge.hub.pages.words import When
+from bridge.hub.view_rows import Situation, visible
 
 _PLACE: Final = Path(__file__).parent
+_PRODUCT = f"scheduled-events-bridge {__version__}"
+_STALE_AFTER = 35  # seconds without a sign of the hub, until a page is "not live"
+_ICON = (
+    "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'>"
+    "<circle cx='8' cy='8' r='5.5' fill='none' stroke='#2f5fd0' stroke-width='4'/>"
+    "</svg>"
+)
+_ICON_URL = f"data:image/svg+xml;base64,{base64.b64encode(_ICON.encode()).decode()}"
+
+
+@dataclass(slots=True)
+class Content:
+    """What a page shows, the same for everybody who may look.
+
+    Attributes:
+        template: the name of the template.
+        values: the values for the template.
+        status: the HTTP status of the page.
+        mark: the fingerprint of the values; the passing of time does not change it.
+    """
+
+    template: str
+    values: Mapping[str, Any]
+    status: int = 200
+    mark: str = field(init=False)
+    _parts: dict[str, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS
+        plain = orjson.dumps([self.template, self.values], _plain, options)
+        self.mark = hashlib.sha256(plain).hexdigest()[:16]
+
+    def part(self, name: str, environment: Any) -> Any:
+        """Render a part of the page that is the same for everybody; only once."""
+        from markupsafe import Markup  # noqa: PLC0415 - in an extra
+
+        if name not in self._parts:
+            text = environment.get_template(name).render(**self.values)
+            self._parts[name] = Markup(text)  # noqa: S704 - rendered, escaped  # nosec B704
+        return self._parts[name]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, When):
+        return value.iso
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A page, as an address asks for it.
+
+    Attributes:
+        key: the address in its normal form: pages with one key show the same.
+        make: reads what the page shows.
+        has_form: whether the page may have a form.
+    """
+
+    key: str
+    make: Callable[[Connection, Situation], Content]
+    has_form: bool = False
 
 
 def _shown(value: object) -> object:
@@ -24,6 +91,14 @@ def _exactly(value: str) -> Any:
     from markupsafe import escape  # noqa: PLC0415 - in an extra
 
     return escape(value)
+
+
+def _preformatted(value: str) -> Any:
+    """Return a long text for <pre>; quotation marks stay as they are."""
+    from markupsafe import Markup  # noqa: PLC0415 - in an extra
+
+    text = html.escape(visible(value), quote=False)
+    return Markup(text)  # noqa: S704 - escaped  # nosec B704
 
 
 def _hash(text: str) -> str:
@@ -51,7 +126,7 @@ class Templates:
             f"style-src {_hash(self.style)}",
             f"script-src {_hash(self.script)}",
             "connect-src 'self'",
-            "img-src data:",  # an empty icon: browsers would request /favicon.ico
+            "img-src data:",  # the icon: browsers would request /favicon.ico
             "form-action 'self'",
             "base-uri 'none'",
             "frame-ancestors 'none'",
@@ -64,6 +139,7 @@ class Templates:
             "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
             # our own forms must send Origin; other sites must not get our addresses
             "Referrer-Policy": "same-origin",
+            "Vary": "Accept",  # the same address answers with a stream of its changes
         }
         object.__setattr__(self, "headers", headers)
 
@@ -85,26 +161,28 @@ class Templates:
             lstrip_blocks=True,
         )
         environment.filters["exactly"] = _exactly
+        environment.filters["preformatted"] = _preformatted
         style, script = (
             (_PLACE / name).read_text(encoding="utf-8")
             for name in ("style.css", "live.js")
         )
         return cls(style, script, environment)
 
-    def page(self, name: str, now: datetime, **given: Any) -> str:
+    def page(self, content: Content, now: datetime, **given: Any) -> str:
         """Render a whole page."""
         from markupsafe import Markup  # noqa: PLC0415 - as above
 
-        text: str = self.environment.get_template(name).render(
+        known: dict[str, Any] = {"here": "", "notices": [], "notice": ""}
+        known["mark"] = content.mark
+        text: str = self.environment.get_template(content.template).render(
             style=Markup(self.style),  # noqa: S704 - our own file  # nosec B704
             script=Markup(self.script),  # noqa: S704 - as above  # nosec B704
+            icon=Markup(_ICON_URL),  # noqa: S704 - as above  # nosec B704
+            product=_PRODUCT,
             now=rfc3339(now),
             now_words=now.strftime("Made at %H:%M:%S."),
-            **{"notices": [], **given},
+            stale_after=_STALE_AFTER,
+            part=lambda name: content.part(name, self.environment),
+            **{**known, **content.values, **given},
         )
-        return text
-
-    def part(self, name: str, **given: Any) -> str:
-        """Render a part of a page."""
-        text: str = self.environment.get_template(name).render(**given)
         return text

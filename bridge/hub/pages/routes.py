@@ -1,38 +1,40 @@
-"""The pages ``/``, ``/events/{id}``, ``/bridges`` and ``/decisions``, and ``/live``.
+"""The pages ``/``, ``/events/{id}``, ``/bridges`` and ``/decisions``.
 
 The form of an event is accepted only from the hub's own Origin, and only with a token
 for the same person, event and content.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
 from bridge.hub import arm_rules, decision_view, views
 from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
+from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.faults import FaultPages
-from bridge.hub.pages.frame import FORM, Frame, read_form
-from bridge.hub.pages.listing import ListQuery, list_frame, list_rows
-from bridge.hub.pages.live import Live
+from bridge.hub.pages.frame import FORM, Frame, missing, read_form
+from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
-from bridge.hub.pages.tokens import is_token, token
+from bridge.hub.pages.rendering import Content, Look
+from bridge.hub.pages.tokens import is_token
 from bridge.hub.store import fleet_view
 from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
-from bridge.hub.store.tables import events
-from bridge.hub.view_rows import PAGE, EventPage, Situation
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM, CurrentEvent
 
 _LONGEST = 256
+_LONGEST_REASON = 1024
+_STATES = tuple(state.value for state in Liveness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +76,8 @@ class Pages:
         self._config = config
         self._situation = situation
         self._approving = Approving(store, config, situation)
-        self._frame = Frame(store)
+        self._frame = Frame(store, clock, situation)
         self.error_pages = FaultPages(self._frame.templates, clock).middleware
-        self._live = Live(clock, self._version, self._rows)
         self._machines = MachinePages(
             self._frame, config.access, self._approving, situation
         )
@@ -85,79 +86,82 @@ class Pages:
         """Return the routes of the pages."""
         return [
             web.get("/", self.overview),
-            web.get("/live", self._live.stream),
             web.get("/events", self.event),  # ?id=: browsers take "/events/.." for "/"
             web.post("/events", self.decide),
             web.get(f"/events/{ANY_ID}", self.event),
             web.post(f"/events/{ANY_ID}", self.decide),
+            web.get(f"/events/{ANY_ID}/messages/{{seq}}", self.message),
             web.get("/bridges", self.bridges),
             web.get("/decisions", self.decisions),
             *self._machines.routes(),
         ]
 
-    async def overview(self, request: web.Request) -> web.Response:
+    async def overview(self, request: web.Request) -> web.StreamResponse:
         """List events; by default those that are announced or running."""
-        wanted, situation = ListQuery.of(request.query), self._situation()
-        access = self._config.access
-        found = await self._store.read(
-            lambda c: list_rows(c, wanted, access, situation)
+        wanted, access = ListQuery.of(request.query), self._config.access
+        look = Look(
+            wanted.address(wanted.number),
+            lambda c, situation: overview_of(c, wanted, access, situation),
         )
-        more = list_frame(found, wanted)
-        return self._frame.page(request, "overview.html", situation, here="/", **more)
+        return await self._frame.show(request, look)
 
-    async def _rows(self, wanted: ListQuery) -> str:
-        situation, access = self._situation(), self._config.access
-        found = await self._store.read(
-            lambda c: list_rows(c, wanted, access, situation)
-        )
-        return self._frame.templates.part("rows.html", **found)
-
-    async def _version(self) -> int:
-        query = select(func.max(events.c.version))
-        return await self._store.read(lambda c: c.scalar(query) or 0)
-
-    async def event(self, request: web.Request) -> web.Response:
+    async def event(self, request: web.Request) -> web.StreamResponse:
         """Show one event, with the form to decide on it."""
-        return await self._event(request)
+        if "message" in request.query:
+            return await self.message(request)
+        return await self._frame.show(request, self._look(request))
 
-    async def _event(
-        self, request: web.Request, status: int = 200, notice: str = ""
-    ) -> web.Response:
-        key, situation = _key_in(request), self._situation()
-        found = await self._store.read(lambda c: views.one_event(c, key, situation))
+    def _look(self, request: web.Request) -> Look:
+        key, before = _key_in(request), request.query.get("before", "")[:_LONGEST]
+        before = before if views.place_of_message(before) else ""
+
+        def make(connection: Connection, situation: Situation) -> Content:
+            return self._event(connection, situation, key, before)
+
+        return Look(f"/events/{key}?before={before}", make, has_form=True)
+
+    def _event(
+        self, connection: Connection, situation: Situation, key: str, before: str
+    ) -> Content:
+        found = views.one_event(connection, key, situation, before)
         if found is None:
-            title = "Nothing is known of this event"
-            return self._frame.missing(request, situation, title)
-        person = request[PERSON]
-        options = await self._options(key, situation)
-        made = token(await self._frame.form_key(), person.id, key, found.row.content)
-        return self._frame.page(
-            request,
+            return missing("Nothing is known of this event")
+        access, now = self._config.access, situation.now
+        options = self._options(connection, key, situation)
+        return Content(
             "event.html",
-            situation,
-            status,
-            event=self._shown(found, situation),
-            token=made,
-            closed=options.closed,
-            bridge_why=options.bridge_why,
-            is_arm_offered=options.is_arm,
-            notice=notice,
-            notice_kind="bad" if status >= 400 else "good",
+            {
+                "event": shown.page(found, access, now, is_older=bool(before)),
+                "closed": options.closed,
+                "bridge_why": options.bridge_why,
+                "is_arm_offered": options.is_arm,
+                "reason": "",
+            },
         )
 
-    def _shown(self, found: EventPage, situation: Situation) -> Mapping[str, Any]:
-        return shown.page(found, self._config.access, situation.now)
+    async def message(self, request: web.Request) -> web.Response:
+        """Return the bytes of one message, as they came."""
+        given = request.match_info.get("seq") or request.query.get("message", "")
+        is_number = given.isascii() and given.isdigit() and len(given) < 19
+        key, seq = _key_in(request), int(given) if is_number else -1
+        body = await self._store.read(lambda c: views.message_body(c, key, seq))
+        if body is None:
+            return fault(404, "the event has no such message")
+        return web.Response(
+            body=body,
+            content_type="application/json",
+            headers={"Cache-Control": "no-store"},
+        )
 
-    async def _options(self, key: str, situation: Situation) -> Options:
-        def look(connection: Connection) -> Options:
-            current = current_event(connection, key)
-            if current is None:
-                return Options(closed="nothing is known of it")
-            if what := current.lacks():
-                return Options(closed=f"Nothing can be decided: {what}.")
-            return self._options_for(connection, current, situation)
-
-        return await self._store.read(look)
+    def _options(
+        self, connection: Connection, key: str, situation: Situation
+    ) -> Options:
+        current = current_event(connection, key)
+        if current is None:
+            return Options(closed="nothing is known of it")
+        if what := current.lacks():
+            return Options(closed=f"Nothing can be decided: {what}.")
+        return self._options_for(connection, current, situation)
 
     def _options_for(
         self, connection: Connection, current: CurrentEvent, situation: Situation
@@ -180,49 +184,88 @@ class Pages:
         form = await read_form(request)
         key, person = _key_in(request), request[PERSON]
         form_of = (person.id, key, form.get("content", ""))
-        if not is_token(form.get("token", ""), await self._frame.form_key(), *form_of):
-            return await self._event(request, 403, "This form is not for this event.")
+        form_key = await self._frame.form_key()
+        reason = form.get("reason", "")[:_LONGEST_REASON]
+
+        async def again(status: int, notice: str) -> web.Response:
+            given: dict[str, Any] = {"notice": notice, "notice_kind": "bad"}
+            given["reason"] = reason
+            look = self._look(request)
+            return await self._frame.page(request, look, status=status, **given)
+
+        if not is_token(form.get("token", ""), form_key, *form_of):
+            return await again(403, "This form is not for this event.")
         given = parse_fields(form)
         if given.via == ARM and form.get("confirmed") != "yes":
-            return await self._event(request, 400, "This way has to be confirmed.")
+            return await again(400, "This way has to be confirmed.")
         found = await self._approving.submit(request, key, given)
         if found.status in {200, 202}:
             place = {"Location": request.rel_url.raw_path_qs}
             return web.Response(status=303, headers=place)
-        return await self._event(request, found.status, _sentence(found))
+        return await again(found.status, _sentence(found))
 
-    async def bridges(self, request: web.Request) -> web.Response:
+    async def bridges(self, request: web.Request) -> web.StreamResponse:
         """List the bridges, with whether each is alive."""
-        after = text(request.query.get("after", "")[:_LONGEST])
-        situation = self._situation()
-        found = await self._store.read(
-            lambda c: fleet_view.fleet(c, situation, after=after)
+        state, after, name = (
+            text(request.query.get(key, "")[:_LONGEST])
+            for key in ("state", "after", "q")
         )
-        silent = sum(1 for row in found if row.liveness.value == "silent")
-        title = f"{silent} of these bridges are silent" if silent else "Bridges"
-        if silent == 1:
-            title = "One of these bridges is silent"
-        further = f"/bridges?after={found[-1].vm_id}" if len(found) == PAGE else None
-        rows = shown.bridges(found, situation.now)
-        given: dict[str, Any] = {"title": title, "rows": rows, "further": further}
-        return self._frame.page(
-            request, "bridges.html", situation, here="/bridges", **given
-        )
+        asked = {"state": state if state in _STATES else "", "q": name.strip()}
+        query = {key: value for key, value in asked.items() if value}
 
-    async def decisions(self, request: web.Request) -> web.Response:
+        def make(connection: Connection, situation: Situation) -> Content:
+            found, more, total = fleet_view.search(
+                connection,
+                situation,
+                state=asked["state"],
+                text=asked["q"],
+                after=after,
+            )
+            further = (
+                shown.with_query("/bridges", **query, after=more) if more else None
+            )
+            return Content(
+                "bridges.html",
+                {
+                    "here": "/bridges",
+                    "title": _fleet_title(found, total, is_whole=not (more or after)),
+                    "rows": shown.bridges(found, situation.now),
+                    "further": further,
+                    "asked": asked,
+                    "states": _STATES,
+                    "is_narrow": bool(query),
+                },
+            )
+
+        look = Look(shown.with_query("/bridges", **asked, after=after), make)
+        return await self._frame.show(request, look)
+
+    async def decisions(self, request: web.Request) -> web.StreamResponse:
         """List decisions, the newest first."""
-        before = decision_view.place_of(request.query.get("before", "")[:_LONGEST])
-        situation = self._situation()
-        found = await self._store.read(
-            lambda c: decision_view.list_decisions(c, before=before)
-        )
-        further = None
-        if len(found) == PAGE:
-            further = f"/decisions?before={decision_view.cursor_of(found[-1])}"
-        rows = [shown.decision(row, situation.now) for row in found]
-        given: dict[str, Any] = {"rows": rows, "further": further}
-        given["here"] = "/decisions"
-        return self._frame.page(request, "decisions.html", situation, **given)
+        cursor = request.query.get("before", "")[:_LONGEST]
+        before = decision_view.place_of(cursor)
+
+        def make(connection: Connection, situation: Situation) -> Content:
+            found = decision_view.list_decisions(connection, before=before)
+            further = None
+            if len(found) == PAGE:
+                further = f"/decisions?before={decision_view.cursor_of(found[-1])}"
+            rows = [shown.decision(row, situation.now) for row in found]
+            given: dict[str, Any] = {"rows": rows, "further": further}
+            return Content("decisions.html", {"here": "/decisions", **given})
+
+        look = Look(f"/decisions?before={cursor if before else ''}", make)
+        return await self._frame.show(request, look)
+
+
+def _fleet_title(found: Sequence[BridgeRow], total: int, *, is_whole: bool) -> str:
+    """Return the heading of the list of bridges: the silent ones, or how many."""
+    silent = sum(1 for row in found if row.liveness is Liveness.SILENT)
+    bridges = "1 bridge" if total == 1 else f"{total} bridges"
+    if not silent:
+        return bridges if total else "Bridges"
+    where = "" if is_whole else " on this page"
+    return f"{bridges}, {silent} of them silent{where}"
 
 
 def _key_in(request: web.Request) -> str:

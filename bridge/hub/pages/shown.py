@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
 
-from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.access_config import AccessConfig
+from bridge.hub.bridges import Liveness
 from bridge.hub.fold import Machine, kept_name
 from bridge.hub.pages import words
 from bridge.hub.view_rows import (
@@ -20,11 +21,16 @@ from bridge.hub.view_rows import (
     MessageRow,
     TrailRow,
 )
-from bridge.hub.voting import persons_wanted
+from bridge.hub.voting import ARM, BRIDGE, persons_wanted
 
 Shown = dict[str, Any]
 NOT_KNOWN = "-"  # in a path, in place of an unknown subscription or group
-_MACHINES = 3
+_FEW = 3
+_MACHINES = 100
+_LONGEST_NAME = 80
+_LONGEST_TEXT = 512
+_LONGEST_SEARCH = 256
+_MOST_BYTES = 16 * 1024  # of a message on the page of its event
 _KINDS = {
     "freeze": "freeze",
     "reboot": "reboot",
@@ -32,6 +38,7 @@ _KINDS = {
     "preempt": "preempt",
     "terminate": "terminate",
 }
+_QUIET = {Liveness.SILENT, Liveness.STOPPED, Liveness.UNKNOWN}
 _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"}
 
 
@@ -53,27 +60,36 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "is_open": row.is_open,
         "is_unreported": row.is_unreported,
         "duration": words.duration(row.event),
-        "description": (row.event or {}).get("Description") or "",
-        "machines": row.machines,
-        "first_machines": row.machines[:_MACHINES],
-        "more_machines": max(len(row.machines) - _MACHINES, 0),
-        "group": row.group,
-        "subscription": row.subscription,
+        "description": short((row.event or {}).get("Description")),
+        "names": few(row.machines),
+        "machine_count": len(row.machines),
+        "group": short(row.group),
+        "key": row.key,
         "not_before": time(row.not_before, now) if is_waiting else None,
         "urgency": words.urgency(row.not_before, now) if is_waiting else "",
         "opened": time(row.opened, now),
         "ended": time(row.ended, now),
-        "reporter": row.first_reported_by.get("name") or "an unnamed VM",
+        "reporter": name_of(row.first_reported_by.get("name") or "an unnamed VM"),
         "bridges_say": row.bridges_say,
-        "azure": (row.azure or {}).get("status"),
+        "azure": short((row.azure or {}).get("status")),
         "standing": _obstacle(row),
         "is_undecided": is_waiting and not _is_decided(row),
+        "is_on_its_way": row.decision is not None and row.decision.state == "decided",
+        "way": words.way(row, wanted),
+        "missing": words.missing(row, wanted),
+        "voter_ids": _voters(row, BRIDGE),
+        "arm_voter_ids": _voters(row, ARM),
         "approval": text,
         "approval_kind": kind,
         "content": row.content,
         "voters": [words.voter(one) for one in row.voters],
         "wanted": wanted,
     }
+
+
+def _voters(row: EventRow, via: str) -> list[str]:
+    """Return the ids of the people whose votes count."""
+    return [one.person for one in row.voters if one.via == via and not one.lapse]
 
 
 def _is_decided(row: EventRow) -> bool:
@@ -91,29 +107,69 @@ def _obstacle(row: EventRow) -> str:
     return "An approval is on its way: its outcome comes by itself."
 
 
-def time(moment: datetime | None, now: datetime) -> Shown | None:
-    """Return a time in three forms: for the browser, relative, and exact."""
-    if moment is None:
-        return None
-    return {
-        "iso": rfc3339(moment),
-        "words": words.relative(moment, now),
-        "exact": moment.strftime("%d %b %Y, %H:%M:%S UTC"),
-    }
+def few(names: Sequence[str]) -> Shown:
+    """Return the first names of a list, and how many more there are."""
+    first = [name_of(one) for one in names[:_FEW]]
+    return {"first": first, "more": max(len(names) - _FEW, 0)}
 
 
-def page(found: EventPage, access: AccessConfig, now: datetime) -> Shown:
-    """Return the values of the page of an event."""
-    steps = [_message(one, now) for one in found.messages]
-    steps += [_trail(one, now) for one in found.trail]
-    steps.sort(key=lambda one: str(one["time"]["iso"]))
+def name_of(name: str) -> str:
+    """Return a name of a machine, shortened if it is longer than Azure allows."""
+    return short(name, _LONGEST_NAME)
+
+
+def short(text: object, most: int = _LONGEST_TEXT) -> str:
+    """Return a text from outside, cut if it is very long; None is ""."""
+    found = "" if text is None else str(text)
+    return found if len(found) <= most else f"{found[:most]}…"
+
+
+def time(moment: datetime | None, now: datetime) -> words.When | None:
+    """Return a time in all its forms; None = there is none."""
+    return None if moment is None else words.when(moment, now)
+
+
+def page(
+    found: EventPage, access: AccessConfig, now: datetime, *, is_older: bool = False
+) -> Shown:
+    """Return the values of the page of an event.
+
+    Args:
+        found: the event, with some of its messages.
+        access: who may decide.
+        now: the present moment.
+        is_older: whether these are not its newest messages.
+    """
+    steps = [(one.time, _message(one, now)) for one in found.messages]
+    steps += [(one.time, _trail(one, now)) for one in found.trail]
+    steps.sort(key=lambda one: one[0])
+    shown, names = event(found.row, access, now), found.row.machines
+    href = str(shown["href"])
     return {
-        **event(found.row, access, now),
-        "steps": steps[::-1],
-        "messages": [_raw(one) for one in found.messages],
+        **shown,
+        "machines": [
+            {"name": name_of(name), "href": machine_search(name)}
+            for name in names[:_MACHINES]
+        ],
+        "more_machines": max(len(names) - _MACHINES, 0),
+        "json": f"/api/v1{href}",
+        "steps": [one for _, one in reversed(steps)],
+        "messages": [_raw(one, href) for one in reversed(found.messages)],
+        "is_older": is_older,
+        "older": with_query(href, before=found.older) if found.older else "",
         "decisions": [decision(one, now) for one in found.decisions],
         "lives": len(found.occurrences),
     }
+
+
+def with_query(href: str, **query: str) -> str:
+    """Add parameters to an address of the hub."""
+    return f"{href}{'&' if '?' in href else '?'}{urlencode(query)}"
+
+
+def machine_search(name: str) -> str:
+    """Return the address that finds a machine by its name."""
+    return with_query("/machines", name=name[:_LONGEST_SEARCH])
 
 
 def _message(row: MessageRow, now: datetime) -> Shown:
@@ -132,8 +188,8 @@ def _message(row: MessageRow, now: datetime) -> Shown:
         "time": time(row.time, now),
         "title": words.step(row.kind),
         "kind": row.kind,
-        "who": who or "an unnamed VM",
-        "detail": detail,
+        "who": name_of(str(who or "an unnamed VM")),
+        "detail": short(detail),
     }
 
 
@@ -152,11 +208,28 @@ def _trail(row: TrailRow, now: datetime) -> Shown:
     }
 
 
-def _raw(row: MessageRow) -> Shown:
-    text = orjson.dumps(
-        orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")), option=orjson.OPT_INDENT_2
-    )
-    return {"kind": words.step(row.kind), "id": row.id, "body": text.decode()}
+def _raw(row: MessageRow, href: str) -> Shown:
+    """Return a message as it was received, cut: its page must not grow without end."""
+    parsed = orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf"))
+    text = orjson.dumps(parsed, option=orjson.OPT_INDENT_2)
+    cut = text[:_MOST_BYTES].decode(errors="ignore")
+    while len(escape(cut, quote=False).encode()) > 2 * _MOST_BYTES:
+        cut = cut[: len(cut) // 2]
+    return {
+        "seq": row.seq,
+        "kind": words.step(row.kind),
+        "id": row.id,
+        "body": cut,
+        "is_cut": len(cut.encode()) < len(text),
+        "href": message_address(href, row.seq),
+    }
+
+
+def message_address(href: str, seq: int) -> str:
+    """Return the address of one message of an event, from that of the event."""
+    if "?" in href:
+        return with_query(href, message=str(seq))
+    return f"{href}/messages/{seq}"
 
 
 def decision(row: DecisionRow, now: datetime) -> Shown:
@@ -166,6 +239,9 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "id": row.id,
         "event_id": row.event_id,
         "href": page_of(row.event_id),
+        "type": row.event_type or "Unknown type",
+        "type_kind": _KINDS.get(row.event_type.lower(), "other"),
+        "names": few(row.machines),
         "time": time(row.time, now),
         "action": "Refused" if row.action == "refuse" else "Approved",
         "by": ", ".join(row.by),
@@ -185,18 +261,21 @@ def bridge(row: BridgeRow, now: datetime) -> Shown:
     every = f"every {words.plain_span(row.interval)}" if row.interval else "off"
     known = "1 rule" if count == 1 else f"{count} rules"
     return {
-        "name": row.name or row.vm_id,
-        "href": _machine_address(row),
-        "group": row.group,
+        "name": name_of(row.name or row.vm_id),
+        "row_id": f"b-{hash32(row.vm_id)[:12]}",
+        "vm_id": row.vm_id,
+        "is_quiet": row.liveness in _QUIET,
+        "href": machine_of(row),
+        "group": short(row.group),
         "state": row.liveness.value,
         "kind": _LIVENESS.get(row.liveness.value, ""),
         "heard": time(row.heard, now),
         "interval": every,
-        "version": row.version,
-        "location": row.location,
+        "version": name_of(row.version),
+        "location": name_of(row.location),
         "pending": row.pending,
         "dead": row.dead,
-        "takes": offer.get("entity") or "",
+        "takes": short(offer.get("entity")),
         "rules": "rules not known" if row.approvals is None else known,
     }
 
@@ -211,7 +290,8 @@ def page_of(event_id: str) -> str:
     return f"/events/{quote(event_id, safe='')}"
 
 
-def _machine_address(row: BridgeRow) -> str:
+def machine_of(row: BridgeRow) -> str:
+    """Return the path of the page of a bridge's machine."""
     name = kept_name(row.name)
     return address_of(
         Machine(subscription=row.subscription, group=row.group, name=name)
@@ -242,7 +322,7 @@ def tiles(rows: Sequence[Shown]) -> list[Shown]:
         ("wait for a decision", len(mine), "wait"),
         ("begin within 15 min", sum(1 for one in waits if one["urgency"]), "bad"),
         ("are running", sum(1 for o in rows if o["status"] == "started"), "run"),
-        ("no bridge told of", sum(1 for o in rows if o["is_unreported"]), "bad"),
+        ("not reported by a bridge", sum(1 for o in rows if o["is_unreported"]), "bad"),
     )
     return [
         {"words": text, "count": count, "kind": kind if count else ""}

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from bridge.events.build import rfc3339
 from bridge.hub.view_rows import DecisionRow, EventRow, Voter
 from bridge.hub.voting import ARM, BRIDGE
 
@@ -37,7 +39,7 @@ _STEPS = {
     "cancelled": "Cancelled",
     "ended": "Ended",
     "outcome": "Outcome",
-    "other": "Told",
+    "other": "Reported",
     "voted": "Vote",
     "decided": "Decided",
     "sending": "Attempt",
@@ -48,6 +50,27 @@ _STEPS = {
     "void": "Void",
     "refused": "Refused",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A time in four forms: for programs, relative, exact, and as a clock shows it."""
+
+    iso: str
+    words: str
+    exact: str
+    clock: str
+
+
+def when(moment: datetime, now: datetime) -> When:
+    """Return a time in all its forms; the date is left out if it is today's."""
+    form = "%H:%M UTC" if moment.date() == now.date() else "%d %b, %H:%M UTC"
+    return When(
+        iso=rfc3339(moment),
+        words=relative(moment, now),
+        exact=moment.strftime("%d %b %Y, %H:%M:%S UTC"),
+        clock=moment.strftime(form),
+    )
 
 
 def span(seconds: float) -> str:
@@ -143,3 +166,58 @@ def voter(row: Voter) -> str:
     """Return who has voted, the channel if it is ARM, and why a vote does not count."""
     name = f"{row.person} (through ARM)" if row.via == ARM else row.person
     return f"{name} (does not count: {row.lapse})" if row.lapse else name
+
+
+def missing(row: EventRow, wanted: int) -> str:
+    """Return how many more people must approve, of those that a bridge needs."""
+    mine = {v.person for v in row.voters if v.via == BRIDGE and not v.lapse}
+    left = max(wanted - len(mine), 0)
+    people = "person must" if left == 1 else "people must"
+    return f"{left} more {people} approve." if left else ""
+
+
+def way(row: EventRow, wanted: int) -> list[Mapping[str, str]]:
+    """Return the steps from the first vote to the start of the event.
+
+    Each has ``words`` and ``kind``: done, now, bad, or "" for what is still to come.
+    [] = nobody has approved it.
+    """
+    decision = row.decision
+    if decision is not None and decision.state in {"refused", "void"}:
+        decision = None
+    counts = Counter(one.via for one in row.voters if not one.lapse)
+    if decision is None and not counts:
+        return []
+    via = decision.via if decision else max(counts, key=lambda one: counts[one])
+    reached = _reached(row)
+    answer = _answer(row, via)
+    counted = f"counted: {counts[via]} of {wanted}" if decision is None else "counted"
+    names = (counted, "decided", "sent", answer, "started")
+    steps = [
+        {"words": name, "kind": _step_kind(number, reached)}
+        for number, name in enumerate(names)
+    ]
+    if decision is not None and decision.state == "failed":
+        steps[3]["kind"] = "bad"
+    return [*steps]
+
+
+def _reached(row: EventRow) -> int:
+    """Return how many steps of the way are done."""
+    if row.status not in {"scheduled", "unknown", "other"}:
+        return 5
+    states = {"decided": 2, "sending": 2, "sent": 3, "failed": 3, "done": 4}
+    return states.get(row.decision.state, 0) if row.decision else 0
+
+
+def _step_kind(number: int, reached: int) -> str:
+    if number < reached:
+        return "done"
+    return "now" if number == reached else ""
+
+
+def _answer(row: EventRow, via: str) -> str:
+    """Return the name of the step in which the bridge or Azure answers."""
+    if row.decision is not None and row.decision.outcome:
+        return row.decision.outcome
+    return "acknowledged by Azure" if via == ARM else "relayed to Azure"

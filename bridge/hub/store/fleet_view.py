@@ -6,12 +6,13 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
 
-from bridge.hub.bridges import BridgeState, liveness
-from bridge.hub.fold import Machine
+from bridge.hub.bridges import BridgeState, Liveness, liveness
+from bridge.hub.fold import Machine, kept_name
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.tables import bridges, events, machines
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
+_SCANNED = 1000
 _ENDS_A_VM = ("Terminate", "Preempt")
 
 
@@ -22,6 +23,70 @@ def fleet(
     query = select(bridges).where(bridges.c.vm_id > after)
     found = connection.execute(query.order_by(bridges.c.vm_id).limit(limit)).all()
     return bridge_rows(connection, found, situation)
+
+
+def search(
+    connection: Connection,
+    situation: Situation,
+    *,
+    state: str = "",
+    text: str = "",
+    after: str = "",
+) -> tuple[list[BridgeRow], str, int]:
+    """Return a page of bridges, the cursor of the next one, and how many there are.
+
+    Args:
+        connection: a connection within a transaction.
+        situation: the current Situation.
+        state: a value of Liveness; "" = all. It depends on the time, so the bridges
+            are looked at one by one until the page is full.
+        text: the beginning of a name; "" = all.
+        after: the cursor of the previous page; "" = the first page.
+    """
+    is_named = bridges.c.name.startswith(kept_name(text), autoescape=True)
+    query = select(bridges).where(is_named) if text else select(bridges)
+    counted = select(func.count()).select_from(query.subquery())
+    total = connection.scalar(counted) or 0
+    found, at_once = list[BridgeRow](), _SCANNED if state else PAGE
+    while True:
+        chunk = query.where(bridges.c.vm_id > after).order_by(bridges.c.vm_id)
+        rows = connection.execute(chunk.limit(at_once)).all()
+        for row in bridge_rows(connection, rows, situation):
+            after = row.vm_id
+            if state in {"", row.liveness.value}:
+                found.append(row)
+            if len(found) == PAGE:
+                return found, after, total
+        if len(rows) < at_once:
+            return found, "", total
+
+
+def silent(connection: Connection, situation: Situation) -> list[BridgeRow]:
+    """Return the bridges that are silent, as far as the last check of all has found."""
+    query = select(bridges).where(bridges.c.was_silent.is_(True))
+    found = connection.execute(query.order_by(bridges.c.name).limit(PAGE)).all()
+    rows = bridge_rows(connection, found, situation)
+    return [row for row in rows if row.liveness is Liveness.SILENT]
+
+
+def has_bridges(connection: Connection) -> bool:
+    """Whether any bridge is known."""
+    return connection.scalar(select(bridges.c.vm_id).limit(1)) is not None
+
+
+def bridges_like(
+    connection: Connection, text: str, limit: int
+) -> list[tuple[str, Machine]]:
+    """Return bridges' machines whose names begin with a text, as they are spelt."""
+    of = bridges.c
+    is_named = of.name.startswith(kept_name(text), autoescape=True)
+    query = select(bridges).where(is_named).order_by(of.name, of.vm_id).limit(limit)
+    found: dict[Machine, str] = {}
+    for row in connection.execute(query):
+        state = BridgeState.from_json(row.vm_id, moment_of(row.heard), row.state)
+        place = {"subscription": row.subscription, "group": row.group}
+        found[Machine(**place, name=row.name)] = state.reporter.name
+    return [(name, machine) for machine, name in found.items()]
 
 
 def bridges_of(
