@@ -23,7 +23,7 @@ from bridge.configuration.schema_parts import (
     record,
     ref,
 )
-from bridge.events.alarm import BACK, SILENT, UNREPORTED
+from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED
 from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
@@ -354,7 +354,10 @@ KINDS: dict[str, tuple[str, list[str], Json]] = {
 
 APPROVALS = ("decided", "refused", "done", "failed", "void")
 
-HUB_STEPS = [SILENT, BACK, UNREPORTED, *(f"approval.{word}" for word in APPROVALS)]
+HUB_STEPS = [
+    *(SILENT, BACK, UNREPORTED, SLOW),
+    *(f"approval.{word}" for word in APPROVALS),
+]
 
 HUB_DEFINITIONS: dict[str, Json] = {
     "HubReporter": record(
@@ -396,6 +399,10 @@ HUB = record(
             "The events that no bridge has reported, at most 50.",
             {"eventId": EVENT_ID, "eventType": "Reboot", "machines": ["web-1"]},
         ),
+        "messages": _objects(
+            "The messages that took too long to be stored, at most 50.",
+            {"source": "bridges", "heard": AT},
+        ),
         "eventId": field(TEXT, "The event that was decided on.", EVENT_ID),
         "decision": field(TEXT, "The id of the decision.", "5d41402abc4b2a76"),
         "via": field({"enum": ["bridge", "arm"]}, "Who gets the decision.", "bridge"),
@@ -403,7 +410,7 @@ HUB = record(
         "by": field(TEXT_OR_NULL, "Who decided; null: the hub.", "ann", None),
     },
     optional=(
-        *("link", "count", "bridges", "stillSilent", "events"),
+        *("link", "count", "bridges", "stillSilent", "events", "messages"),
         *("eventId", "decision", "via", "detail", "by"),
     ),
 )

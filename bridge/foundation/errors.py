@@ -12,7 +12,8 @@
     ├─ UnreadableMessageError                 the hub stores it as unreadable
     ├─ HubStoreError                          the hub's store
     │  ├─ HubSchemaError                      it is of a version before 0.1.0
-    │  └─ HubStoreAwayError                   it cannot be reached now: tried again
+    │  ├─ HubStoreSlowError                   this work takes too long: in smaller parts
+    │  └─ HubStoreAwayError                   it cannot be used now: tried again
     ├─ DeliveryError(reason)                  one attempt at a delivery failed
     │  ├─ TransientDeliveryError              the delivery is tried again later
     │  ├─ RefusedDeliveryError                the sink refuses everything: it is parked
@@ -136,8 +137,12 @@ class HubSchemaError(HubStoreError):
         self.held = held
 
 
+class HubStoreSlowError(HubStoreError):
+    """The hub's store works, but this work takes too long: nothing was stored."""
+
+
 class HubStoreAwayError(HubStoreError):
-    """The hub's store cannot be reached now: nothing was stored."""
+    """The hub's store cannot be used now: nothing was stored."""
 
 
 class Reason(StrEnum):

@@ -1,6 +1,7 @@
 """Builds CloudEvents from alarms; alarms of one kind share an event. Pure.
 
-hub.bridge-silent, hub.bridge-back, hub.unreported   one event for all waiting alarms
+hub.bridge-silent, hub.bridge-back, hub.unreported,
+hub.message-slow                                     one event for all waiting alarms
 hub.approval.*                                       one event for each alarm
 """
 
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from bridge.events.alarm import (
     BACK,
     SILENT,
+    SLOW,
     UNREPORTED,
     Alarm,
     HubContext,
@@ -26,12 +28,13 @@ _MOST_NAMES = 50
 _IN_HEADLINE = 3
 _FAMILY = "hub."
 _APPROVAL = "hub.approval."
-_SEVERITIES = {UNREPORTED: "ERROR", SILENT: "WARN", BACK: "INFO"}
-_LISTS = {UNREPORTED: "events", SILENT: "bridges", BACK: "bridges"}
+_SEVERITIES = {UNREPORTED: "ERROR", SILENT: "WARN", BACK: "INFO", SLOW: "ERROR"}
+_LISTS = {UNREPORTED: "events", SILENT: "bridges", BACK: "bridges", SLOW: "messages"}
 _REASONS = {
     UNREPORTED: "Azure announced it, and no bridge told of it in time: nobody is asked",
     SILENT: "nothing was heard for three heartbeats: its events may go unseen",
     BACK: "",
+    SLOW: "it took over 5 s of work twice: it is put aside and tried again every hour",
 }
 _WORDS = {
     "decided": "An event was approved",
@@ -77,9 +80,9 @@ def _alarm(group: Sequence[AlarmRow], shared: AlarmContext) -> Alarm:
     if group[0].kind.startswith(_APPROVAL):
         return _of_approval(what, group[0], shared)
     shown = [row.data for row in group[:_MOST_NAMES]]
-    page = "/" if what == UNREPORTED else "/bridges"
+    page = "/bridges" if what in {SILENT, BACK} else "/"
     more: dict[str, object] = {"count": len(group), _LISTS[what]: shown}
-    if what != UNREPORTED:
+    if what in {SILENT, BACK}:
         more["stillSilent"] = shared.silent
     return Alarm(
         what=what,
@@ -98,6 +101,9 @@ def _headline(what: str, count: int, shown: Sequence[Mapping[str, Any]]) -> str:
     if what == UNREPORTED:
         events = "event" if count == 1 else "events"
         return f"{count} {events} of Azure that no bridge told of: {named}"
+    if what == SLOW:
+        messages = "message takes" if count == 1 else "messages take"
+        return f"{count} {messages} too long to be stored: {named}"
     are = "bridge is" if count == 1 else "bridges are"
     state = "silent" if what == SILENT else "no longer silent"
     return f"{count} {are} {state}: {named}"
@@ -107,6 +113,8 @@ def _name(what: str, one: Mapping[str, Any]) -> str:
     if what == UNREPORTED:
         machines = ", ".join(one["machines"][:_IN_HEADLINE]) or "unnamed machines"
         return f"{one['eventType'] or 'unknown type'} of {machines}"
+    if what == SLOW:
+        return f"from source {one['source']}"
     name = str(one["vmName"] or one["vmId"])
     return name if one["state"] in {"silent", "alive"} else f"{name} ({one['state']})"
 

@@ -6,6 +6,7 @@ lost. Open events without a message since then have an unknown status.
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +15,10 @@ from sqlalchemy import Connection, select
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.hub.config import HubConfig
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.sources import parsed
 from bridge.hub.store import retention
+from bridge.hub.store.intake import Incoming, slow
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.statements import insert
 from bridge.hub.store.store import Store
@@ -23,6 +27,8 @@ from bridge.hub.store.tables import meta
 log = logging.getLogger(__name__)
 
 _EVERY = 30.0
+_WATCH_EVERY = 5.0
+_RETRY_EVERY = 3600.0  # for messages that were too slow
 _LONG_AWAY = timedelta(days=1)  # the TTL of the hub's subscription, as infra sets it
 _LAST_ALIVE, _ABSENT = "lived", "absent-until"
 
@@ -52,11 +58,34 @@ class Housekeeping:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Delete old rows twice a minute until asked to stop."""
+        due = self.clock.monotonic() + _RETRY_EVERY
         while not await self.clock.wait(stop, _EVERY):
             try:
                 await self.step(stop)
+                if self.clock.monotonic() >= due:
+                    due = self.clock.monotonic() + _RETRY_EVERY
+                    await self.retry(stop)
             except HubStoreError as error:
                 log.warning("store cannot be looked after", extra={"fault": str(error)})
+
+    async def retry(self, stop: asyncio.Event) -> None:
+        """Try again to store the messages that took too long.
+
+        Raises:
+            HubStoreAwayError: the store cannot be used now.
+        """
+        named = {source.name: source for source in self.config.sources}
+        for row in await self.store.read(slow):
+            if stop.is_set() or row.origin not in named:
+                continue
+            plain = Incoming(
+                origin=row.origin,
+                body=row.body,
+                heard=moment_of(row.heard),
+                reply_to=row.reply_to,
+                session=row.session,
+            )
+            await self.store.retry(row.seq, parsed(named[row.origin], plain))
 
     async def step(self, stop: asyncio.Event) -> None:
         """Record that the hub is running, and delete old rows, portion by portion.
@@ -73,6 +102,31 @@ class Housekeeping:
                     c, now, retention=config.retention, audit=config.audit_retention
                 )
             )
+
+
+@dataclass(slots=True)
+class StoreWatch:
+    """Finds out that the store is away or back, also while nobody uses it."""
+
+    store: Store
+    clock: Clock
+    metrics: HubMetrics
+    name: str = "store watch"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Check the store every 5 s until asked to stop."""
+        while not await self.clock.wait(stop, _WATCH_EVERY):
+            await self.step()
+
+    async def step(self) -> None:
+        """Check the store once; a fault is in its ``health``."""
+        before = self.store.health.fault
+        with suppress(HubStoreError):
+            await self.store.check()
+        fault = self.store.health.fault
+        self.metrics.store_away.set(fault is not None)
+        if before is not None and fault is None:
+            log.info("store is back")
 
 
 def note(connection: Connection, name: str, value: int) -> None:

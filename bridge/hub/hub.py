@@ -20,7 +20,7 @@ from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
 from bridge.hub.config import HubConfig
 from bridge.hub.fleet_monitor import FleetMonitor
-from bridge.hub.housekeeping import Housekeeping
+from bridge.hub.housekeeping import Housekeeping, StoreWatch
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
@@ -153,7 +153,9 @@ class Parts:
             self.situation,
             retention=self.file.hub.retention,
         )
-        return [*self.readers, self.housekeeping, dispatcher, fleet_monitor]
+        watch = StoreWatch(self.store, self.clock, self.metrics)
+        upkeep = (self.housekeeping, watch)
+        return [*self.readers, *upkeep, dispatcher, fleet_monitor]
 
     def answering(self) -> Hub:
         """Return the parts that the server needs."""
@@ -173,10 +175,14 @@ class Parts:
 
     def missing(self) -> list[str]:
         """Return why the hub is not ready; without names of queues or topics."""
+        fault = self.store.health.fault
         return [
-            f"source {reader.config.name} is not connected"
-            for reader in self.readers
-            if not reader.is_connected
+            *([] if fault is None else [fault]),
+            *(
+                f"source {reader.config.name} is not connected"
+                for reader in self.readers
+                if not reader.is_connected
+            ),
         ]
 
     def situation(self) -> Situation:
@@ -194,6 +200,7 @@ class Parts:
             absent_until=self.housekeeping.absent_until,
             forget_after=hub.forget_after,
             missing_after=min((one.missing_after for one in azure), default=None),
+            store_fault=self.store.health.fault,
             expect=tuple(glob for one in azure for glob in one.expect),
             not_connected=tuple(
                 one.config.name for one in self.readers if not one.is_connected

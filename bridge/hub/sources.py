@@ -9,17 +9,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     ApprovalQueueError,
-    HubStoreAwayError,
+    HubStoreError,
     UnreadableMessageError,
 )
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import Fact
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import AzureSource, SourceConfig
 from bridge.hub.store.intake import Incoming
@@ -31,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE = 5.0  # seconds until a source or the store is tried again
 _LONG_PAUSE = 30.0  # after a refusal, such as missing permissions
+_LONGEST = 64 * 1024  # bytes of a message of a bridge
 _FRESH = timedelta(seconds=10)  # older messages have waited in the source
 _IDLE = timedelta(seconds=1)  # so long without a message, the source is empty
 
@@ -43,48 +43,40 @@ def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incom
         message: the message, as received.
         now: replaces EnqueuedTime, if the broker has not set it.
     """
-    heard = message.enqueued_at or now
-    plain = Incoming(origin=source.name, body=message.body, heard=heard)
-    if message.fault is not None:
-        return _faulty(plain, message.fault)
-    try:
-        if isinstance(source, AzureSource):
-            return _with(
-                plain, message, azure_messages.read(message.body, heard=heard), None
-            )
-        found = bridge_messages.read(
-            message.body,
-            heard=heard,
-            source=source.name,
-            reply_to=message.reply_to,
-            session=message.reply_to_session_id,
-        )
-        return _with(plain, message, found.fact, found.report)
-    except UnreadableMessageError as error:
-        return _faulty(plain, str(error))
-
-
-def _with(
-    plain: Incoming,
-    message: ReceivedMessage,
-    fact: Fact | None,
-    report: bridge_messages.BridgeReport | None,
-) -> Incoming:
-    return Incoming(
-        origin=plain.origin,
-        body=plain.body,
-        heard=plain.heard,
+    plain = Incoming(
+        origin=source.name,
+        body=message.body,
+        heard=message.enqueued_at or now,
         reply_to=message.reply_to,
         session=message.reply_to_session_id,
-        fact=fact,
-        report=report,
     )
+    if message.fault is not None:
+        return plain.put_aside(message.fault)
+    return parsed(source, plain)
 
 
-def _faulty(plain: Incoming, fault: str) -> Incoming:
-    return Incoming(
-        origin=plain.origin, body=plain.body, heard=plain.heard, fault=fault
-    )
+def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
+    """Return a message with its content, or with the reason why it has none.
+
+    Bridges keep their messages within 60 KiB: larger ones are not theirs.
+    """
+    try:
+        if isinstance(source, AzureSource):
+            fact = azure_messages.read(plain.body, heard=plain.heard)
+            return replace(plain, fact=fact)
+        if len(plain.body) > _LONGEST:
+            words = f"it has {len(plain.body)} bytes, and at most 64 KiB are read"
+            return plain.put_aside(words)
+        found = bridge_messages.read(
+            plain.body,
+            heard=plain.heard,
+            source=source.name,
+            reply_to=plain.reply_to,
+            session=plain.session,
+        )
+        return replace(plain, fact=found.fact, report=found.report)
+    except UnreadableMessageError as error:
+        return plain.put_aside(str(error))
 
 
 @dataclass(slots=True)
@@ -151,7 +143,7 @@ class SourceReader:
         self._note_lag(batch, now)
         try:
             await self.store.keep(batch)
-        except HubStoreAwayError as error:
+        except HubStoreError as error:
             await self._wait_for_store(queue, batch, stop, error)
             return
         self._count(batch)
@@ -164,7 +156,7 @@ class SourceReader:
         queue: ApprovalQueue,
         batch: Sequence[Incoming],
         stop: asyncio.Event,
-        error: HubStoreAwayError,
+        error: HubStoreError,
     ) -> None:
         """Close the receiver, and retry to store the batch until the store is back.
 
@@ -179,7 +171,7 @@ class SourceReader:
         while not await self.clock.wait(stop, _PAUSE):
             try:
                 await self.store.keep(batch)
-            except HubStoreAwayError:
+            except HubStoreError:
                 continue
             self.metrics.store_away.set(0)
             return

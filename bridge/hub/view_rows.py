@@ -48,6 +48,7 @@ class Situation:
             seconds counts as unreported; None = no source of Azure.
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
+        store_fault: why the store cannot be used; None = it can.
         not_connected: the names of the sources that are not connected.
         access: who may decide; None = not known here, so every vote is shown as valid.
     """
@@ -58,6 +59,7 @@ class Situation:
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
+    store_fault: str | None = None
     not_connected: tuple[str, ...] = ()
     access: AccessConfig | None = None
 

@@ -1,9 +1,11 @@
 """The hub as a process: from a message on the topic to its API."""
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,37 @@ async def test_what_a_bridge_publishes_is_answered(
     await until(is_there)
     assert await get("/readyz") == (200, [])
     assert (await get("/api/v1/bridges"))[1]["bridges"][0]["vmName"] == "web-0"
+
+
+async def test_ready_and_page_say_why_nothing_is_stored(
+    broker: Broker, address: str, tmp_path: Path
+) -> None:
+    """The page can be read, but no message can be stored."""
+
+    async def get(path: str) -> tuple[int, str]:
+        asked = aiohttp.request(
+            "GET", f"{address}{path}", headers={"Accept": "text/html"}
+        )
+        async with asked as found:
+            return found.status, await found.text()
+
+    async def is_back() -> bool:
+        return (await get("/readyz"))[0] == 200
+
+    with closing(sqlite3.connect(tmp_path / "hub.db", isolation_level=None)) as db:
+        db.execute("ALTER TABLE unreadable RENAME TO away")
+        await send(broker, "scheduled-events", b"no JSON")
+
+        async def is_said() -> bool:
+            status, why = await get("/readyz")
+            page = (await get("/"))[1]
+            words = "the store is away (OperationalError: no such table)"
+            return status == 503 and words in why and words in page
+
+        await until(is_said)
+        db.execute("ALTER TABLE away RENAME TO unreadable")
+    await until(is_back)
+    assert "The hub can store nothing" not in (await get("/"))[1]
 
 
 async def test_hub_that_is_stopped_before_its_store_is_there_ends(

@@ -25,6 +25,7 @@ from bridge.hub.view_rows import Situation
 FORM = "application/x-www-form-urlencoded"
 _STREAM = "text/event-stream"
 _MARK = "X-Sebridge-Mark"
+_UNSTORED = "The hub can store nothing now, and receives nothing"
 _OLD = (
     "Messages that waited for this hub are still being read: what is shown may be old."
 )
@@ -133,6 +134,8 @@ def content_of(look: Look, connection: Connection, situation: Situation) -> Cont
 
 def notices(situation: Situation) -> list[str]:
     """Return why what is shown may be old; [] = it is not."""
+    if situation.store_fault is not None:
+        return [f"{_UNSTORED}: {situation.store_fault}."]
     if names := situation.not_connected:
         one = f"The source {names[0]} is not connected: its messages are not shown."
         these = f"The sources {', '.join(names)} are not connected"

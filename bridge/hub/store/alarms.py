@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from bridge.events.alarm import BACK, SILENT, UNREPORTED
+from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
@@ -33,7 +33,8 @@ class AlarmRow:
     """One stored alarm.
 
     Attributes:
-        kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.approval.STATE.
+        kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.message-slow,
+            hub.approval.STATE.
         data: the fields of the event about it.
     """
 
@@ -117,6 +118,20 @@ def _of_event(row: EventRow, now: datetime) -> Values:
         ),
         "handed": None,
     }
+
+
+def note_slow(
+    connection: Connection, source: str, heard: datetime, digest: str
+) -> None:
+    """Add an alarm about a message that took too long to be stored."""
+    row: Values = {
+        "id": hash32([SLOW, source, rfc3339(heard), digest]),
+        "kind": f"hub.{SLOW}",
+        "time": micros(heard),
+        "data": dumped({"source": source, "heard": rfc3339(heard)}),
+        "handed": None,
+    }
+    _add(connection, [row])
 
 
 def _add(connection: Connection, values: Sequence[Values]) -> None:

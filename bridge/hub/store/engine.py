@@ -1,7 +1,13 @@
 """Opens SQLite or PostgreSQL, and classifies their errors.
 
-away         the database cannot be reached, is full, failing over or slow: try again
-data error   the database will never accept these values: do not try again
+refused   the values may be the reason: too long, or against a constraint
+slow      the statement took too long
+away      anything else: no connection, no rights, no table, damaged, full, read-only
+
+A refusal alone does not show that the values are the reason: ``Store.keep`` finds out
+whether other values are accepted.
+Source: https://www.postgresql.org/docs/current/errcodes-appendix.html,
+https://sqlite.org/rescode.html
 """
 
 from collections.abc import Iterator
@@ -12,7 +18,14 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -20,6 +33,7 @@ from bridge.foundation.errors import (
     ForeignFolderError,
     HubStoreAwayError,
     HubStoreError,
+    HubStoreSlowError,
 )
 from bridge.foundation.privileges import enter, make_private
 
@@ -28,7 +42,12 @@ _STATEMENT_MS = 15_000
 _SILENT_MS = 10_000  # after that long without an answer, the connection is broken
 _BUSY_SECONDS = 5.0
 _READERS = 4
-_LIMIT = "54"  # SQLSTATE class "program limit exceeded": a text too long for an index
+# Classes of SQLSTATE that values can cause: cardinality, data exception, integrity,
+# WITH CHECK OPTION, program limit exceeded (a text too long for an index), RAISE.
+_OF_VALUES = ("21", "22", "23", "44", "54", "P0")
+_SQLITE_OF_VALUES = ("SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+_OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
+_SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
 _CAUSES = (
     "password authentication failed",
     "no pg_hba.conf entry",
@@ -54,6 +73,9 @@ _CAUSES = (
     "unable to open database file",
     "file is not a database",
     "disk image is malformed",
+    "no such table",
+    "no such column",
+    "prepared statement",
     "disk I/O error",
 )
 
@@ -137,25 +159,40 @@ def store_errors() -> Iterator[None]:
 
     Raises:
         HubStoreAwayError: the same statement may succeed later.
-        HubStoreError: the statement will never succeed.
+        HubStoreSlowError: it took too long.
+        HubStoreError: the database does not accept these values.
     """
     try:
         yield
-    except (DBAPIError, PoolTimeoutError) as error:
-        if is_away(error):
-            raise HubStoreAwayError(f"the store is away ({_named(error)})") from error
-        raise HubStoreError(f"the store refuses it ({_named(error)})") from error
     except (SQLAlchemyError, ValueError, OverflowError) as error:
-        raise HubStoreError(f"the store refuses it ({_named(error)})") from error
+        raise _translated(error) from error
 
 
-def is_away(error: Exception) -> bool:
-    """Whether the same statement may succeed later."""
-    if str(getattr(getattr(error, "orig", None), "sqlstate", "")).startswith(_LIMIT):
+def _translated(error: Exception) -> HubStoreError:
+    named, code = _named(error), _code(error)
+    if code in _SLOW:
+        return HubStoreSlowError(f"the store is slow ({named})")
+    if isinstance(error, PoolTimeoutError) or not _is_refusal(error, code):
+        return HubStoreAwayError(f"the store is away ({named})")
+    return HubStoreError(f"the store refuses it ({named})")
+
+
+def _is_refusal(error: Exception, code: str) -> bool:
+    """Whether the values may be the reason of an error."""
+    if not isinstance(error, DBAPIError):
+        return True  # they could not even be sent
+    if error.connection_invalidated:
         return False
-    kinds = (OperationalError, InternalError, PoolTimeoutError)
-    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    return is_lost or isinstance(error, kinds)
+    if not code:  # an error of the driver about the type or the size of a value
+        return isinstance(error, _OF_DRIVER)
+    return code.startswith((*_OF_VALUES, *_SQLITE_OF_VALUES))
+
+
+def _code(error: Exception) -> str:
+    """Return the SQLSTATE, or the name of SQLite's code; "" = it has none."""
+    inner = getattr(error, "orig", None)
+    code = getattr(inner, "sqlstate", None) or getattr(inner, "sqlite_errorname", None)
+    return str(code or "")
 
 
 def _named(error: Exception) -> str:

@@ -5,17 +5,18 @@ The state of each event in the batch is derived again from all its messages.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection, and_, delete, select, tuple_
 
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import AZURE, Address, Fact
+from bridge.hub.facts import AZURE, Address, Fact, digest_of
 from bridge.hub.fold import State, fold
 from bridge.hub.store import rows
+from bridge.hub.store.alarms import note_slow
 from bridge.hub.store.bridge_intake import keep_bridges
 from bridge.hub.store.outcomes import close_over, settle
 from bridge.hub.store.statements import Values, insert, lock, marked, put
@@ -24,12 +25,19 @@ from bridge.hub.store.tables import (
     events,
     machines,
     messages,
+    meta,
     unreadable,
     votes,
 )
 from bridge.hub.voting import is_void
 
-_MOST_UNREADABLE = 1000
+_MOST_UNREADABLE = 1000  # of each kind
+_LONGEST_ASIDE = 64 * 1024  # bytes of a message that is put aside
+_SLOW = "it takes too long to be stored"
+_TRIAL = b"""{"specversion": "1.0", "type": "trial.scheduledevent.scheduled.v1",
+"id": "trial", "source": "trial", "time": "2026-01-01T00:00:00Z", "data": {
+"reporter": {"vmId": "00000000-0000-0000-0000-000000000000", "vmName": "trial"},
+"event": {"EventId": "trial", "Resources": ["trial"], "EventStatus": "Scheduled"}}}"""
 _TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": max}
 
 
@@ -56,6 +64,10 @@ class Incoming:
     fact: Fact | None = None
     report: bridge_messages.BridgeReport | None = None
     fault: str | None = None
+
+    def put_aside(self, why: str) -> Self:
+        """Return a copy that only holds what an unreadable message has."""
+        return replace(self, fact=None, report=None, fault=why)
 
 
 def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
@@ -266,19 +278,61 @@ def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
         connection.execute(delete(votes).where(mine))
 
 
-def _keep_unreadable(connection: Connection, faulty: Sequence[Incoming]) -> None:
+def _keep_unreadable(
+    connection: Connection, faulty: Sequence[Incoming], *, is_slow: bool = False
+) -> None:
     """Store unreadable messages for inspection; only the newest ones are kept."""
     values: list[Values] = [
         {
             "origin": one.origin,
             "heard": rows.micros(one.heard),
             "reason": one.fault,
-            "body": one.body,
+            "body": one.body[:_LONGEST_ASIDE],
+            "reply_to": one.reply_to,
+            "session": one.session,
+            "is_slow": is_slow and len(one.body) <= _LONGEST_ASIDE,
         }
         for one in faulty[-_MOST_UNREADABLE:]
     ]
     connection.execute(unreadable.insert(), values)
-    order = select(unreadable.c.seq).order_by(unreadable.c.seq.desc())
+    these = unreadable.c.is_slow.is_(is_slow)
+    order = select(unreadable.c.seq).where(these).order_by(unreadable.c.seq.desc())
     oldest = connection.scalar(order.offset(_MOST_UNREADABLE - 1).limit(1))
     if oldest is not None:
-        connection.execute(delete(unreadable).where(unreadable.c.seq < oldest))
+        old = these & (unreadable.c.seq < oldest)
+        connection.execute(delete(unreadable).where(old))
+
+
+def keep_slow(connection: Connection, one: Incoming) -> None:
+    """Put a message aside that takes too long, to be tried again; add an alarm."""
+    note_slow(connection, one.origin, one.heard, digest_of(one.body))
+    _keep_unreadable(connection, [one.put_aside(_SLOW)], is_slow=True)
+
+
+def slow(connection: Connection) -> Sequence[Any]:
+    """Return the messages that are put aside because they took too long."""
+    query = select(unreadable).where(unreadable.c.is_slow.is_(True))
+    return connection.execute(query.order_by(unreadable.c.seq)).all()
+
+
+def try_out(connection: Connection) -> None:
+    """Store a message that is known to be good, and remove it; commit a value.
+
+    Raises:
+        SQLAlchemyError: the store accepts nothing, so no message is at fault.
+    """
+    heard = datetime(2026, 1, 1, tzinfo=UTC)
+    found = bridge_messages.read(_TRIAL, heard=heard, source="trial", reply_to="trial")
+    good = Incoming(
+        origin="trial",
+        body=_TRIAL,
+        heard=heard,
+        fact=found.fact,
+        report=found.report,
+    )
+    with connection.begin_nested() as trial:
+        keep(connection, [good, good.put_aside("trial")])
+        trial.rollback()
+    made = insert(meta).values(name="trial", value="1")
+    fresh = {"value": made.excluded.value}
+    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))

@@ -10,33 +10,121 @@ so callers must be able to repeat it, as after a lost answer.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, delete
 
 from bridge.foundation.daemon_threads import Pool
 from bridge.foundation.errors import (
     HubSchemaError,
     HubStoreAwayError,
     HubStoreError,
+    HubStoreSlowError,
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, sqlite_file
-from bridge.hub.store.intake import Incoming, keep
+from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
 from bridge.hub.store.migrate import migrate
+from bridge.hub.store.tables import unreadable
 
 log = logging.getLogger(__name__)
 
 _THREADS = 4
 _LONGEST = 20.0  # longer than the statement timeout of the database
+_WORK_SECONDS = 5.0
 _PATIENCE = 2.0  # seconds to wait for the threads when the store closes
 _REFUSED = "the store refuses what it says"
+_READ, _WRITE = "read", "write"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Health:
+    """Whether the store can be used, by the last attempts to write and to read.
+
+    Attributes:
+        faults: why it cannot be written or read.
+        failed: what was to be read when that failed last; None = it can be read.
+    """
+
+    faults: dict[str, str] = field(default_factory=dict)
+    failed: Callable[[Connection], object] | None = None
+
+    @property
+    def fault(self) -> str | None:
+        """Why the store cannot be used; None = it can."""
+        return next(iter(self.faults.values()), None)
+
+    @contextmanager
+    def watched(
+        self, what: str, work: Callable[[Connection], object] | None = None
+    ) -> Iterator[None]:
+        """Note whether an attempt shows that the store is away, or is back."""
+        try:
+            yield
+        except HubStoreAwayError as error:
+            self.faults[what] = str(error)
+            self.failed = work or self.failed
+            raise
+        self.faults.pop(what, None)
+        if what == _READ:
+            self.failed = None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One transaction in a thread, and how long the thread has worked for it.
+
+    Work is the time of the processor: to wait for the database is no work.
+
+    Attributes:
+        running: the jobs that run now.
+    """
+
+    running: set["Job"]
+    _thread: int = 0
+    _began: float = 0.0
+    _seen: dict["Job", float] = field(default_factory=dict)
+
+    def run(self, database: Engine, work: Callable[[Connection], T]) -> T:
+        """Run a function in one transaction.
+
+        Raises:
+            HubStoreError: it failed.
+        """
+        self._thread, self._began = threading.get_ident(), time.thread_time()
+        self.running.add(self)
+        try:
+            with engine.store_errors(), database.begin() as connection:
+                return work(connection)
+        finally:
+            self.running.discard(self)
+
+    def seconds(self) -> float:
+        """Return how long the thread has worked; 0 where the system does not say it."""
+        if not hasattr(time, "pthread_getcpuclockid"):  # pragma: no cover - Windows
+            return 0.0
+        clock = time.pthread_getcpuclockid(self._thread)
+        return time.clock_gettime(clock) - self._began
+
+    def are_at_work(self, seconds: float) -> bool:
+        """Whether the threads have worked for so long since this was asked last.
+
+        Only the thread of this job counts, if it has one.
+        """
+        running = list(self.running)
+        these = [self] if self in running else running
+        now = {one: one.seconds() for one in these}
+        before, self._seen = self._seen, now
+        return any(now[one] - before.get(one, 0.0) >= seconds for one in now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +133,9 @@ class Store:
 
     Attributes:
         longest: seconds until a database without an answer counts as away.
+        work_seconds: how long a message may take to be stored, without waiting.
+        health: whether it can be used.
+        jobs: the transactions that run now in each group of threads.
     """
 
     writer: Engine
@@ -52,6 +143,11 @@ class Store:
     writing: Pool
     reading: Pool
     longest: float = field(default=_LONGEST, kw_only=True)
+    work_seconds: float = field(default=_WORK_SECONDS, kw_only=True)
+    health: Health = field(default_factory=Health, kw_only=True)
+    jobs: dict[Pool, set[Job]] = field(
+        default_factory=lambda: defaultdict(set), kw_only=True
+    )
 
     @property
     def is_shared(self) -> bool:
@@ -64,9 +160,11 @@ class Store:
         Raises:
             HubStoreAwayError: it may succeed later; whether it was committed is not
                 known.
+            HubStoreSlowError: it takes too long; it may be committed later.
             HubStoreError: it will never succeed.
         """
-        return await self._patiently(self.writing, self.writer, work)
+        with self.health.watched(_WRITE):
+            return await self._patiently(self.writing, self.writer, work)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run a function that only reads, in one transaction.
@@ -74,42 +172,110 @@ class Store:
         Raises:
             HubStoreError: as ``write``.
         """
-        return await self._patiently(self.reading, self.reader, work)
+        with self.health.watched(_READ, work):
+            return await self._patiently(self.reading, self.reader, work)
 
     async def _patiently(
         self, threads: Pool, database: Engine, work: Callable[[Connection], T]
     ) -> T:
         """Run a function in a thread, with a timeout.
 
-        After a timeout, work that still waits for a thread is cancelled.
+        After a timeout, work that still waits for a thread is cancelled. It waits on
+        while the threads work; if they wait for the database, it is away.
         """
-        limit = asyncio.timeout(self.longest)
+        job, loop = Job(self.jobs[threads]), asyncio.get_running_loop()
+        future = loop.run_in_executor(threads, job.run, database, work)
         try:
-            async with limit:
-                return await _in_thread(threads, database, work)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
+            while not (await asyncio.wait({future}, timeout=self.longest))[0]:
+                self._check(job)
+            return future.result()
+        finally:
+            future.cancel()
+
+    def _check(self, job: Job) -> None:
+        """Find out whether a job may go on, after each ``longest`` seconds.
+
+        Raises:
+            HubStoreSlowError: it is at work itself, for too long.
+            HubStoreAwayError: it waits for the database, or for others who do.
+        """
+        if job in job.running and job.seconds() > self.work_seconds:
+            words = f"the store is slow (no answer after {self.longest:g} s)"
+            raise HubStoreSlowError(words)
+        if not job.are_at_work(self.longest / 10):
             words = f"the store is away (no answer for {self.longest:g} s)"
-            raise HubStoreAwayError(words) from error
+            raise HubStoreAwayError(words)
+
+    async def check(self) -> None:
+        """Find out whether the store is back, if it was away.
+
+        Raises:
+            HubStoreError: it is not.
+        """
+        if _WRITE in self.health.faults:
+            await self._prove()
+        if (work := self.health.failed) is not None:
+            await self.read(work)
 
     async def keep(self, batch: Sequence[Incoming]) -> None:
         """Store a batch of messages; returns after all of them are committed.
 
-        If the store refuses the batch, it is split in halves until the bad message is
-        found; that message is stored as unreadable.
+        A batch that is refused or takes too long is split in halves, if the store
+        accepts other messages meanwhile. A single message that is refused, or slow
+        twice, is put aside.
 
         Raises:
-            HubStoreAwayError: no message of the batch counts as stored.
+            HubStoreAwayError: not every message of the batch counts as stored.
         """
         try:
-            await self.write(lambda connection: keep(connection, batch))
+            await self._keep(batch)
         except HubStoreAwayError:
             raise
-        except HubStoreError:
-            await self._keep_halves(batch)
+        except HubStoreError as error:
+            await self._prove()
+            await self._keep_halves(batch, error)
 
-    async def _keep_halves(self, batch: Sequence[Incoming]) -> None:
+    async def retry(self, number: int, one: Incoming) -> None:
+        """Store a message that was put aside; leave it there if it cannot be stored.
+
+        Args:
+            number: of its row in ``unreadable``.
+            one: the message.
+
+        Raises:
+            HubStoreAwayError: the store is away.
+        """
+
+        def work(connection: Connection) -> None:
+            _kept_in_time(connection, [one], self.work_seconds)
+            connection.execute(delete(unreadable).where(unreadable.c.seq == number))
+
+        try:
+            await self.write(work)
+        except HubStoreAwayError:
+            raise
+        except HubStoreError as error:
+            log.warning("message is put aside still", extra={"fault": str(error)})
+
+    async def _keep(self, batch: Sequence[Incoming]) -> None:
+        seconds = self.work_seconds
+        await self.write(lambda connection: _kept_in_time(connection, batch, seconds))
+
+    async def _prove(self) -> None:
+        """Store and remove a message that is known to be good, and commit a value.
+
+        Raises:
+            HubStoreAwayError: the store does not accept it.
+        """
+        try:
+            await self.write(try_out)
+        except HubStoreAwayError:
+            raise
+        except HubStoreError as error:
+            with self.health.watched(_WRITE):
+                raise HubStoreAwayError(f"the store is away ({error})") from error
+
+    async def _keep_halves(self, batch: Sequence[Incoming], why: HubStoreError) -> None:
         if len(batch) > 1:
             middle = len(batch) // 2
             await self.keep(batch[:middle])
@@ -118,19 +284,44 @@ class Store:
         (one,) = batch
         if one.fault is not None:  # refused even as an unreadable message: give up
             log.error("message cannot be kept", extra={"source": one.origin})
-            return
-        await self.keep([replace(one, fact=None, report=None, fault=_REFUSED)])
+        elif not isinstance(why, HubStoreSlowError):
+            await self.keep([one.put_aside(_REFUSED)])
+        else:
+            try:
+                await self._keep(batch)
+            except HubStoreSlowError:
+                log.error(  # noqa: TRY400 - the traceback says nothing more
+                    "message is too slow", extra={"source": one.origin}
+                )
+                await self.write(lambda connection: keep_slow(connection, one))
+
+
+def _kept_in_time(
+    connection: Connection, batch: Sequence[Incoming], seconds: float
+) -> None:
+    """Store a batch, unless that takes more work than ``seconds``.
+
+    Raises:
+        HubStoreSlowError: it does.
+    """
+    began = time.thread_time()
+    keep(connection, batch)
+    if time.thread_time() - began > seconds:
+        raise HubStoreSlowError(f"it takes more than {seconds:g} s of work")
 
 
 @asynccontextmanager
 async def open_store(
-    config: HubConfig, longest: float = _LONGEST
+    config: HubConfig,
+    longest: float = _LONGEST,
+    work_seconds: float = _WORK_SECONDS,
 ) -> AsyncIterator[Store]:
     """Open the store, and update its schema.
 
     Args:
         config: the address of the store.
         longest: seconds until a database without an answer counts as away.
+        work_seconds: how long a message may take to be stored, without waiting.
 
     Raises:
         HubStoreAwayError: the database cannot be reached now.
@@ -139,7 +330,9 @@ async def open_store(
     writer, reader = _engines(config)
     count = 1 if writer is not reader else _THREADS
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
-    store = Store(writer, reader, writing, reading, longest=longest)
+    store = Store(
+        *(writer, reader, writing, reading), longest=longest, work_seconds=work_seconds
+    )
     try:
         await _migrate(config, writing, writer)
         yield store

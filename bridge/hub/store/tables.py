@@ -129,6 +129,9 @@ unreadable = Table(
     _moment("heard"),
     _text("reason"),
     Column("body", LargeBinary, nullable=False),
+    Column("reply_to", String),
+    Column("session", String),
+    Column("is_slow", Boolean, nullable=False),  # tried again once an hour
 )
 
 votes = Table(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from bridge.events.alarm import BACK, SILENT, UNREPORTED, what_of
+from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
@@ -137,6 +137,8 @@ def _action_of_hub(
         return AlertAction.RESOLVE, "BridgesSilent", f"silent/{event.source}"
     if what == UNREPORTED:
         return AlertAction.OPEN, "Unreported", f"unreported/{event.id}"
+    if what == SLOW:
+        return AlertAction.OPEN, "MessageSlow", f"slow/{event.id}"
     if what == "approval.failed":
         return AlertAction.OPEN, "ApprovalFailed", f"approval/{event.id}"
     return None
