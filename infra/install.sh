@@ -112,10 +112,7 @@ fi
 
 say "# program"
 stage
-last_version=$(current)
-older_version=$(previous)
-switch "$wanted_version"
-[ "$last_version" = "$(current)" ] || last_version=$(previous)
+try "$wanted_version"
 
 if [ "$packaged" = no ]; then
   say "# command"
@@ -196,4 +193,5 @@ elif [ "$start" = yes ]; then
   fi
   or_back start_anew
 fi
+proved
 tidy

@@ -84,6 +84,31 @@ from_wheels() {
     --no-index --no-deps "$own"
 }
 
+# try VERSION: use it, and note which ones were in use before, for the way back. A run that
+# was cut off has left its note: what it switched to is not proved, and no way back.
+try() {
+  local note=$root$versions/trial
+  last_version=$(current)
+  older_version=$(previous)
+  if [ -f "$note" ]; then
+    read -r last_version older_version <"$note" || true
+    say "! the run before was cut off: the way back is $last_version"
+  elif [ "$dry_run" = no ] && [ -n "$last_version" ] && [ "$last_version" != "$1" ]; then
+    printf '%s %s\n' "$last_version" "$older_version" >"$note"
+  fi
+  switch "$1"
+  if [ -f "$note" ] && [ "$last_version" != "$1" ]; then
+    link "$versions/previous" "$last_version"
+  elif [ "$last_version" != "$(current)" ]; then
+    last_version=$(previous)
+  fi
+}
+
+# proved: the version in use is not tried any more.
+proved() {
+  if [ -f "$root$versions/trial" ]; then run rm -f -- "$root$versions/trial"; fi
+}
+
 # tidy: remove the versions that are neither the present one nor the one before.
 tidy() {
   local folder
@@ -175,6 +200,7 @@ or_back() {
   say "! this version does not get ready: the one before is used again"
   switch "$last_version"
   [ "$rollback" = yes ] || forget
+  proved
   if [ -d /run/systemd/system ]; then run systemctl restart sebridge.service; fi
   fail "the version before is in use again; what was wrong: journalctl -u sebridge"
 }
@@ -201,4 +227,5 @@ back() {
     systemctl is-active --quiet sebridge.service 2>/dev/null; then
     or_back start_anew
   fi
+  proved
 }

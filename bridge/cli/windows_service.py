@@ -238,6 +238,7 @@ def manage(arguments: Sequence[str]) -> None:
 
     Raises:
         ConfigError: Python runs in a virtual environment: no service can use that.
+        BridgeError: Windows has refused it; pywin32 has printed why.
         MissingExtraError: pywin32 is not installed.
     """
     framework = _framework()
@@ -250,7 +251,8 @@ def manage(arguments: Sequence[str]) -> None:
             what = f"install: needs a Python without a virtual environment: {why}"
             raise ConfigError([what])
         servicemanager.SetEventSourceName(NAME, True)  # noqa: FBT003 - positional only
-    HandleCommandLine(framework, argv=arguments)
+    if code := HandleCommandLine(framework, argv=arguments):
+        raise BridgeError(f"Windows has refused it with code {code}, as said above")
 
 
 def _framework() -> "type[ServiceFramework]":

@@ -15,7 +15,9 @@ from bridge.foundation.errors import ConfigError
 
 _HOST = ".servicebus.windows.net"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_POWERSHELL = ("powershell.exe", "-NoProfile", "-File")
+_POWERSHELL = (
+    *("powershell.exe", "-NoProfile", "-ExecutionPolicy", "Bypass", "-File"),
+)
 _OTHERS = {"slack", "webhook", "bus"}  # names of the other sinks
 _HEAD = """\
 # scheduled-events-bridge, written by "sebridge init".

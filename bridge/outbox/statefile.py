@@ -69,7 +69,9 @@ def default_path(
 ) -> str:
     """Return the default of ``state.path``."""
     if platform == "win32":
-        return environ.get("PROGRAMDATA", r"C:\ProgramData") + r"\sebridge\state.db"
+        return (
+            environ.get("PROGRAMDATA", r"C:\ProgramData") + r"\sebridge\state\state.db"
+        )
     return "/var/lib/sebridge/state.db"
 
 

@@ -12,6 +12,7 @@ param()
 Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 $again = 75 # the exit code after which the bridge runs a hook again
+$unsettled = 'the role of this replica is not settled yet'
 
 function Stop-Hook([string] $Text, [int] $Code = 1) {
     [Console]::Error.WriteLine("sqlserver-failover: $Text")
@@ -30,7 +31,7 @@ if ("$($settings['Group'])" -cnotmatch '^[A-Za-z0-9_. -]+$') {
 $group = $settings.Group
 $isTest = $env:SEBRIDGE_TEST -eq '1'
 $state = $settings['State']
-if (-not $state) { $state = Join-Path $env:ProgramData 'sebridge\hooks' }
+if (-not $state) { $state = Join-Path $env:ProgramData 'sebridge\state\hooks' }
 $marker = Join-Path $state 'sqlserver-failover.done'
 
 # The first column of what a statement gives, one line for each row.
@@ -83,6 +84,7 @@ function Get-Patience {
 function Invoke-Prepare {
     switch (Get-Role) {
         'PRIMARY' { break }
+        'RESOLVING' { Stop-Hook $unsettled $again }
         '' { Stop-Hook "$($settings.Instance) has no availability group $group" }
         default { Write-Output 'this replica is not primary: nothing to do'; return }
     }
@@ -116,8 +118,12 @@ function Invoke-Restore {
     }
     if (-not $settings.FailBack) {
         Write-Output 'this replica stays secondary: FailBack is not set'
-    } elseif ((Get-Role) -eq 'SECONDARY') {
-        Move-Primary $settings.Instance # refused, and tried again, while not synchronised
+    } else {
+        $role = Get-Role
+        if ($role -eq 'RESOLVING') { Stop-Hook $unsettled $again }
+        if ($role -eq 'SECONDARY') {
+            Move-Primary $settings.Instance # refused, and tried again, while not synchronised
+        }
     }
     if (-not $isTest) { Remove-Item $marker }
 }

@@ -6,6 +6,7 @@ param([switch] $NoStart)
 . "$PSScriptRoot\lib.ps1"
 
 Assert-Administrator
+Enter-Setup
 Assert-Kit
 Assert-Python
 $wanted = New-Version

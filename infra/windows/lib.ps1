@@ -13,8 +13,13 @@ $link = "$home_of_python\Lib\site-packages\sebridge.pth"
 $versions = "$env:ProgramFiles\sebridge-versions"
 $settings = "$env:ProgramData\sebridge"
 $config = "$settings\bridge.toml"
+$kept = "$settings\state" # the one folder, beside the log's, that the service may write to
+$log = "$settings\log"
 $account = 'NT SERVICE\sebridge'
 $patience = 90 # seconds in which a version has to get ready
+$stop_patience = 60 # seconds in which a forwarder has to stop
+# Whose files are trusted: the system's, administrators', and those of who runs this.
+$trusted = @('S-1-5-18', 'S-1-5-32-544', [Security.Principal.WindowsIdentity]::GetCurrent().User.Value)
 
 function Write-Step([string] $Text) {
     Write-Host $Text
@@ -26,17 +31,24 @@ function Stop-Setup([string] $Why, [int] $Code = 1) {
     exit $Code
 }
 
-# Invoke-Native: run a program, and return its exit code. What it writes to its error
-# stream is no error of this script.
+# Invoke-Native: run a program, and return its exit code; -1 if it cannot be started. What
+# it writes to its error stream is no error of this script.
 function Invoke-Native([string] $Program, [string[]] $Words, [switch] $Quiet) {
     $ErrorActionPreference = 'Continue'
-    if ($Quiet) {
-        & $Program @Words *> $null
+    $global:LASTEXITCODE = -1 # that of an earlier program says nothing
+    try {
+        if ($Quiet) {
+            & $Program @Words *> $null
+        }
+        else {
+            & $Program @Words | Out-Host
+        }
     }
-    else {
-        & $Program @Words | Out-Host
+    catch {
+        Write-Step "! $Program cannot be started: $($_.Exception.Message)"
+        return -1
     }
-    return $LASTEXITCODE
+    return $global:LASTEXITCODE
 }
 
 # Invoke-OrStop: run a program that must succeed.
@@ -51,6 +63,24 @@ function Assert-Administrator {
     $who = [Security.Principal.WindowsPrincipal][Security.Principal.WindowsIdentity]::GetCurrent()
     if (-not $who.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)) {
         Stop-Setup 'must be run by an administrator, in an elevated PowerShell' 2
+    }
+    if (-not [Environment]::Is64BitProcess) {
+        Stop-Setup 'must be run in the PowerShell for 64 bits, not in that for 32 bits (x86)' 2
+    }
+}
+
+# Enter-Setup: keep out another installation until this script has ended; the script of a
+# VM Application and that which it calls are one.
+function Enter-Setup {
+    $script:turn = New-Object System.Threading.Mutex($false, 'Global\sebridge-setup')
+    try {
+        $is_ours = $script:turn.WaitOne(0)
+    }
+    catch [System.Threading.AbandonedMutexException] {
+        $is_ours = $true # the one before was ended
+    }
+    if (-not $is_ours) {
+        Stop-Setup 'another installation runs: wait until it has ended'
     }
 }
 
@@ -80,6 +110,9 @@ function Assert-Python {
         $done = Start-Process -FilePath $found[0].FullName -ArgumentList $words -Wait -PassThru
         if (@(0, 3010) -notcontains $done.ExitCode) {
             Stop-Setup "$($found[0].Name) failed with code $($done.ExitCode)"
+        }
+        if (-not (Test-Path -LiteralPath $python)) {
+            Stop-Setup "$($found[0].Name) has not made ${python}: this Python is installed elsewhere already; take another version, such as 3.13.9 for 3.13.8" 2
         }
     }
     $test = 'import struct, sys; sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 14) and struct.calcsize(''P'') == 8 and sys.prefix == sys.base_prefix))'
@@ -143,8 +176,8 @@ function New-Version {
         Remove-Item -Recurse -Force -LiteralPath $folder
     }
     New-Item -ItemType Directory -Force -Path $folder | Out-Null
-    $pip = (Get-Item -Path "$kit\wheels\pip-*.whl").FullName
-    $own = (Get-Item -Path "$kit\wheels\scheduled_events_bridge-*.whl").FullName
+    $pip = Get-Wheel 'pip-*.whl'
+    $own = Get-Wheel 'scheduled_events_bridge-*.whl'
     $words = @('-I', "$pip\pip", '--isolated', 'install', '--quiet', '--disable-pip-version-check', '--no-warn-script-location')
     $words += @('--no-index', '--no-deps', '--target', $folder)
     $locked = @('--find-links', "$kit\wheels", '--require-hashes', '--requirement', "$kit\requirements.txt")
@@ -154,13 +187,28 @@ function New-Version {
     return $wanted
 }
 
-# Remove-OldVersion: all but the present one and the one before.
+# Get-Wheel: the path of the one wheel that a pattern fits; the folder's name is no pattern.
+function Get-Wheel([string] $Pattern) {
+    $found = @(Get-ChildItem -LiteralPath "$kit\wheels" -Filter $Pattern)
+    if ($found.Count -ne 1) {
+        Stop-Setup "there must be one $Pattern in ${kit}\wheels: unpack the archive anew"
+    }
+    return $found[0].FullName
+}
+
+# Remove-OldVersion: all but the present one and the one before. What is still in use, such
+# as by a scan for viruses, stays until the next time.
 function Remove-OldVersion {
     $kept = @((Get-Current), (Get-Previous))
     foreach ($folder in Get-ChildItem -Directory -LiteralPath $versions) {
         if ($kept -notcontains $folder.Name) {
             Write-Step "+ remove $($folder.FullName)"
-            Remove-Item -Recurse -Force -LiteralPath $folder.FullName
+            try {
+                Remove-Item -Recurse -Force -LiteralPath $folder.FullName
+            }
+            catch {
+                Write-Step "! it is in use, and removed the next time: $($_.Exception.Message)"
+            }
         }
     }
 }
@@ -178,9 +226,21 @@ function Test-Answer {
     return (Invoke-Native $python @('-I', '-m', 'bridge', 'status', '--live', '-c', $config) -Quiet) -eq 0
 }
 
+# Assert-Own: a file or folder is no link, and belongs to an administrator. Every user may
+# make folders in ProgramData: who has made this one before could change what is in it.
+function Assert-Own([string] $Path) {
+    if ((Get-Item -Force -LiteralPath $Path).Attributes -band [IO.FileAttributes]::ReparsePoint) {
+        Stop-Setup "$Path is a link: remove it"
+    }
+    $owner = (Get-Acl -LiteralPath $Path).GetOwner([Security.Principal.SecurityIdentifier]).Value
+    if ($trusted -notcontains $owner) {
+        Stop-Setup "$Path belongs to ${owner}: remove it, or take it over after a look at it (icacls `"$Path`" /setowner *S-1-5-32-544)"
+    }
+}
+
 # Install-Folder: configuration, state and log, for administrators and the service alone.
 function Install-Folder {
-    New-Item -ItemType Directory -Force -Path $settings, "$settings\secrets" | Out-Null
+    New-Item -ItemType Directory -Force -Path $settings | Out-Null
     Protect-Folder
     if (Test-Path -LiteralPath $config) {
         Write-Step "= $config"
@@ -191,26 +251,60 @@ function Install-Folder {
     }
 }
 
+# Protect-Folder: administrators may do everything; the service may read all of it, and
+# write to its state and its log. The folder is closed before what is in it is looked at.
 function Protect-Folder {
-    # By their numbers, as the names are those of the language: SYSTEM, Administrators.
-    $words = @($settings, '/inheritance:r', '/grant:r', '*S-1-5-18:(OI)(CI)F', '*S-1-5-32-544:(OI)(CI)F')
-    if (Test-Service) {
-        $words += "${account}:(OI)(CI)M"
+    Assert-Own $settings
+    Set-Right $settings 'FRFX'
+    New-Item -ItemType Directory -Force -Path "$settings\secrets", $kept, $log | Out-Null
+    foreach ($folder in @("$settings\secrets", $kept, $log)) {
+        Assert-Own $folder
     }
-    if ((Invoke-Native 'icacls.exe' $words -Quiet) -ne 0) {
-        Stop-Setup "icacls could not protect $settings"
+    Set-Right "$settings\secrets" 'FRFX'
+    Set-Right $kept 'FRFWFXSD'
+    Set-Right $log 'FRFWFXSD'
+    $files = @(Get-ChildItem -File -Force -LiteralPath "$settings\secrets" | ForEach-Object { $_.FullName })
+    foreach ($name in @('bridge.toml', 'bridge.toml.before', 'bridge.toml.fleet')) {
+        if (Test-Path -LiteralPath "$settings\$name") {
+            $files += "$settings\$name"
+        }
+    }
+    foreach ($file in $files) {
+        Assert-Own $file
+        # From now on it has the rights of its folder, and none of its own.
+        if ((Invoke-Native 'icacls.exe' @($file, '/reset', '/L') -Quiet) -ne 0) {
+            Stop-Setup "icacls could not protect $file"
+        }
     }
 }
 
-# Install-Service: the service, its account and what Windows does after a failure.
+# Set-Right: replace all rights to a folder at once, so that it is open at no moment: the
+# system and administrators may do everything, the service what the letters say (SDDL).
+function Set-Right([string] $Path, [string] $Letters) {
+    $list = 'D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)'
+    if (Test-Service) {
+        $number = (New-Object Security.Principal.NTAccount($account)).Translate([Security.Principal.SecurityIdentifier]).Value
+        $list += "(A;OICI;$Letters;;;$number)"
+    }
+    $rights = New-Object Security.AccessControl.DirectorySecurity
+    $rights.SetSecurityDescriptorSddlForm($list, [Security.AccessControl.AccessControlSections]::Access)
+    [IO.Directory]::SetAccessControl($Path, $rights)
+}
+
+# Install-Service: the service, its account and what Windows does after a failure. All but
+# the first is set each time: a run before may have been cut off.
 function Install-Service {
     if (Test-Service) {
         Write-Step '= service sebridge'
-        return
     }
-    Write-Step '+ service sebridge'
-    $words = @('-I', '-m', 'bridge.cli.windows_service', '--startup', 'auto', '--username', $account, 'install')
-    Invoke-OrStop 'the registration of the service' $python $words
+    else {
+        Write-Step '+ service sebridge'
+        $words = @('-I', '-m', 'bridge.cli.windows_service', '--startup', 'auto', '--username', $account, 'install')
+        Invoke-OrStop 'the registration of the service' $python $words
+        if (-not (Test-Service)) {
+            Stop-Setup 'the service was not registered'
+        }
+    }
     Invoke-OrStop 'sc.exe' 'sc.exe' @('failure', 'sebridge', 'reset=', '86400', 'actions=', 'restart/3000/restart/3000/restart/3000')
     Invoke-OrStop 'sc.exe' 'sc.exe' @('failureflag', 'sebridge', '1')
     Protect-Folder
@@ -233,16 +327,50 @@ function Test-Started {
     return [IO.File]::ReadAllText($note) -eq (Get-Fingerprint)
 }
 
+# Get-ProcessNumber: of the service; 0 while it does not run.
+function Get-ProcessNumber {
+    return (Get-CimInstance -ClassName Win32_Service -Filter "Name = 'sebridge'").ProcessId
+}
+
+# Wait-Status: wait until the service has a status; tell whether it has it in time.
+function Wait-Status([string] $Status, [int] $Seconds) {
+    $end = (Get-Date).AddSeconds($Seconds)
+    while ((Get-Service -Name 'sebridge').Status -ne $Status) {
+        if ((Get-Date) -ge $end) {
+            return $false
+        }
+        Start-Sleep -Milliseconds 500
+    }
+    return $true
+}
+
+# Stop-Bridge: stop the service; after a while its process is ended, which loses nothing.
+# Stop-Service would wait without an end.
+function Stop-Bridge {
+    if ((Get-Service -Name 'sebridge').Status -eq 'Stopped') {
+        return
+    }
+    Invoke-Native 'sc.exe' @('stop', 'sebridge') -Quiet | Out-Null
+    if (Wait-Status 'Stopped' $stop_patience) {
+        return
+    }
+    $number = Get-ProcessNumber
+    if ($number) {
+        Write-Step "! sebridge does not stop: its process $number is ended"
+        Invoke-Native 'taskkill.exe' @('/F', '/PID', "$number") -Quiet | Out-Null
+    }
+    if (-not (Wait-Status 'Stopped' $stop_patience)) {
+        Stop-Setup 'the service cannot be stopped'
+    }
+}
+
 # Restart-Bridge: restart the service, and tell whether it gets ready: it runs, and
-# answers on its port if it did before; and it still runs after five seconds.
+# answers on its port if it did before; and the same process runs five seconds later.
 function Restart-Bridge([bool] $HasAnswered) {
     Write-Step '+ restart sebridge'
-    try {
-        Stop-Service -Name 'sebridge' -Force
-        Start-Service -Name 'sebridge'
-    }
-    catch {
-        Write-Step "! $($_.Exception.Message)"
+    Stop-Bridge
+    if ((Invoke-Native 'sc.exe' @('start', 'sebridge') -Quiet) -ne 0) {
+        Write-Step '! Windows does not start the service'
         return $false
     }
     $end = (Get-Date).AddSeconds($patience)
@@ -252,26 +380,59 @@ function Restart-Bridge([bool] $HasAnswered) {
         }
         Start-Sleep -Seconds 1
     }
+    $number = Get-ProcessNumber
     Start-Sleep -Seconds 5
-    if (-not (Test-Running)) {
+    # After a failure Windows starts it again within 3 s: then it runs, as another process.
+    if (-not (Test-Running) -or (Get-ProcessNumber) -ne $number) {
         return $false
     }
     [IO.File]::WriteAllText("$versions\started", (Get-Fingerprint))
     return $true
 }
 
+# Get-Trial: the version that was in use before one that is tried, and the one before it;
+# nothing where no version is tried. An upgrade that was cut off leaves the note.
+function Get-Trial {
+    $note = "$versions\trial"
+    if (Test-Path -LiteralPath $note) {
+        $last, $older = [IO.File]::ReadAllText($note).Trim() -split ' ', 2
+        if (Test-Path -LiteralPath "$versions\$last\whole") {
+            return @($last, "$older")
+        }
+    }
+    return @('', '')
+}
+
+# Remove-Trial: the version in use is not tried any more.
+function Remove-Trial {
+    if (Test-Path -LiteralPath "$versions\trial") {
+        Remove-Item -LiteralPath "$versions\trial"
+    }
+}
+
 # Use-Version: use a version, and go back to the one before if it does not get ready.
 function Use-Version([string] $Version) {
-    $last = Get-Current
-    $older = Get-Previous
+    $last, $older = Get-Trial
+    if (-not $last) {
+        $last = Get-Current
+        $older = Get-Previous
+        if ($last -and $last -ne $Version) {
+            [IO.File]::WriteAllText("$versions\trial", "$last $older")
+        }
+    }
     $hasAnswered = (Test-Running) -and (Test-Answer)
     Set-Current $Version
+    if ($last -and $last -ne $Version) {
+        [IO.File]::WriteAllText("$versions\previous", $last) # not one that was only tried
+    }
     if (Test-Started) {
         Write-Step '= sebridge runs with all of this'
+        Remove-Trial
         return
     }
     $code = Invoke-Native $python @('-I', '-m', 'bridge', 'check', '-c', $config)
     if ($code -eq 0 -and (Restart-Bridge $hasAnswered)) {
+        Remove-Trial
         return
     }
     if (-not $last -or $last -eq $Version) {
@@ -283,6 +444,7 @@ function Use-Version([string] $Version) {
     Write-Step '! this version does not get ready: the one before is used again'
     Set-Current $last
     [IO.File]::WriteAllText("$versions\previous", $older)
+    Remove-Trial
     if (-not (Restart-Bridge $hasAnswered)) {
         Stop-Setup 'neither version gets ready'
     }

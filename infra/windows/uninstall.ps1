@@ -5,9 +5,10 @@ param([switch] $Purge)
 . "$PSScriptRoot\lib.ps1"
 
 Assert-Administrator
+Enter-Setup
 if (Test-Service) {
     Write-Step '+ remove service sebridge'
-    Stop-Service -Name 'sebridge' -Force
+    Stop-Bridge
     Invoke-OrStop 'sc.exe' 'sc.exe' @('delete', 'sebridge')
 }
 foreach ($path in @($link, $versions)) {
@@ -33,6 +34,7 @@ elseif (Test-Path -LiteralPath $python) {
 }
 if ($Purge -and (Test-Path -LiteralPath $settings)) {
     Write-Step "+ remove $settings"
-    Remove-Item -Recurse -Force -LiteralPath $settings
+    # Not Remove-Item: rd follows no link that the service may have left.
+    Invoke-OrStop 'rd' 'cmd.exe' @('/d', '/c', 'rd', '/s', '/q', $settings)
 }
 exit 0

@@ -5,6 +5,7 @@ param([switch] $Rollback)
 . "$PSScriptRoot\lib.ps1"
 
 Assert-Administrator
+Enter-Setup
 if (-not (Test-Service)) {
     Stop-Setup 'there is no service sebridge to upgrade: run install.ps1' 2
 }
@@ -18,6 +19,9 @@ if ($Rollback) {
 }
 Assert-Kit
 Assert-Python
-Use-Version (New-Version)
+$wanted = New-Version
+Install-Folder
+Install-Service
+Use-Version $wanted
 Remove-OldVersion
 exit 0

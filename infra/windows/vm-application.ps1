@@ -39,8 +39,7 @@ function Copy-Given {
     }
     elseif (Test-Own) {
         Write-Step "+ write $config"
-        New-Item -ItemType Directory -Force -Path $settings | Out-Null
-        Protect-Folder
+        Install-Folder
         if (Test-Path -LiteralPath $config) {
             Copy-Item -LiteralPath $config -Destination $before
         }
@@ -65,15 +64,34 @@ function Undo-Given {
     }
 }
 
+# Install-Given: install the version, and tell whether that went well. A configuration that
+# the application brings must be one that check accepts, the first one too.
+function Install-Given {
+    try {
+        Copy-Given
+        & "$kit\install.ps1" | Out-Host
+        if ($LASTEXITCODE -ne 0) {
+            return $false
+        }
+    }
+    catch {
+        Write-Step "! $($_.Exception.Message)"
+        return $false
+    }
+    if (-not (Test-Path -LiteralPath $given)) {
+        return $true
+    }
+    return (Invoke-Native $python @('-I', '-m', 'bridge', 'check', '-c', $config)) -eq 0
+}
+
 Assert-Administrator
+Enter-Setup
 switch ($Action) {
     'install' {
         if (Test-Path -LiteralPath $before) {
             Remove-Item -LiteralPath $before
         }
-        Copy-Given
-        & "$kit\install.ps1"
-        if ($LASTEXITCODE -ne 0) {
+        if (-not (Install-Given)) {
             Undo-Given
             exit 1
         }

@@ -227,7 +227,8 @@ def test_sink_of_a_powershell_script_has_the_name_of_the_script() -> None:
     (sink,) = tomllib.loads(text)["sinks"]
     assert sink["name"] == "drain"
     assert sink["command"] == [
-        *("powershell.exe", "-NoProfile", "-File", "C:\\hooks\\drain.ps1")
+        *("powershell.exe", "-NoProfile", "-ExecutionPolicy", "Bypass"),
+        *("-File", "C:\\hooks\\drain.ps1"),
     ]
 
 

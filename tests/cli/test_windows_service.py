@@ -152,7 +152,7 @@ def test_event_log_gets_each_error_as_one_line(manager: FakeManager) -> None:
 def test_everything_of_the_service_is_below_programdata() -> None:
     assert str(home({})) == str(Path(r"C:\ProgramData") / "sebridge")
     state = PureWindowsPath(default_path("win32"))
-    assert state.parent.name == home({}).name
+    assert state.parent == PureWindowsPath(r"C:\ProgramData\sebridge\state")
 
 
 def test_missing_configuration_is_reported(
@@ -187,6 +187,7 @@ class FalseWindows:
 
     Attributes:
         script: the controls that Windows sends to the running service.
+        code: what pywin32's command line returns.
     """
 
     script: Callable[["Any"], None] = lambda _: None
@@ -194,6 +195,7 @@ class FalseWindows:
     events: list[str] = field(default_factory=list)
     hosted: type | None = None
     commands: list[list[str]] = field(default_factory=list)
+    code: int = 0
     sources: list[str] = field(default_factory=list)
     running: threading.Event = field(default_factory=threading.Event)
 
@@ -230,6 +232,10 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> FalseWindows:
         assert now
         made.sources.append(name)
 
+    def handle(kind: type, argv: list[str]) -> int:
+        made.commands.append(argv)
+        return made.code
+
     def prepare(kind: type) -> None:
         made.hosted = kind
 
@@ -250,7 +256,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> FalseWindows:
         },
         "win32serviceutil": {
             "ServiceFramework": ServiceFramework,
-            "HandleCommandLine": lambda _, argv: made.commands.append(argv),
+            "HandleCommandLine": handle,
         },
     }
     for name, members in modules.items():
@@ -323,6 +329,22 @@ def test_service_is_started_by_the_python_it_was_installed_with(
     assert framework._exe_args_ == "-I -m bridge.cli.windows_service host"
 
 
+def test_installation_that_windows_refuses_fails(
+    windows: FalseWindows,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Such as for want of rights: pywin32 prints why, and returns the code."""
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    windows.code = 1057
+
+    with pytest.raises(SystemExit) as caught:
+        windows_service.main(["service", "install"])
+
+    assert caught.value.code == 1
+    assert "Windows has refused it with code 1057" in capsys.readouterr().err
+
+
 def test_other_commands_are_left_to_pywin32(windows: FalseWindows) -> None:
     windows_service.main(["service", "start"])
 
@@ -377,6 +399,7 @@ for name in POSIX:
     sys.modules.pop(name, None)
 sys.meta_path.insert(0, Blocker())
 sys.platform = "win32"
+sys.modules["msvcrt"] = type(sys)("msvcrt")  # of Windows alone
 
 import bridge.app.forwarder, bridge.cli.main, bridge.cli.windows_service
 import bridge.cli.approve, bridge.cli.check_connect, bridge.cli.common
@@ -385,9 +408,9 @@ import bridge.diagnostics.doctor, bridge.diagnostics.status_query
 import bridge.configuration.json_schema
 import bridge.sinks.servicebus.sink, bridge.sinks.slack.sink, bridge.sinks.webhook.sink
 
-assert bridge.outbox.statefile.default_path() == r"D:\\Data\\sebridge\\state.db"
+assert bridge.outbox.statefile.default_path() == r"D:\\Data\\sebridge\\state\\state.db"
 settings = bridge.configuration.load.Settings()
-assert settings.state.path == r"D:\\Data\\sebridge\\state.db"
+assert settings.state.path == r"D:\\Data\\sebridge\\state\\state.db"
 print("reached")
 """
 

@@ -3,10 +3,30 @@
 import os
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
+
+from bridge.events.document import ScheduledEvent
+from bridge.sinks.acting import Action
+from bridge.sinks.command.environment import Occasion, inherited, variables_of
+from tests.support.builders import imds_event
 
 HOOKS = Path(__file__).parents[2] / "infra" / "hooks"
 EVENT = '{"specversion":"1.0"}'
+GIVEN = variables_of(
+    Occasion(
+        sink="drain",
+        action=Action.PREPARE,
+        type="sebridge.scheduledevent.scheduled.v1",
+        id="0f",
+        transition="scheduled",
+        event=ScheduledEvent(event_id="E-1", raw=imds_event("E-1")),
+        others=(),
+        vm_name="vm7",
+        attempt=1,
+        now=datetime(2026, 11, 21, 10, tzinfo=UTC),
+    )
+)
 PREPARE = {
     "SEBRIDGE_ACTION": "prepare",
     "SEBRIDGE_EVENT_ID": "E-1",
@@ -88,8 +108,9 @@ class Stage:
         )
 
     def environment(self, told: dict[str, str]) -> dict[str, str]:
+        """Return what the bridge gives a command, with ``told`` in its place."""
         path = f"{self.tools}:/usr/sbin:/usr/bin:/sbin:/bin"
-        return {"PATH": path, "HOME": os.environ.get("HOME", "/"), **told}
+        return inherited({**os.environ, "PATH": path}) | GIVEN | told
 
     def forget(self) -> None:
         """Forget what was called until now."""

@@ -39,6 +39,7 @@ SQLCMD = """\
 case $* in
   *FAILOVER*) [ ! -f "$WORLD/lagging" ] && echo "$2" >"$WORLD/primary" ;;
   *role_desc*is_local*)
+    if [ -f "$WORLD/resolving" ]; then echo RESOLVING; exit; fi
     [ "$(cat "$WORLD/primary")" = sql-a ] && echo PRIMARY || echo SECONDARY ;;
   *is_failover_ready*) cat "$WORLD/ready" ;;
 esac"""

@@ -199,6 +199,23 @@ def test_replica_that_is_secondary_has_nothing_to_do(tmp_path: Path) -> None:
     assert not stage.marker
 
 
+@pytest.mark.parametrize("told", [PREPARE, RESTORE])
+def test_role_that_is_not_settled_is_asked_for_again(
+    told: dict[str, str], tmp_path: Path
+) -> None:
+    """Such as while a cluster elects: it may be primary the next moment."""
+    stage = sqlserver(tmp_path, "FAIL_BACK=yes")
+    stage.run(PREPARE)
+    marked = stage.marker
+    (stage.world / "resolving").touch()
+
+    found = stage.tried(told)
+
+    assert found.returncode == 75
+    assert "is not settled yet" in found.stderr
+    assert stage.marker == marked
+
+
 def test_group_comes_back_only_where_that_is_asked_for(tmp_path: Path) -> None:
     stage = sqlserver(tmp_path)
     stage.run(PREPARE)

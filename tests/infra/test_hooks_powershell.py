@@ -13,8 +13,9 @@ import pytest
 import tree_sitter_pwsh
 from tree_sitter import Language, Parser
 
+from bridge.sinks.command.environment import inherited
 from tests.docs.pages import every_block
-from tests.infra.hook_stage import HOOKS, PREPARE, RESTORE
+from tests.infra.hook_stage import GIVEN, HOOKS, PREPARE, RESTORE
 from tests.infra.hook_worlds import sqlserver
 
 SCRIPT = HOOKS / "sqlserver-failover.ps1"
@@ -65,6 +66,34 @@ def scripts() -> dict[str, str]:
 @pytest.mark.parametrize("name", scripts())
 def test_script_and_pages_are_powershell(name: str) -> None:
     assert faults(scripts()[name]) == []
+
+
+WINDOWS = dict.fromkeys(
+    (
+        *(
+            "ALLUSERSPROFILE",
+            "APPDATA",
+            "COMPUTERNAME",
+            "CommonProgramFiles",
+            "ComSpec",
+        ),
+        *("LOCALAPPDATA", "OS", "Path", "PATHEXT", "ProgramData", "ProgramFiles"),
+        *("PSModulePath", "PUBLIC", "SystemDrive", "SystemRoot", "TEMP", "TMP"),
+        *("USERDOMAIN", "USERNAME", "USERPROFILE", "windir"),
+    ),
+    "x",
+)
+
+
+@pytest.mark.parametrize("path", [*HOOKS.glob("*.ps1")], ids=lambda path: path.name)
+def test_hook_reads_no_variable_that_the_bridge_does_not_give(path: Path) -> None:
+    """Of what a service on Windows has, and what the bridge adds."""
+    given = {*inherited(WINDOWS), *GIVEN, "SEBRIDGE_TEST"}
+
+    read = set(re.findall(r"\$env:(\w+)", path.read_text()))
+
+    assert read
+    assert {name.upper() for name in read} <= given
 
 
 @needs_pwsh

@@ -144,6 +144,33 @@ def test_version_that_was_not_made_wholly_is_made_anew(tree: Tree) -> None:
     assert (folder / "bin/sebridge").exists()
 
 
+def cut_off(root: Path) -> Path:
+    """Let the next installation end after it has switched; return what does that."""
+    in_the_way = root / "etc/systemd/system/sebridge.service.d/credentials.conf"
+    in_the_way.unlink(missing_ok=True)
+    in_the_way.mkdir(parents=True)
+    return in_the_way
+
+
+def test_installation_that_was_cut_off_knows_the_way_back(tree: Tree) -> None:
+    seen = []
+    for content in ("one", "two"):
+        tree.install(tree.wheel(content))
+        seen.append(tree.current)
+    in_the_way = cut_off(tree.root)
+    assert tree.tried("--wheel", tree.wheel("three")).returncode != 0
+    assert tree.current not in seen
+    in_the_way.rmdir()
+
+    said = tree.install(tree.wheel("four"))  # and not to the one that was only tried
+
+    assert f"the way back is {seen[-1]}" in said
+    assert tree.versions() == {seen[-1], tree.current}
+    assert tree.tried("--rollback").returncode == 0
+    assert tree.current == seen[-1]
+    assert not (tree.root / "opt/sebridge-versions/trial").exists()
+
+
 def test_program_of_pip_or_of_an_older_script_is_the_version_before(tree: Tree) -> None:
     own = tree.root / "opt/sebridge/bin"
     own.mkdir(parents=True)
@@ -303,3 +330,29 @@ def test_version_that_does_not_get_ready_gives_way_to_the_one_before(
     versions = served.root / "opt/sebridge-versions"
     kept = {path.name for path in versions.iterdir() if path.is_dir()}
     assert kept == {before.name}  # no way back leads to what does not start
+
+
+@needs_systemd
+@pytest.mark.integration
+@pytest.mark.xdist_group("systemd")
+def test_version_of_a_run_that_was_cut_off_gives_way_to_the_one_before(
+    served: Machine,
+) -> None:
+    """Also where the next run finds it in use already."""
+    before = (served.root / "opt/sebridge").readlink()
+    broken = served.folder / "broken-again"
+    text = (served.folder / "python").read_text()
+    broken.write_text(text.replace("-m bridge", '-m bridge.no-such-module "$1"'))
+    broken.chmod(0o755)
+    (served.folder / "three.whl").write_text("three")
+    in_the_way = cut_off(served.root)
+    assert installed(served, served.folder / "three.whl", broken).returncode != 0
+    assert (served.root / "opt/sebridge").readlink() != before
+    in_the_way.rmdir()
+
+    found = installed(served, served.folder / "three.whl", broken)
+
+    assert found.returncode == 1
+    assert "the version before is in use again" in found.stderr
+    assert (served.root / "opt/sebridge").readlink() == before
+    assert served.run("systemctl", "is-active", "sebridge") == "active\n"

@@ -23,6 +23,7 @@ from tree_sitter import Language, Node, Parser
 from bridge.cli.windows_service import NAME, home
 from bridge.configuration import load as config
 from bridge.foundation.errors import ConfigError
+from bridge.outbox.statefile import default_path
 from tests.docs.pages import blocks
 from tests.infra import kits
 
@@ -34,12 +35,12 @@ LIBRARY = HERE / "lib.ps1"
 CMDLETS = {
     *("Copy-Item", "ForEach-Object", "Get-ChildItem", "Get-Content", "Get-Date"),
     *("Get-FileHash", "Get-Item", "Get-Service", "Join-Path", "Move-Item", "New-Item"),
+    *("Get-Acl", "Get-CimInstance", "New-Object"),
     *("Out-Host", "Out-Null", "Remove-Item", "Set-StrictMode", "Sort-Object"),
-    *("Split-Path", "Start-Process", "Start-Service", "Start-Sleep", "Stop-Service"),
-    *("Test-Path", "Write-Host"),
+    *("Split-Path", "Start-Process", "Start-Sleep", "Test-Path", "Write-Host"),
 }
 AUTOMATIC = {"$_", "$null", "$true", "$false", "$Matches", "$PSScriptRoot"}
-AUTOMATIC |= {"$LASTEXITCODE"}
+AUTOMATIC |= {"$LASTEXITCODE", "$global:LASTEXITCODE"}
 PREFERENCES = {"$ErrorActionPreference", "$ProgressPreference"}
 
 
@@ -298,3 +299,117 @@ def test_page_calls_scripts_that_are_there() -> None:
     assert called == {"install.ps1", "upgrade.ps1", "uninstall.ps1"}
     for name, option in re.findall(r"(\w+\.ps1) -(\w+)", page):
         assert f"param([switch] ${option})" in (HERE / name).read_text()
+
+
+def body(name: str) -> str:
+    return text_of(functions(LIBRARY)[name])
+
+
+def test_service_may_write_to_its_state_and_its_log_and_only_read_the_rest() -> None:
+    rights = dict(re.findall(r"Set-Right (\S+) '(\w+)'", body("Protect-Folder")))
+
+    assert rights == {
+        "$settings": "FRFX",
+        '"$settings\\secrets"': "FRFX",
+        "$kept": "FRFWFXSD",
+        "$log": "FRFWFXSD",
+    }
+    text = LIBRARY.read_text()
+    assert '$kept = "$settings\\state"' in text
+    assert default_path("win32", {"PROGRAMDATA": "D"}) == r"D\sebridge\state\state.db"
+    assert '$log = "$settings\\log"' in text
+    marker = (ROOT / "infra/hooks/sqlserver-failover.ps1").read_text()
+    assert r"Join-Path $env:ProgramData 'sebridge\state\hooks'" in marker
+
+
+def test_folder_of_somebody_else_ends_the_installation_before_it_is_used() -> None:
+    """Every user may make folders in ProgramData."""
+    lines = [line.strip() for line in body("Protect-Folder").splitlines()]
+
+    assert lines[1] == "Assert-Own $settings"
+    assert "ReparsePoint" in body("Assert-Own")
+    assert "GetOwner" in body("Assert-Own")
+    assert "'S-1-5-18', 'S-1-5-32-544'" in LIBRARY.read_text()
+    installed = body("Install-Folder").splitlines()
+    assert [line.strip() for line in installed][1:3] == [
+        "New-Item -ItemType Directory -Force -Path $settings | Out-Null",
+        "Protect-Folder",
+    ]
+
+
+def test_answer_is_asked_of_the_port_and_not_of_the_state_file() -> None:
+    assert "'status', '--live', '-c'" in body("Test-Answer")
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_programs_are_started_where_a_failed_start_is_a_failure(path: Path) -> None:
+    """A program that was not found leaves the exit code of the one before."""
+    commands = [text_of(n).strip() for n in tree(path) if n.type == "command"]
+    started = {one for one in commands if re.match(r"& |\w+\.exe", one)}
+
+    ours = {"& $Program @Words *> $null", "& $Program @Words", '& "$kit\\install.ps1"'}
+    assert started <= ours | {'& "$kit\\uninstall.ps1"'}
+    invoke = body("Invoke-Native")
+    assert invoke.index("$global:LASTEXITCODE = -1") < invoke.index("& $Program")
+    assert "catch {" in invoke
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_names_of_folders_are_no_patterns(path: Path) -> None:
+    """A folder may be named ``kit[1]``."""
+    for line in path.read_text().splitlines():
+        if " -Path " in line:
+            assert line.strip().startswith("New-Item "), line
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SCRIPTS if path != LIBRARY],
+    ids=lambda path: path.name,
+)
+def test_two_installations_are_held_apart(path: Path) -> None:
+    lines = path.read_text().splitlines()
+
+    assert lines[lines.index("Assert-Administrator") + 1] == "Enter-Setup"
+    assert "WaitOne(0)" in body("Enter-Setup")
+    assert "Is64BitProcess" in body("Assert-Administrator")
+
+
+def test_every_command_line_of_powershell_runs_whatever_the_policy_says() -> None:
+    """Windows Server runs no script otherwise that was downloaded."""
+    found = dict[str, list[str]]()
+    for folder in ("bridge", "config", "infra"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in {".py", ".md", ".ps1", ".bicep", ".toml"}:
+                text = re.sub(r"[\"',`]", "", path.read_text(encoding="utf-8"))
+                found[path.name] = re.findall(r"powershell\.exe (-.*)", text)
+
+    calls = [call for calls in found.values() for call in calls]
+    assert len(calls) > 8
+    for call in calls:
+        assert "-ExecutionPolicy Bypass" in call
+
+
+def test_way_back_is_known_to_the_next_run_too() -> None:
+    """An upgrade that was cut off has switched already, and not proved anything."""
+    use = body("Use-Version")
+
+    assert use.index('"$versions\\trial", "$last $older"') < use.index("Set-Current")
+    assert use.index("Get-Trial") < use.index("Get-Current")
+    assert use.count("Remove-Trial") == 3
+
+
+def test_service_that_dies_again_and_again_is_no_good_version() -> None:
+    """Windows starts it again after 3 s: then it runs, as another process."""
+    restart = body("Restart-Bridge")
+
+    assert restart.index("$number = Get-ProcessNumber") < restart.index("-Seconds 5")
+    assert "(Get-ProcessNumber) -ne $number" in restart
+
+
+def test_half_made_service_is_completed_at_the_next_run() -> None:
+    install = body("Install-Service")
+    after = install[install.index("else {") :]
+
+    assert "return" not in install
+    assert after.index("'install')") < after.index("'failure', 'sebridge'")

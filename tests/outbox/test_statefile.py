@@ -416,4 +416,4 @@ def test_state_is_kept_in_programdata_on_windows(
         monkeypatch.setenv("PROGRAMDATA", set_to)
 
     folder = set_to or "C:\\ProgramData"
-    assert default_path("win32") == f"{folder}\\sebridge\\state.db"
+    assert default_path("win32") == f"{folder}\\sebridge\\state\\state.db"

@@ -242,6 +242,17 @@ def test_little_of_the_bridges_own_environment_is_passed_on() -> None:
 
     windows = {"SystemRoot": "C:\\Windows", "Path": "C:\\", "TOKEN": "s"}
     assert inherited(windows) == {"PATH": "C:\\", "SYSTEMROOT": "C:\\Windows"}
+    folders = {
+        "ProgramData": "C:\\D",
+        "ProgramFiles": "P",
+        "windir": "W",
+        "USERPROFILE": "U",
+    }
+    assert inherited(windows | folders) == {
+        "PATH": "C:\\",
+        "SYSTEMROOT": "C:\\Windows",
+        **{name.upper(): value for name, value in folders.items()},
+    }
 
 
 # -- output ------------------------------------------------------------------------

@@ -14,7 +14,10 @@ from bridge.events.document import ScheduledEvent
 from bridge.sinks.acting import Action
 
 _INHERITED = ("PATH", "HOME", "LANG")
-_OF_WINDOWS = ("SYSTEMROOT", "SYSTEMDRIVE", "COMSPEC", "PATHEXT", "TEMP", "TMP")
+_OF_WINDOWS = (
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP"),
+    *("PROGRAMDATA", "PROGRAMFILES", "USERPROFILE"),
+)
 _LONGEST = 1024
 _LONGEST_LIST = 16 * 1024
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
