@@ -14,6 +14,7 @@
     │  ├─ HubSchemaError                      it is of a version before 0.1.0
     │  ├─ HubStoreSlowError                   this work takes too long: in smaller parts
     │  └─ HubStoreAwayError                   it cannot be used now: tried again
+    │     └─ HubStoreDamagedError             the SQLite file, until the next start
     ├─ DeliveryError(reason)                  one attempt at a delivery failed
     │  ├─ TransientDeliveryError              the delivery is tried again later
     │  ├─ RefusedDeliveryError                the sink refuses everything: it is parked
@@ -143,6 +144,10 @@ class HubStoreSlowError(HubStoreError):
 
 class HubStoreAwayError(HubStoreError):
     """The hub's store cannot be used now: nothing was stored."""
+
+
+class HubStoreDamagedError(HubStoreAwayError):
+    """The hub's SQLite file is damaged."""
 
 
 class Reason(StrEnum):

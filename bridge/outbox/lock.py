@@ -29,9 +29,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import enter
 
-if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
-    import msvcrt
-else:
+if sys.platform != "win32":
     import fcntl
 
 FileId = tuple[int, int]
@@ -206,6 +204,8 @@ class StateLock(Struct):
 
 def _lock_range(handle: int) -> None:
     if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
+        import msvcrt  # noqa: PLC0415 - does not exist elsewhere
+
         os.lseek(handle, _OFFSET, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
     else:

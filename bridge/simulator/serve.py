@@ -153,7 +153,7 @@ class Simulator:
             control=broker_routes(self.broker),
         )
         self.inbox = Inbox(host, options.inbox_port, clock=clock)
-        self.arm = Arm([self.imds], host, options.arm_port, clock=clock)
+        self.arm = Arm([self.imds], host, options.arm_port, clock=clock, tls=tls)
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

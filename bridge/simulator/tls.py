@@ -1,6 +1,7 @@
 """TLS of the simulator's servers: the certificate files and the SSL context."""
 
 import ssl
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,11 +17,14 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
         key: the private key of the certificate, without a password.
         authority: the CA certificate that a client has to trust; None: not known here,
             because the user gave the certificate.
+        certify: writes the certificate once more, for further names; None: the user
+            gave the certificate.
     """
 
     certificate: Path
     key: Path
     authority: Path | None = None
+    certify: Callable[[Sequence[str]], None] | None = None
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -42,6 +46,19 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
             "private key, both in PEM, the key without a password"
         ) from error
     return context
+
+
+def name_port(
+    files: TlsFiles, context: ssl.SSLContext, names: Sequence[str], port: int
+) -> None:
+    """Add names with a port, such as localhost:5671, to a certificate made here.
+
+    The client of Go takes the whole endpoint of its connection string for a host name.
+    """
+    if files.certify is None:
+        return
+    files.certify([f"{name}:{port}" for name in names])
+    context.load_cert_chain(files.certificate, files.key)
 
 
 def _check_readable(path: Path) -> None:

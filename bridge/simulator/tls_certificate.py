@@ -1,10 +1,11 @@
 """Make a certificate for this machine, and a CA certificate that clients can trust.
 
-The private key of the CA is not stored: it signs one certificate and is dropped. So
+The private key of the CA is not stored: it stays in the memory of this process. So
 nobody can later sign a certificate for another name, which those clients would accept.
 """
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -51,16 +52,22 @@ def make_certificate(folder: Path) -> TlsFiles:
     Raises:
         OSError: a file cannot be written.
     """
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = _authority(authority_key)
+
+    def certify(more: Sequence[str]) -> None:
+        names = [*_NAMES, *map(x509.DNSName, more)]
+        signed = _certificate(key, names, authority, authority_key)
+        files.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+
     files = TlsFiles(
         certificate=folder / "certificate.pem",
         key=folder / "key.pem",
         authority=folder / "authority.pem",
+        certify=certify,
     )
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = _authority(authority_key)
-    certificate = _certificate(key, authority, authority_key)
     (folder / "authority.pem").write_bytes(authority.public_bytes(Encoding.PEM))
-    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    certify([])
     _write_key(files.key, key)
     return files
 
@@ -77,6 +84,7 @@ def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 
 def _certificate(
     key: ec.EllipticCurvePrivateKey,
+    names: Sequence[x509.GeneralName],
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> x509.Certificate:
@@ -89,7 +97,7 @@ def _certificate(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(purpose, critical=False)
-        .add_extension(x509.SubjectAlternativeName(_NAMES), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(issuer, critical=False)
         .sign(authority_key, SHA256())
     )

@@ -29,6 +29,7 @@ from bridge.health import port as health
 from bridge.health.config import HttpConfig
 from bridge.health.status import StatusSource
 from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import outgoing, router
@@ -848,7 +849,7 @@ def test_unknown_scenario_is_one_line() -> None:
 
 def test_every_fault_of_an_entity_file_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "Config.json"
-    queue = {"Name": "q", "Properties": {"LockDuration": "x", "Colour": "red"}}
+    queue = {"Name": "q", "Properties": {"LockDuration": "x", "MaxDeliveryCount": "y"}}
     namespace = {"Name": "sbemulatorns", "Queues": [queue]}
     file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
 
@@ -858,7 +859,7 @@ def test_every_fault_of_an_entity_file_is_one_line(tmp_path: Path) -> None:
     lines = result.stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == [
         "Queues[0].Properties.LockDuration",
-        "Queues[0].Properties.Colour",
+        "Queues[0].Properties.MaxDeliveryCount",
     ]
 
 
@@ -994,13 +995,16 @@ def test_bad_configuration_of_a_process_ends_with_2(tmp_path: Path) -> None:
 
 def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
     """Although the error is raised in a group of exceptions."""
-    (tmp_path / "file").touch()
-    text = GOOD.replace("{state}", f"{tmp_path.as_posix()}/file/state.db")
+    path = tmp_path / "state.db"
+    lock = StateLock(path)
+    lock.take()
+    text = GOOD.replace("{state}", path.as_posix())
 
     code, out, err = ended("run", "-c", str(written(tmp_path, text)))
+    lock.release()
 
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("sebridge: the state file ")
+    assert err.splitlines()[-1].startswith("sebridge: another forwarder runs on ")
     assert "Traceback" not in err
 
 

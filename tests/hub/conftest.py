@@ -32,6 +32,7 @@ def cluster() -> Iterator[Cluster]:
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return a file whose schema is made, and which holds nothing."""
     path = tmp_path_factory.mktemp("hub") / "hub.db"
+    path.touch()
     opened = open_sqlite(path, writes=True)
     with opened.begin() as connection:
         migrate_module.migrate(connection)

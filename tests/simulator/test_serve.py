@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -231,6 +232,21 @@ async def test_made_certificate_is_printed_and_deleted_at_the_end() -> None:
     assert printed["webSocket"].startswith("wss://")
     assert "UseDevelopmentEmulator" not in printed["tlsConnectionString"]
     assert not certificate.parent.exists()
+
+
+async def test_resource_manager_speaks_https_with_tls() -> None:
+    """ArmClient refuses http."""
+    async with served(tls=True) as text:
+        printed = json.loads(text)
+        certificate = printed["servicebus"]["certificate"]
+        context = ssl.create_default_context(cafile=certificate)
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"{printed['arm']['url']}/requests", ssl=context) as reply,
+        ):
+            assert reply.status == 200
+
+    assert printed["arm"]["url"].startswith("https://127.0.0.1:")
 
 
 async def test_own_certificate_is_served(tmp_path: Path) -> None:

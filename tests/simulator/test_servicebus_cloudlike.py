@@ -265,11 +265,10 @@ async def test_request_without_a_link_for_the_reply_is_refused(broker: Broker) -
         await in_connection(broker, ask)
 
 
-@pytest.mark.parametrize("kind", ["anonymous", "transactions", "dynamic"])
+@pytest.mark.parametrize("kind", ["anonymous", "dynamic"])
 async def test_link_to_nothing_is_refused_in_words(broker: Broker, kind: str) -> None:
     words = {
         "anonymous": "has to name a queue",
-        "transactions": "does not support transactions",
         "dynamic": "makes no entities",
     }
 
@@ -277,13 +276,7 @@ async def test_link_to_nothing_is_refused_in_words(broker: Broker, kind: str) ->
         if kind == "dynamic":
             connection.create_receiver(None, dynamic=True)
         else:
-            option = _Coordinator() if kind == "transactions" else None
-            connection.create_sender(None, options=option)
+            connection.create_sender(None)
 
     with pytest.raises(utils.LinkDetached, match=words[kind]):
         await in_connection(broker, attach)
-
-
-class _Coordinator(reactor.SenderOption):  # type: ignore[misc, name-defined]  # without types
-    def apply(self, link: Any) -> None:
-        link.target.type = proton.Terminus.COORDINATOR

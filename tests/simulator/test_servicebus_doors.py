@@ -271,6 +271,23 @@ async def _shake_hands(port: int, name: str, context: ssl.SSLContext) -> None:
     await writer.wait_closed()
 
 
+async def test_certificate_has_the_address_with_its_port(files: TlsFiles) -> None:
+    """The client of Go takes the endpoint of its connection string for a name."""
+    async with Broker(doors=Doors(tls=files)) as broker:
+        endpoint = broker.addresses["tlsEndpoint"].removeprefix("sb://")
+        context = ssl.create_default_context(cafile=str(files.authority))
+        _, writer = await asyncio.open_connection(
+            *endpoint.split(":"), ssl=context, server_hostname="localhost"
+        )
+        shown: Any = writer.get_extra_info("peercert")
+        writer.close()
+        await writer.wait_closed()
+
+    names = {value for kind, value in shown["subjectAltName"] if kind == "DNS"}
+    assert endpoint.startswith("127.0.0.1:")
+    assert {"localhost", endpoint, endpoint.replace("127.0.0.1", "localhost")} == names
+
+
 def test_key_is_for_its_owner_alone_and_a_second_certificate_replaces_it(
     tmp_path: Path,
 ) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -32,6 +32,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from bridge.foundation.errors import (
     ForeignFolderError,
     HubStoreAwayError,
+    HubStoreDamagedError,
     HubStoreError,
     HubStoreSlowError,
 )
@@ -47,6 +48,7 @@ _READERS = 4
 _OF_VALUES = ("21", "22", "23", "44", "54", "P0")
 _SQLITE_OF_VALUES = ("SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
 _CAUSES = (
     "password authentication failed",
@@ -80,8 +82,8 @@ _CAUSES = (
 )
 
 
-def open_sqlite(path: Path, *, writes: bool) -> Engine:
-    """Return an engine for a file; an engine that writes has one connection only.
+def reach(path: Path) -> None:
+    """Make sure that a file may be opened here.
 
     Raises:
         HubStoreError: the folder of the file does not exist, or is not for root.
@@ -92,8 +94,19 @@ def open_sqlite(path: Path, *, writes: bool) -> Engine:
         enter(path)
     except ForeignFolderError as error:
         raise HubStoreError(f"hub.store: {error}") from error
+
+
+def open_sqlite(path: Path, *, writes: bool) -> Engine:
+    """Return an engine for a file; an engine that writes has one connection only.
+
+    The file must exist when the engine connects: it may be empty.
+
+    Raises:
+        HubStoreError: the folder of the file does not exist, or is not for root.
+    """
+    reach(path)
     engine = create_engine(
-        f"sqlite:///{path}",
+        f"sqlite:///file:{quote(str(path.absolute()))}?mode=rw&uri=true",
         connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
         pool_size=1 if writes else _READERS,
         max_overflow=0,
@@ -102,7 +115,8 @@ def open_sqlite(path: Path, *, writes: bool) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def close_to_others(*_: object) -> None:
-        make_private(path)
+        if path.exists():  # a file that was removed is not made here: see ``Place``
+            make_private(path)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
@@ -172,6 +186,9 @@ def _translated(error: Exception) -> HubStoreError:
     named, code = _named(error), _code(error)
     if code in _SLOW:
         return HubStoreSlowError(f"the store is slow ({named})")
+    if code.startswith(_DAMAGED):
+        advice = "restore it, or start the hub again, which saves what can be read"
+        return HubStoreDamagedError(f"the store is away ({named}: {advice})")
     if isinstance(error, PoolTimeoutError) or not _is_refusal(error, code):
         return HubStoreAwayError(f"the store is away ({named})")
     return HubStoreError(f"the store refuses it ({named})")

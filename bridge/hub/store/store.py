@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, delete
@@ -24,6 +25,7 @@ from bridge.foundation.daemon_threads import Pool
 from bridge.foundation.errors import (
     HubSchemaError,
     HubStoreAwayError,
+    HubStoreDamagedError,
     HubStoreError,
     HubStoreSlowError,
 )
@@ -31,6 +33,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, sqlite_file
 from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
 from bridge.hub.store.migrate import migrate
+from bridge.hub.store.sqlite_file import Place, RemovedError
 from bridge.hub.store.tables import unreadable
 
 log = logging.getLogger(__name__)
@@ -87,9 +90,12 @@ class Job:
 
     Attributes:
         running: the jobs that run now.
+        place: makes sure that the file is in its place; it raises HubStoreAwayError.
+            None = there is no file.
     """
 
     running: set["Job"]
+    place: Callable[[], None] | None = None
     _thread: int = 0
     _began: float = 0.0
     _seen: dict["Job", float] = field(default_factory=dict)
@@ -103,10 +109,21 @@ class Job:
         self._thread, self._began = threading.get_ident(), time.thread_time()
         self.running.add(self)
         try:
+            self._check_place()
             with engine.store_errors(), database.begin() as connection:
-                return work(connection)
+                found = work(connection)
+            self._check_place()  # a file that was replaced meanwhile has not got it
+        except HubStoreDamagedError:
+            database.dispose()  # what was read may be outdated once it is repaired
+            raise
+        else:
+            return found
         finally:
             self.running.discard(self)
+
+    def _check_place(self) -> None:
+        if self.place is not None:
+            self.place()
 
     def seconds(self) -> float:
         """Return how long the thread has worked; 0 where the system does not say it."""
@@ -136,6 +153,7 @@ class Store:
         work_seconds: how long a message may take to be stored, without waiting.
         health: whether it can be used.
         jobs: the transactions that run now in each group of threads.
+        place: of the SQLite file; None = PostgreSQL.
     """
 
     writer: Engine
@@ -148,6 +166,7 @@ class Store:
     jobs: dict[Pool, set[Job]] = field(
         default_factory=lambda: defaultdict(set), kw_only=True
     )
+    place: Place | None = field(default=None, kw_only=True)
 
     @property
     def is_shared(self) -> bool:
@@ -173,7 +192,11 @@ class Store:
             HubStoreError: as ``write``.
         """
         with self.health.watched(_READ, work):
-            return await self._patiently(self.reading, self.reader, work)
+            try:
+                return await self._patiently(self.reading, self.reader, work)
+            except RemovedError:
+                await self.write(lambda _: None)  # writes the file again
+                return await self._patiently(self.reading, self.reader, work)
 
     async def _patiently(
         self, threads: Pool, database: Engine, work: Callable[[Connection], T]
@@ -183,7 +206,8 @@ class Store:
         After a timeout, work that still waits for a thread is cancelled. It waits on
         while the threads work; if they wait for the database, it is away.
         """
-        job, loop = Job(self.jobs[threads]), asyncio.get_running_loop()
+        place = None if self.place is None else self._in_place(database)
+        job, loop = Job(self.jobs[threads], place), asyncio.get_running_loop()
         future = loop.run_in_executor(threads, job.run, database, work)
         try:
             while not (await asyncio.wait({future}, timeout=self.longest))[0]:
@@ -191,6 +215,13 @@ class Store:
             return future.result()
         finally:
             future.cancel()
+
+    def _in_place(self, database: Engine) -> Callable[[], None]:
+        """Return what makes sure that the file of a database is in its place."""
+        assert self.place is not None, "it is a file"  # noqa: S101 - for mypy  # nosec B101
+        if database is self.reader:
+            return self.place.check
+        return partial(self.place.ensure, self.writer, self.reader)
 
     def _check(self, job: Job) -> None:
         """Find out whether a job may go on, after each ``longest`` seconds.
@@ -327,19 +358,29 @@ async def open_store(
         HubStoreAwayError: the database cannot be reached now.
         HubStoreError: the database cannot be used.
     """
+    path = config.sqlite_file
+    if path is not None:
+        await asyncio.to_thread(sqlite_file.examine, path)
     writer, reader = _engines(config)
     count = 1 if writer is not reader else _THREADS
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
     store = Store(
-        *(writer, reader, writing, reading), longest=longest, work_seconds=work_seconds
+        *(writer, reader, writing, reading),
+        longest=longest,
+        work_seconds=work_seconds,
+        place=None if path is None else Place(path),
     )
     try:
         await _migrate(config, writing, writer)
+        if store.place is not None:
+            await asyncio.to_thread(store.place.hold)
         yield store
     finally:
         for pool in (writing, reading):  # bounded: a hanging database must not block
             await asyncio.to_thread(pool.close, _PATIENCE)
         await asyncio.to_thread(_dispose, writer, reader)
+        if store.place is not None:
+            await asyncio.to_thread(store.place.release)
 
 
 async def _migrate(config: HubConfig, threads: Pool, database: Engine) -> None:

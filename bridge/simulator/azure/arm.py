@@ -31,6 +31,7 @@ from bridge.simulator.faults import FaultQueue, parse_fault
 from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import MAX_BODY, as_json, listening, with_json_errors
 from bridge.simulator.imds.document import ScheduledEvent, Status
+from bridge.simulator.tls import TlsFiles, server_context
 
 _RESOURCE = (
     r"/subscriptions/[0-9a-f-]{36}/resourcegroups/[^/]+/providers/microsoft\.compute"
@@ -87,6 +88,7 @@ class Arm:
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
         clock: the source of time; None: the system's clock.
+        tls: the certificate; None: HTTP.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
@@ -103,7 +105,9 @@ class Arm:
         port: int = 0,
         *,
         clock: Clock | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self.url = ""
         self.faults = FaultQueue()
         self.requests: list[ReceivedRequest] = []
@@ -124,8 +128,11 @@ class Arm:
         ]
         app.add_routes(for_callers_here(control, host=self._host))
         app.add_routes([web.post("/{path:.*}", self._receive)])
+        context = None if self._tls is None else server_context(self._tls)
         self.url = await self._open.enter_async_context(
-            listening(app, name="the ARM", host=self._host, port=self._port)
+            listening(
+                app, name="the ARM", host=self._host, port=self._port, tls=context
+            )
         )
         return self
 

@@ -40,12 +40,12 @@ def check_attach(link: Link) -> None:
     """Check that the attach has an address, and no unsupported source or target.
 
     Raises:
-        RefusedError: the address is missing, or the link is for transactions, asks for
-            a new entity, wants copies or has a selector.
+        RefusedError: the address is missing, or the link asks for a new entity, wants
+            copies or has a selector; or the engine knows no transactions.
     """
-    if link.is_coordinator:
+    if link.is_coordinator and not link.can_transact:
         raise RefusedError(
-            Condition.NOT_IMPLEMENTED, "this broker does not support transactions"
+            Condition.NOT_IMPLEMENTED, "this engine does not support transactions"
         )
     if link.is_sender:
         _check_selection(link)
@@ -53,6 +53,8 @@ def check_attach(link: Link) -> None:
         raise RefusedError(
             Condition.NOT_IMPLEMENTED, "this broker makes no entities for a link"
         )
+    if link.is_coordinator:
+        return
     if not (link.source if link.is_sender else link.target):
         raise RefusedError(
             Condition.NOT_ALLOWED,

@@ -8,6 +8,7 @@ error if it has lost an empty session.
 
 import asyncio
 from typing import Protocol
+from uuid import UUID
 
 from bridge.simulator.servicebus.attaching import accept_session, tag_of
 from bridge.simulator.servicebus.endpoints import Delivery, Link
@@ -15,8 +16,9 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_err
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settlement import apply_outcome, echo
+from bridge.simulator.servicebus.transactions import Transactions
 from bridge.simulator.servicebus.wire import encode_delivery
-from bridge.simulator.wire.outcomes import Received, Rejected
+from bridge.simulator.wire.outcomes import Received, Rejected, State, Transactional
 
 _DETACHED_AFTER_SECONDS = 2.0
 
@@ -30,6 +32,10 @@ class Owner(Protocol):
 
 class Keeper(Protocol):
     """Keeps the links of a connection."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transactions of the connection."""
 
     def touch(self) -> None:
         """Write the output to the client at the end of the turn."""
@@ -136,11 +142,18 @@ class Consumer:
             return
         try:
             if delivery.token is not None:
-                apply_outcome(self.queue, delivery.token, state)
+                self._settle(delivery.token, state)
         except RefusedError as error:
             delivery.settle(Rejected(amqp_error(error)))
         else:
             delivery.settle(echo(state))
+
+    def _settle(self, token: UUID, state: State | None) -> None:
+        if not isinstance(state, Transactional):
+            apply_outcome(self.queue, token, state)
+        elif state.outcome is not None:
+            transaction = self._keeper.transactions.find(state.txn_id)
+            transaction.settle(self.queue, token, state.outcome)
 
     def on_closed(self, *, dropped: bool) -> None:
         """Release the session; locks on messages stay until they expire."""

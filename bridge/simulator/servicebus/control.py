@@ -22,7 +22,7 @@ from bridge.simulator.servicebus.management import SCHEDULE, Reply, answer, righ
 from bridge.simulator.servicebus.wire import entity_path
 from bridge.simulator.wire.errors import DecodeError
 from bridge.simulator.wire.message import Message
-from bridge.simulator.wire.outcomes import Accepted, Rejected
+from bridge.simulator.wire.outcomes import Accepted, Rejected, Transactional
 from bridge.simulator.wire.values import Int32, Symbol
 
 CBS = "$cbs"
@@ -130,6 +130,13 @@ class Requests:
     def on_delivery(self, delivery: Delivery) -> None:
         """Answer a request."""
         self._link.grant(1)
+        if isinstance(delivery.state, Transactional):
+            refused = RefusedError(
+                Condition.NOT_IMPLEMENTED,
+                "requests in a transaction are not supported: send and settle by links",
+            )
+            delivery.settle(Rejected(amqp_error(refused)))
+            return
         try:
             request = Message.decode(delivery.encoded)
         except DecodeError:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from bridge.simulator.errors import ListenError
 from bridge.simulator.http_server import listening
 from bridge.simulator.servicebus.websocket import websocket_app
-from bridge.simulator.tls import TlsFiles, server_context
+from bridge.simulator.tls import TlsFiles, name_port, server_context
 
 NewProtocol = Callable[[], asyncio.Protocol]
 
@@ -74,7 +74,10 @@ async def _tls_door(
         name = "the broker's TLS"
         raise ListenError(name, host, doors.tls_port, error) from error
     try:
-        yield int(server.sockets[0].getsockname()[1])
+        port = int(server.sockets[0].getsockname()[1])
+        if doors.tls is not None:
+            name_port(doors.tls, context, ("localhost", host), port)
+        yield port
     finally:
         server.close()
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from uuid import UUID
 
 from bridge.simulator.wire.errors import AmqpError
-from bridge.simulator.wire.outcomes import Outcome, State
+from bridge.simulator.wire.outcomes import State
 
 
 class Link(Protocol):
@@ -26,6 +26,10 @@ class Link(Protocol):
     @property
     def is_coordinator(self) -> bool:
         """Whether the link is for transactions."""
+
+    @property
+    def can_transact(self) -> bool:
+        """Whether the engine reports the transactions of messages and outcomes."""
 
     @property
     def is_dynamic(self) -> bool:
@@ -127,7 +131,7 @@ class Delivery(Protocol):
     def is_settled(self) -> bool:
         """Whether the delivery is settled."""
 
-    def settle(self, outcome: Outcome | None) -> None:
+    def settle(self, outcome: State | None) -> None:
         """Settle the delivery with an outcome, or with none."""
 
 

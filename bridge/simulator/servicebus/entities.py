@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.deadlines import Deadlines
+from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.idleness import Idleness
 from bridge.simulator.servicebus.queues import Queue
@@ -210,6 +210,10 @@ class Namespace:
     def run_due(self) -> None:
         """Run all due actions, e.g. expire locks and enqueue scheduled messages."""
         self._deadlines.run_due(self._clock())
+
+    def plan(self, seconds: float, action: Callable[[], None]) -> Deadline:
+        """Plan an action, which can be cancelled."""
+        return self._deadlines.add(self._clock() + seconds, action)
 
     def next_deadline(self) -> float | None:
         """Return when the next action is due, or None."""

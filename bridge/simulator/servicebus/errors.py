@@ -26,11 +26,13 @@ class Condition(StrEnum):
     NOT_FOUND = "amqp:not-found"
     NOT_IMPLEMENTED = "amqp:not-implemented"
     RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+    ROLLED_BACK = "amqp:transaction:rollback"
     SERVER_BUSY = "com.microsoft:server-busy"
     SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
     SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
     SESSION_NOT_FOUND = "com.microsoft:session-not-found"
     TIMEOUT = "com.microsoft:timeout"
+    UNKNOWN_TRANSACTION = "amqp:transaction:unknown-id"
     UNAUTHORIZED = "amqp:unauthorized-access"
 
 

@@ -23,6 +23,7 @@ from bridge.simulator.servicebus.endpoints import Delivery, Link
 from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.hub import Connection, Hub
 from bridge.simulator.servicebus.producer import Producer
+from bridge.simulator.servicebus.transactions import Coordinator, Transactions
 from bridge.simulator.servicebus.wire import entity_path
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,16 @@ class Links:
     Args:
         hub: connects the links to the entities.
         owner: the connection, which also owns the session locks of its links.
+
+    Attributes:
+        transactions: the transactions of the connection.
     """
 
     def __init__(self, hub: Hub, owner: Connection) -> None:
         self._hub = hub
         self._owner = owner
         self._roles: dict[Link, Role] = {}
+        self.transactions = Transactions(hub.namespace)
 
     def sign_in(self, name: str, password: str) -> bool:
         """Return whether a name and password are those of a rule and its key."""
@@ -147,6 +152,9 @@ class Links:
 
     def _attach(self, link: Link) -> None:
         check_attach(link)
+        if link.is_coordinator:
+            self._roles[link] = Coordinator(link, self.transactions)
+            return
         path = entity_path(link.source if link.is_sender else link.target)
         if path.lower() == CBS:
             self._check_single(link)
@@ -176,7 +184,8 @@ class Links:
         namespace = self._hub.namespace
         if not is_control(path):
             self._owner.claims.check(path, Right.SEND)
-            return Producer(link, namespace.find_target(path), self._hub.faults)
+            target = namespace.find_target(path)
+            return Producer(link, target, self._hub.faults, self.transactions)
         return Requests(
             link,
             namespace,

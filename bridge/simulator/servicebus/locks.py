@@ -67,6 +67,15 @@ class Locks:
         entry.lock_deadline.cancel()
         return self._start(entry)
 
+    def check(self, token: UUID) -> None:
+        """Check that a token locks a message.
+
+        Raises:
+            RefusedError: the lock is lost.
+        """
+        if token not in self._entries:
+            raise self._lock_lost()
+
     def take(self, token: UUID) -> Entry:
         """Unlock an entry and return it.
 

@@ -5,8 +5,9 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_err
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.intake import MAX_MESSAGE_BYTES, check_size
 from bridge.simulator.servicebus.storage import Target
+from bridge.simulator.servicebus.transactions import Transactions
 from bridge.simulator.servicebus.wire import BATCH_FORMAT, parse_message, split_batch
-from bridge.simulator.wire.outcomes import Accepted, Rejected
+from bridge.simulator.wire.outcomes import Accepted, Rejected, State, Transactional
 
 _CREDIT = 1000
 
@@ -18,9 +19,13 @@ class Producer:
         link: the link that the client has attached; it is not answered yet.
         target: the destination of the messages.
         faults: may refuse each message.
+        transactions: those that messages may belong to.
     """
 
-    def __init__(self, link: Link, target: Target, faults: Faults) -> None:
+    def __init__(
+        self, link: Link, target: Target, faults: Faults, transactions: Transactions
+    ) -> None:
+        self._transactions = transactions
         self._link = link
         self._target = target
         self._faults = faults
@@ -50,21 +55,27 @@ class Producer:
             self._link.grant(_CREDIT - self._link.credit)
         is_batch = delivery.message_format == BATCH_FORMAT
         try:
-            self._take(delivery.encoded, is_batch=is_batch)
+            outcome = self._take(delivery, is_batch=is_batch)
         except RefusedError as error:
             delivery.settle(Rejected(amqp_error(error)))
             if error is self._gone and self._link.is_open:
                 self._link.close(amqp_error(error))
         else:
-            delivery.settle(Accepted())
+            delivery.settle(outcome)
 
     def on_closed(self, *, dropped: bool) -> None:
         """Do nothing: there is no state to clean up."""
 
-    def _take(self, encoded: bytes, *, is_batch: bool) -> None:
+    def _take(self, delivery: Delivery, *, is_batch: bool) -> State:
+        encoded, state = delivery.encoded, delivery.state
         if self._gone is not None:
             raise self._gone
         self._faults.check_send(self.path)
         check_size(encoded)
         parts = split_batch(encoded) if is_batch else [encoded]
-        self._target.send([parse_message(part) for part in parts])
+        messages = [parse_message(part) for part in parts]
+        if isinstance(state, Transactional):
+            self._transactions.find(state.txn_id).send(self._target, messages)
+            return Transactional(state.txn_id, Accepted())
+        self._target.send(messages)
+        return Accepted()

@@ -20,7 +20,6 @@ from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.outcomes import (
     Accepted,
     Modified,
-    Outcome,
     Received,
     Rejected,
     Released,
@@ -30,6 +29,8 @@ from bridge.simulator.wire.outcomes import (
 
 class ProtonLink:
     """A link that a client attached; see ``endpoints.Link``."""
+
+    can_transact = False
 
     def __init__(self, link: proton.Link) -> None:
         self._link = link
@@ -147,7 +148,7 @@ class _Delivery:
             case _:
                 return None
 
-    def settle(self, outcome: Outcome | None) -> None:
+    def settle(self, outcome: State | None) -> None:
         """Settle the delivery with an outcome, or with none."""
         match outcome:
             case Accepted():

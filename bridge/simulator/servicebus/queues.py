@@ -129,6 +129,16 @@ class Queue:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
+            RefusedError: see ``check``.
+        """
+        self.check(messages)
+        self.use.touch()
+        return tuple(self.intake.accept(message) for message in messages)
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Check that messages of a sender would be accepted.
+
+        Raises:
             RefusedError: the queue is full or disabled, or a message lacks its session
                 id.
         """
@@ -142,8 +152,6 @@ class Queue:
         if self.settings.is_partitioned:
             check_partition(self.name, messages)
         self.check_room(messages)
-        self.use.touch()
-        return tuple(self.intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:
         """Check that there is room for messages.
@@ -199,6 +207,14 @@ class Queue:
         wanted = dict.fromkeys(numbers)
         entries = [self.storage.find_deferred(number, session_id) for number in wanted]
         return tuple(self._hand_out(entry, delete=delete) for entry in entries)
+
+    def check_lock(self, lock_token: UUID) -> None:
+        """Check that a lock is not lost.
+
+        Raises:
+            RefusedError: the lock is lost.
+        """
+        self._locks.check(lock_token)
 
     def complete(self, lock_token: UUID) -> None:
         """Remove a message.

@@ -22,6 +22,7 @@ from bridge.simulator.wire.outcomes import (
     Rejected,
     Released,
     State,
+    Transactional,
 )
 
 
@@ -47,8 +48,16 @@ def apply_outcome(queue: Queue, lock_token: UUID, state: State | None) -> None:
             return
 
 
-def echo(state: State | None) -> Outcome | None:
-    """Return the outcome that confirms the client's; an error would mean a failure."""
+def echo(state: State | None) -> State | None:
+    """Return the state that confirms the client's; an error would mean a failure."""
+    match state:
+        case Transactional(txn_id, outcome):
+            return Transactional(txn_id, _echo(outcome))
+        case _:
+            return _echo(state)
+
+
+def _echo(state: State | None) -> Outcome | None:
     match state:
         case Rejected():
             return Rejected()

@@ -35,6 +35,13 @@ class Target(Protocol):
     def use(self) -> Use:
         """When the entity was used."""
 
+    def check(self, messages: Sequence[Message]) -> None:
+        """Check that messages of a sender would be accepted.
+
+        Raises:
+            RefusedError: they would not.
+        """
+
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none."""
 

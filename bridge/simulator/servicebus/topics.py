@@ -77,6 +77,16 @@ class Topic:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
+            RefusedError: see ``check``.
+        """
+        self.check(messages)
+        self.use.touch()
+        return tuple(self.intake.accept(message) for message in messages)
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Check that messages of a sender would be accepted.
+
+        Raises:
             RefusedError: the topic is disabled, or a subscription is full.
         """
         check_sends(self.name, self.settings.status)
@@ -88,8 +98,6 @@ class Topic:
                 queue.rules.admit(m, Arrival(number=0, at=now)).copies for m in messages
             ]
             queue.check_room([copy for copies in room for copy in copies])
-        self.use.touch()
-        return tuple(self.intake.accept(message) for message in messages)
 
     def accept(self, message: Message, origin: Origin) -> None:
         """Accept a message from another entity, even if a subscription is full."""

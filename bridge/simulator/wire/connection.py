@@ -95,6 +95,7 @@ class Connection:
         self._state = _State.GREETING
         self._sessions: dict[int, Session] = {}
         self._ended: set[int] = set()
+        self._unflushed: dict[Session, None] = {}
         self._events: deque[Event] = deque()
         self._output = bytearray()
         self._silence = Silence(terms.idle_seconds)
@@ -127,8 +128,9 @@ class Connection:
 
     def take_output(self) -> bytes:
         """Return the bytes for the client since the last call."""
-        for session in self._sessions.values():
+        for session in self._unflushed:
             session.flush()
+        self._unflushed.clear()
         found = bytes(self._output)
         self._output.clear()
         return found
@@ -168,6 +170,10 @@ class Connection:
     def send_frame(self, channel: int, body: bytes) -> None:
         """Send a frame; the sessions call this."""
         self._output += frame(channel, body)
+
+    def flush_later(self, session: Session) -> None:
+        """Flush a session before the output is taken; the sessions call this."""
+        self._unflushed[session] = None
 
     # -- a step for each header or frame --------------------------------------------
 

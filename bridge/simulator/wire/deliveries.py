@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from uuid import UUID
 
-from bridge.simulator.wire.outcomes import Outcome, State
+from bridge.simulator.wire.outcomes import State
 
 
 class IncomingDelivery:
@@ -14,11 +14,11 @@ class IncomingDelivery:
             several messages the same id, so nothing is looked up by it.
         message_format: the message-format.
         is_settled: whether the client sent the message settled, and wants no outcome.
+        state: the transaction that the message belongs to, if any.
         dispose: sends the outcome.
 
     Attributes:
         encoded: the bytes of the message, when it is complete.
-        state: always None: a client sends no outcome for its own message.
         token: always None: only messages to the client have a token.
     """
 
@@ -38,17 +38,18 @@ class IncomingDelivery:
         message_format: int,
         *,
         is_settled: bool,
-        dispose: Callable[[int, Outcome | None], None],
+        state: State | None,
+        dispose: Callable[[int, State | None], None],
     ) -> None:
         self.delivery_id = delivery_id
         self.message_format = message_format
         self.is_settled = is_settled
         self.encoded = b""
-        self.state: State | None = None
+        self.state = state
         self.token: UUID | None = None
         self._dispose = dispose
 
-    def settle(self, outcome: Outcome | None) -> None:
+    def settle(self, outcome: State | None) -> None:
         """Settle the message with an outcome, or with none."""
         if not self.is_settled:
             self.is_settled = True
@@ -84,7 +85,7 @@ class OutgoingDelivery:
         self,
         delivery_id: int,
         token: UUID,
-        dispose: Callable[["OutgoingDelivery", Outcome | None], None],
+        dispose: Callable[["OutgoingDelivery", State | None], None],
     ) -> None:
         self.delivery_id = delivery_id
         self.token: UUID | None = token
@@ -94,6 +95,6 @@ class OutgoingDelivery:
         self.message_format = 0
         self._dispose = dispose
 
-    def settle(self, outcome: Outcome | None) -> None:
+    def settle(self, outcome: State | None) -> None:
         """Settle the message with an outcome, or with none."""
         self._dispose(self, outcome)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from bridge.simulator.wire.deliveries import OutgoingDelivery
 from bridge.simulator.wire.errors import AmqpError
-from bridge.simulator.wire.outcomes import Outcome
+from bridge.simulator.wire.outcomes import State
 from bridge.simulator.wire.performatives import (
     SETTLED,
     Attach,
@@ -56,7 +56,7 @@ class Channel(Protocol):
     def new_delivery(self, link: "Link", token: UUID) -> OutgoingDelivery:
         """Return the delivery for the next message."""
 
-    def dispose(self, delivery_id: int, outcome: Outcome | None) -> None:
+    def dispose(self, delivery_id: int, outcome: State | None) -> None:
         """Send the outcome of a message from the client."""
 
 
@@ -75,6 +75,7 @@ class Link:
     """
 
     is_sender = False
+    can_transact = True
 
     def __init__(self, channel: Channel, attach: Attach) -> None:
         self._channel = channel

@@ -1,6 +1,7 @@
 """The states of a delivery, and the errors that they contain.
 
-Source: AMQP 1.0, part 3: 3.4 delivery state; part 2: 2.8.14 error.
+Source: AMQP 1.0, part 3: 3.4 delivery state; part 2: 2.8.14 error; part 4: 4.5.5
+        declared, 4.5.8 transactional state.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from bridge.simulator.wire.errors import INVALID_FIELD, AmqpError, WireError
 from bridge.simulator.wire.values import Described, Symbol, UInt, ULong
 
 _RECEIVED, _ACCEPTED, _REJECTED, _RELEASED, _MODIFIED = range(0x23, 0x28)
+_DECLARED, _TRANSACTIONAL = 0x33, 0x34
 _ERROR = 0x1D
 _NAMES = {
     "amqp:received:list": _RECEIVED,
@@ -18,6 +20,8 @@ _NAMES = {
     "amqp:rejected:list": _REJECTED,
     "amqp:released:list": _RELEASED,
     "amqp:modified:list": _MODIFIED,
+    "amqp:declared:list": _DECLARED,
+    "amqp:transactional-state:list": _TRANSACTIONAL,
     "amqp:error:list": _ERROR,
 }
 
@@ -50,8 +54,30 @@ class Modified(Struct, frozen=True):
     annotations: Mapping[object, object] = field(default_factory=dict)
 
 
+Outcome = Accepted | Rejected | Released | Modified
+
+
 class Received(Struct, frozen=True):
     """The receiver has a part of the message. This is not an outcome yet."""
+
+
+class Declared(Struct, frozen=True):
+    """The answer to the declaration of a transaction."""
+
+    txn_id: bytes
+
+
+class Transactional(Struct, frozen=True):
+    """A state that belongs to a transaction.
+
+    Attributes:
+        txn_id: the transaction.
+        outcome: what becomes of the message if the transaction is committed; None: the
+            message is sent in the transaction.
+    """
+
+    txn_id: bytes
+    outcome: Outcome | None = None
 
 
 class Unknown(Struct, frozen=True):
@@ -60,8 +86,7 @@ class Unknown(Struct, frozen=True):
     descriptor: object
 
 
-Outcome = Accepted | Rejected | Released | Modified
-State = Outcome | Received | Unknown
+State = Outcome | Received | Declared | Transactional | Unknown
 
 
 def read_state(value: object) -> State | None:
@@ -93,10 +118,23 @@ def write_state(state: State) -> Described:
             return Described(
                 ULong(_MODIFIED), [*fields, annotations] if annotations else fields
             )
-        case Received():
-            return Described(ULong(_RECEIVED), [UInt(0), ULong(0)])
-        case Unknown(descriptor):
-            return Described(descriptor, [])
+        case Declared() | Transactional():
+            return _write_transaction(state)
+        case Received() | Unknown():
+            return _write_other(state)
+
+
+def _write_other(state: Received | Unknown) -> Described:
+    if isinstance(state, Received):
+        return Described(ULong(_RECEIVED), [UInt(0), ULong(0)])
+    return Described(state.descriptor, [])
+
+
+def _write_transaction(state: Declared | Transactional) -> Described:
+    if isinstance(state, Declared):
+        return Described(ULong(_DECLARED), [state.txn_id])
+    inner = None if state.outcome is None else write_state(state.outcome)
+    return Described(ULong(_TRANSACTIONAL), [state.txn_id, inner])
 
 
 def read_error(value: object) -> AmqpError | None:
@@ -146,10 +184,26 @@ def _read_modified(fields: list[object]) -> State:
     )
 
 
+def _read_transactional(fields: list[object]) -> State:
+    outcome = read_state(_at(fields, 1))
+    if not isinstance(outcome, Accepted | Rejected | Released | Modified | None):
+        raise WireError(INVALID_FIELD, "the outcome in a transaction is no outcome")
+    return Transactional(_txn_id(fields), outcome)
+
+
+def _txn_id(fields: list[object]) -> bytes:
+    found = _at(fields, 0)
+    if not isinstance(found, bytes):
+        raise WireError(INVALID_FIELD, "a transaction has an id, which is a binary")
+    return found
+
+
 _STATES: Mapping[object, Callable[[list[object]], State]] = {
     _RECEIVED: lambda _: Received(),
     _ACCEPTED: lambda _: Accepted(),
     _REJECTED: lambda fields: Rejected(read_error(_at(fields, 0))),
     _RELEASED: lambda _: Released(),
     _MODIFIED: _read_modified,
+    _DECLARED: lambda fields: Declared(_txn_id(fields)),
+    _TRANSACTIONAL: _read_transactional,
 }

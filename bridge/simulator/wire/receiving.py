@@ -88,6 +88,7 @@ class ReceivingLink(Link):
             transfer.delivery_id,
             transfer.message_format or 0,
             is_settled=transfer.settled is True,
+            state=transfer.state,
             dispose=self._channel.dispose,
         )
         return True

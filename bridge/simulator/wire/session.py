@@ -36,7 +36,7 @@ from bridge.simulator.wire.events import (
 )
 from bridge.simulator.wire.framing import HEADER_BYTES
 from bridge.simulator.wire.links import SERIAL, Link, ahead
-from bridge.simulator.wire.outcomes import Outcome
+from bridge.simulator.wire.outcomes import State
 from bridge.simulator.wire.performatives import (
     Attach,
     Begin,
@@ -64,6 +64,9 @@ class Output(Protocol):
 
     def send_frame(self, channel: int, body: bytes) -> None:
         """Send a frame."""
+
+    def flush_later(self, session: "Session") -> None:
+        """Flush a session before the output is taken."""
 
 
 class Session:
@@ -229,7 +232,7 @@ class Session:
             head = write(transfer)
         self._put(head + encoded[at:] if at else head + encoded, is_transfer=True)
 
-    def dispose(self, delivery_id: int, outcome: Outcome | None) -> None:
+    def dispose(self, delivery_id: int, outcome: State | None) -> None:
         """Send the outcome of a message from the client."""
         self._add_disposition(delivery_id, outcome, is_receiver=True)
 
@@ -241,14 +244,14 @@ class Session:
 
     # -- inside --------------------------------------------------------------------
 
-    def _settle(self, delivery: OutgoingDelivery, outcome: Outcome | None) -> None:
+    def _settle(self, delivery: OutgoingDelivery, outcome: State | None) -> None:
         self._sent.pop(delivery.delivery_id, None)
         if not delivery.is_settled:
             delivery.is_settled = True
             self._add_disposition(delivery.delivery_id, outcome, is_receiver=False)
 
     def _add_disposition(
-        self, number: int, outcome: Outcome | None, *, is_receiver: bool
+        self, number: int, outcome: State | None, *, is_receiver: bool
     ) -> None:
         """Send an outcome, if possible in one frame with the outcomes before it."""
         if self.is_ended:
@@ -265,6 +268,7 @@ class Session:
         self._disposition = Disposition(
             is_receiver=is_receiver, first=number, settled=True, state=outcome
         )
+        self._output.flush_later(self)
 
     def _link(self, handle: int) -> SendingLink | ReceivingLink:
         found = self._links.get(handle)

@@ -361,6 +361,7 @@ def _template() -> bytes:
     """Return a file whose schema is made."""
     with tempfile.TemporaryDirectory(dir=_fast()) as folder:
         path = Path(folder) / "hub.db"
+        path.touch()
         opened = engine.open_sqlite(path, writes=True)
         with opened.begin() as connection:
             migrate(connection)

@@ -20,12 +20,14 @@ from bridge.simulator.wire.framing import AMQP_HEADER
 from bridge.simulator.wire.links import Link
 from bridge.simulator.wire.outcomes import (
     Accepted,
+    Declared,
     Modified,
     Outcome,
     Received,
     Rejected,
     Released,
     State,
+    Transactional,
     Unknown,
     read_state,
     write_state,
@@ -510,7 +512,10 @@ def test_what_a_client_says_of_its_own_messages_is_let_pass() -> None:
         Rejected(AmqpError("com.microsoft:dead-letter", "why", {Symbol("a"): "b"})),
         Modified(failed=True),
         Modified(undeliverable=True, annotations={Symbol("x"): 1}),
-        Unknown(ULong(0x34)),
+        Unknown(ULong(0x35)),
+        Declared(b"id"),
+        Transactional(b"id"),
+        Transactional(b"id", Modified(failed=True)),
     ],
 )
 def test_states_are_read_as_they_are_written(state: State) -> None:

@@ -1,0 +1,285 @@
+"""The SQLite file of a hub: damaged, removed, replaced, or overwritten."""
+
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bridge.foundation.errors import HubStoreAwayError, HubStoreError
+from bridge.foundation.values import Address
+from bridge.hub.config import HubConfig
+from bridge.hub.store.store import Store, open_store
+from bridge.hub.store.tables import decisions, events, votes
+from tests.hub.test_sources import rows
+from tests.support.fleet import event, life, step, vm
+from tests.support.hub import HubWorld, config, told
+
+_SAID = "store is damaged: what can be read of it is kept"
+_COUNT = 60
+
+
+def config_of(path: Path) -> HubConfig:
+    return HubConfig(store=Address(f"sqlite:{path}", {}))
+
+
+async def fill(store: Store, count: int = _COUNT) -> None:
+    """Store events, a vote, and a decision."""
+    batch = [told(step("scheduled", event(f"E-{n}"))) for n in range(count)]
+    batch += [told(life("heartbeat", who=vm(n))) for n in range(5)]
+    await store.keep(batch)
+    async with HubWorld(store, config(persons=2)).open() as world:
+        await world.post(event_id="E-1")
+    async with HubWorld(store, config()).open() as world:
+        await world.scheduled()
+        await world.post("bob")
+
+
+@pytest.fixture
+async def filled(tmp_path: Path) -> Path:
+    """Return a file that a hub has left as a kill does: with its log."""
+    path = tmp_path / "made" / "hub.db"
+    path.parent.mkdir()
+    async with open_store(config_of(path)) as store:
+        await fill(store)
+        copy = tmp_path / "hub.db"
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
+    return copy
+
+
+def write(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def without_log(path: Path) -> None:
+    """Bring everything into the file itself, as after a stop."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.execute("PRAGMA journal_mode = DELETE")
+
+
+def garbage(path: Path, *pages: int) -> None:
+    dice = random.Random(7)  # noqa: S311 - the same each time
+    without_log(path)
+    for page in pages:
+        write(path, page * 4096, dice.randbytes(4096))
+
+
+def cut(path: Path, size: int) -> None:
+    """Cut a file to a size; a negative one is counted from its end."""
+    without_log(path)
+    os.truncate(path, size if size > 0 else path.stat().st_size + size)
+
+
+def cleared(path: Path, size: int) -> None:
+    without_log(path)
+    write(path, 0, bytes(size))
+
+
+def alone(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    without_log(path)
+    path.write_bytes(b"")
+
+
+def text(path: Path) -> None:
+    without_log(path)
+    path.write_text("this is no database\n" * 1000)
+
+
+def bad_log(path: Path) -> None:
+    log = Path(f"{path}-wal")
+    data = log.read_bytes()
+    log.write_bytes(b"\0" * 32 + data[32:])
+
+
+def bad_state(path: Path) -> None:
+    without_log(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "UPDATE events SET state = CAST('{' AS BLOB) WHERE event_key = 'E-7'"
+        )
+
+
+Change = Callable[[Path], object]
+# What is done to the file, and how many events, votes and decisions must be kept.
+DAMAGED: dict[str, tuple[Change, int, int]] = {
+    "header cleared": (lambda p: cleared(p, 100), _COUNT, 1),
+    "first page cleared": (lambda p: cleared(p, 4096), _COUNT, 1),
+    "three pages cleared": (lambda p: cleared(p, 3 * 4096), 0, 0),
+    "cut in the header": (lambda p: cut(p, 50), 0, 0),
+    "cut after a page": (lambda p: cut(p, 4096), 0, 0),
+    "cut in a page": (lambda p: cut(p, 20 * 4096 + 77), 0, 0),
+    "last page cut": (lambda p: cut(p, -4096), _COUNT // 2, 1),
+    "half of it cut": (lambda p: cut(p, -50 * 4096), 0, 0),
+    "a page of garbage": (lambda p: garbage(p, 40), _COUNT // 2, 1),
+    "five pages of garbage": (lambda p: garbage(p, 21, 30, 35, 50, 55), 0, 0),
+    "a text": (text, 0, 0),
+    "a log alone": (alone, _COUNT, 1),
+    "garbage throughout": (lambda p: garbage(p, *range(30)), 0, 0),
+    "a value that is no JSON": (bad_state, _COUNT, 1),
+}
+
+
+@pytest.mark.parametrize(("change", "least", "voted"), DAMAGED.values(), ids=DAMAGED)
+async def test_damaged_file_is_moved_aside_and_what_can_be_read_is_kept(
+    filled: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: Change,
+    least: int,
+    voted: int,
+) -> None:
+    change(filled)
+
+    async with open_store(config_of(filled)) as store:
+        found = len(await rows(store, events))
+        given = len(await rows(store, votes)), len(await rows(store, decisions))
+        await store.keep([told(step("scheduled", event("NEW")))])
+        assert store.health.fault is None
+
+    (said,) = [one for one in caplog.records if one.message == _SAID]
+    assert said.events == found >= least  # type: ignore[attr-defined]
+    assert given >= (voted, voted)
+    assert (said.votes, said.decisions) == given  # type: ignore[attr-defined]
+    aside = Path(said.kept)  # type: ignore[attr-defined]
+    assert aside.exists() or Path(f"{aside}-wal").exists()
+    assert not [p for p in filled.parent.iterdir() if p.name.endswith((".read",))]
+    async with open_store(config_of(filled)) as store:
+        assert len(await rows(store, events)) == found + 1
+    assert [one.message for one in caplog.records].count(_SAID) == 1
+
+
+async def test_event_whose_row_is_lost_is_made_of_its_messages(filled: Path) -> None:
+    bad_state(filled)
+
+    async with open_store(config_of(filled)) as store:
+        (row,) = [row for row in await rows(store, events) if row.event_key == "E-7"]
+        assert (row.status, row.is_open) == ("scheduled", True)
+
+
+@pytest.mark.parametrize("change", [bad_log, lambda p: write(p, 0, bytes(4096))])
+async def test_file_or_log_that_holds_all_is_enough(
+    filled: Path, tmp_path: Path, change: Change
+) -> None:
+    change(filled)
+    async with open_store(config_of(filled)) as store:
+        await store.keep([told(step("scheduled", event("NEW")))])
+        assert "NEW" in {row.event_key for row in await rows(store, events)}
+    other = tmp_path / "empty.db"
+    other.touch()
+    async with open_store(config_of(other)) as store:
+        assert await rows(store, events) == []
+
+
+async def test_what_a_person_must_change_is_said(tmp_path: Path) -> None:
+    folder, other = tmp_path / "a", tmp_path / "state.db"
+    folder.mkdir()
+    with closing(sqlite3.connect(other)) as db, db:
+        db.execute("CREATE TABLE deliveries (id INTEGER)")
+    given = {folder: "is a directory", other: "of another program: name another file"}
+
+    for path, words in given.items():
+        with pytest.raises(HubStoreError, match=words):
+            async with open_store(config_of(path)):
+                pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+async def test_file_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "hub.db"
+    path.touch(mode=0o000)
+
+    with pytest.raises(HubStoreError, match="chown"):
+        async with open_store(config_of(path)):
+            pass
+
+
+async def test_file_that_is_removed_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "hub.db"
+    async with open_store(config_of(path)) as store:
+        await fill(store, 3)
+        for _ in range(2):
+            path.unlink()
+            assert len(await rows(store, events)) == 4
+            assert path.exists()
+        for part in tmp_path.iterdir():
+            part.unlink()
+        await store.keep([told(step("scheduled", event("NEW")))])
+        assert store.health.fault is None
+
+    async with open_store(config_of(path)) as store:
+        assert len(await rows(store, events)) == 5
+        assert len(await rows(store, votes)) == len(await rows(store, decisions)) == 1
+    assert path.stat().st_mode & 0o077 == 0
+    said = [one.message for one in caplog.records]
+    assert said.count("store was removed: it is written again") == 3
+
+
+async def test_file_that_is_replaced_is_left_alone_and_said(tmp_path: Path) -> None:
+    path, ours = tmp_path / "hub.db", tmp_path / "ours.db"
+    async with open_store(config_of(path)) as store:
+        await fill(store, 3)
+        path.rename(ours)
+        path.write_bytes(b"an older copy")
+        for work in (store.keep([told(step("started"))]), rows(store, events)):
+            with pytest.raises(HubStoreAwayError, match="replaced by another file"):
+                await work
+        assert "replaced" in str(store.health.fault)
+        assert path.read_bytes() == b"an older copy"
+        ours.rename(path)
+        await store.check()
+
+        assert store.health.fault is None
+        assert len(await rows(store, events)) == 4
+
+
+@pytest.mark.parametrize("data", [b"no database" * 4000, b"", bytes(8192)])
+async def test_file_that_is_overwritten_and_put_back(
+    tmp_path: Path, data: bytes
+) -> None:
+    path = tmp_path / "hub.db"
+    async with open_store(config_of(path)) as store:
+        await fill(store, 3)
+        before = path.read_bytes()
+        path.write_bytes(data)
+        for work in (store.keep([told(step("started"))]), rows(store, events)):
+            with pytest.raises(HubStoreAwayError, match="overwritten"):
+                await work
+        path.write_bytes(before)
+        await store.check()
+        await store.keep([told(step("scheduled", event("NEW")))])
+
+        assert len(await rows(store, events)) == 5
+
+
+async def test_pages_that_are_overwritten_and_put_back(tmp_path: Path) -> None:
+    """SQLite holds what it has read: it must not go on with it."""
+    path = tmp_path / "hub.db"
+    async with open_store(config_of(path)) as store:
+        await fill(store, 30)
+        await store.write(lambda c: None)
+    async with open_store(config_of(path)) as store:
+        before = path.read_bytes()
+        write(path, 4096, b"\xff" * (len(before) - 4096))
+        with pytest.raises(HubStoreAwayError):
+            await rows(store, events)
+        with pytest.raises(HubStoreAwayError):
+            await store.keep([told(step("started"))])
+        path.write_bytes(before)
+        await store.check()
+        await store.keep([told(step("scheduled", event("NEW")))])
+
+        assert store.health.fault is None
+        assert len(await rows(store, events)) == 32
