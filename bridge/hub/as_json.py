@@ -1,17 +1,34 @@
 """Converts rows into the JSON of the API. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from bridge.events.build import rfc3339
-from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Voter
+from bridge.hub.view_rows import (
+    AddressOption,
+    BridgeRow,
+    DecisionRow,
+    EventPage,
+    EventRow,
+    OfferOption,
+    Options,
+    Voter,
+)
+from bridge.hub.voting import Persons
 
 Json = dict[str, Any]
 _NAMES = 100  # of an event or a decision; all of them are in ``event``
 
-_NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
+_NOT_SHOWN = (
+    "digest",
+    "said",
+    "saidBy",
+    "saidUntil",
+    "doubled",
+)  # of an occurrence: shown with the event, or of no use
 
 
 def event(row: EventRow) -> Json:
@@ -35,11 +52,15 @@ def event(row: EventRow) -> Json:
         "firstReportedBy": _reporter(row.first_reported_by),
         "unreported": row.is_unreported,
         "bridgesSay": row.bridges_say,
+        "saidToBeOver": _said(row),
+        "twoReportsWithOneId": [_reporter(one) for one in row.doubled],
+        "messagesNotKept": row.dropped,
         "azureStatus": (row.azure or {}).get("status"),
         "occurrence": row.lives,
         "event": row.event,
         "approval": {
             "votes": [voter(one) for one in row.voters],
+            "persons": persons(row.persons) if row.persons else None,
             "decision": decision(row.decision) if row.decision else None,
         },
     }
@@ -53,6 +74,61 @@ def voter(row: Voter) -> Json:
         "entry": row.entry or None,
         "counts": not row.lapse,
         "why": row.lapse or None,
+    }
+
+
+def persons(found: Persons) -> Json:
+    """Return how many people must approve, by which rule, and whose word raised it."""
+    return {
+        "wanted": found.wanted,
+        "rule": found.rule,
+        "raisedBy": [_reporter(asdict(one)) for one in found.raised_by],
+    }
+
+
+def options(found: Options) -> Json:
+    """Return which decisions are possible for an event, and why others are not."""
+    return {
+        "closed": found.closed or None,
+        "bridge": {
+            "why": found.bridge_why or None,
+            "contested": found.is_contested,
+            "refused": found.is_refused,
+        },
+        "addresses": [_address(one) for one in found.addresses],
+        "arm": {
+            "why": found.arm_why or None,
+            "morePersons": found.arm_more,
+            "offers": [_offer(one) for one in found.offers],
+        },
+    }
+
+
+def _address(row: AddressOption) -> Json:
+    return {
+        "id": row.id,
+        "entity": row.entity,
+        "session": row.session or None,
+        "prefix": row.prefix,
+        "machines": list(row.machines),
+        "answers": row.answers,
+        "inResources": row.is_in_resources,
+        "older": row.is_older,
+        "contested": row.contested or None,
+        "refusal": row.refusal or None,
+        "best": row.is_best,
+    }
+
+
+def _offer(row: OfferOption) -> Json:
+    return {
+        "id": row.id,
+        "vmName": row.machine,
+        "vmId": row.vm_id,
+        "firstHeard": _time(row.first_heard),
+        "lastHeard": _time(row.heard),
+        "answer": row.answer,
+        "why": row.why or None,
     }
 
 
@@ -74,6 +150,7 @@ def page(found: EventPage) -> Json:
                 "reason": one["reason"] or None,
                 "time": one["time"],
                 "reporter": _reporter(one["reporter"]),
+                "standing": one["standing"],
             }
             for one in found.outcomes
         ],
@@ -120,6 +197,9 @@ def decision(row: DecisionRow) -> Json:
         "time": _time(row.time),
         "outcome": row.outcome or None,
         "outcomeReason": row.outcome_reason or None,
+        "address": row.address or None,
+        "overridden": row.is_overridden,
+        "about": row.about or None,
     }
 
 
@@ -139,6 +219,17 @@ def bridge(row: BridgeRow) -> Json:
         "pending": row.pending,
         "dead": row.dead,
         "approvals": row.approvals,
+    }
+
+
+def _said(row: EventRow) -> Json | None:
+    """Return the end by the word of others alone; None = there is none."""
+    if row.said is None:
+        return None
+    return {
+        "status": row.said,
+        "by": _reporter(row.said_by or {}),
+        "countsFrom": _time(row.said_until),
     }
 
 

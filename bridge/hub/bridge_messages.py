@@ -15,18 +15,19 @@ from bridge.events.vocabulary import TRANSITIONS
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.hub.facts import (
     AZURE,
+    LONGEST_ID,
     Address,
     Fact,
     Kind,
     Outcome,
     Reporter,
     believed,
-    digest_of,
     group_of,
     key_of,
     moment,
     object_in,
     required,
+    sealed,
     table,
     text,
 )
@@ -45,6 +46,7 @@ class BridgeReport:
         version: the version of the bridge.
         location: the Azure region.
         data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
+        prefix: the prefix of the types of this bridge's events.
     """
 
     reporter: Reporter
@@ -55,6 +57,7 @@ class BridgeReport:
     version: str = ""
     location: str = ""
     data: Mapping[str, object]
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,17 +106,20 @@ def read(
         return NOTHING
     if data.get("test") is True:
         return NOTHING  # a test event of `sebridge send-test`
-    report = _report(cloud_event, data, what if family == "bridge" else "", heard)
+    own = what if family == "bridge" else ""
+    report = _report(cloud_event, data, own, heard)
+    report = report and replace(report, prefix=prefix)
     if family == "bridge":
         return Read(report=report)
     make = _step if family == "scheduledevent" else _outcome
-    address = Address(source=source, entity=text(reply_to), session=text(session))
+    address = Address(
+        source=source, entity=text(reply_to), session=text(session), prefix=prefix
+    )
     fact = make(what, cloud_event, data, prefix, heard)
     if fact is None:
         return Read(report=report)
     where = address if reply_to and fact.outcome is None else None
-    fact = replace(fact, digest=digest_of(body), address=where)
-    return Read(fact=fact, report=report)
+    return Read(fact=sealed(replace(fact, address=where), body), report=report)
 
 
 def _kind(kind: str) -> tuple[str, str, str]:
@@ -146,14 +152,18 @@ def _report(
 
 
 def _reporter(fields: Mapping[str, object]) -> Reporter:
-    vm_id = text(fields.get("vmId")).lower()
+    vm_id = _short(fields.get("vmId")).lower()
     if vm_id == AZURE:  # reserved: facts of Azure override those of bridges
         raise UnreadableMessageError("data.reporter.vmId is no id of a VM")
     return Reporter(
         vm_id=vm_id,
-        name=text(fields.get("vmName")),
-        resource_id=text(fields.get("resourceId")),
+        name=_short(fields.get("vmName")),
+        resource_id=_short(fields.get("resourceId")),
     )
+
+
+def _short(value: object) -> str:
+    return text(value)[:LONGEST_ID]
 
 
 def _step(

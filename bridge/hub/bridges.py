@@ -1,29 +1,33 @@
 """Derives the state of a bridge from the set of its messages. Pure.
 
 Each part of the state comes from the latest message about that part, so order and
-repetition of messages make no difference.
+repetition of messages make no difference. A message is as late as its time, or as its
+EnqueuedTime if that is earlier: then the clock of the bridge is ahead.
 
     alive     its last message is at most three heartbeat intervals old
     silent    its last message is older, and the source is connected and drained
-    stopped   it has reported that it stops
+    stopped   it has reported that it stops, at most a day ago, and nothing since
     gone      its machine was terminated or preempted, or a person said that it is gone,
               or it was silent for ``forget_after``
     unknown   it sends no heartbeats, or the source is not connected and drained, or not
               yet for three intervals since its last message
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import orjson
 
+from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.facts import Reporter, group_of, table
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import Address, Reporter, group_of, kept_name, table, text
+from bridge.hub.fold import Machine
 
 _INTERVALS = 3
+MOST_OFFERS = 50  # of one machine; beyond, they are an attack and none is stored
+_STOPPED_SECONDS = 86_400.0
 _LIFE = {"started", "stopped"}
 _IMDS = {"imds-unreachable", "imds-recovered"}
 _BEATS = {"started", "heartbeat"}
@@ -43,14 +47,22 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the state, with the stamp of the message that it comes from."""
+    """One part of the state, with the stamp of the message that it comes from.
+
+    Attributes:
+        stamp: when it happened, and the id of the message.
+        heard: when the broker enqueued that message.
+    """
 
     stamp: Stamp = ("", "")
     data: Mapping[str, object] = field(default_factory=dict)
+    heard: str = ""
 
     def later(self, other: "Part") -> "Part":
         """Return the later one of two parts."""
-        return max(self, other, key=lambda part: (part.stamp, _text(part.data)))
+        return max(
+            self, other, key=lambda part: (part.stamp, _text(part.data), part.heard)
+        )
 
 
 NEVER = Part()
@@ -58,6 +70,56 @@ NEVER = Part()
 
 def _text(data: Mapping[str, object]) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An offer of a bridge: where it takes approvals, and by which rules.
+
+    Attributes:
+        id: the same for the same offer of the same bridge.
+        vm_id: the vmId of the bridge.
+        address: where it takes approvals; None = nowhere.
+        digest: the fingerprint in the offer.
+        first_heard: when it was heard for the first time.
+        heard: when the bridge has repeated it, or its digest, for the last time.
+        dropped: when a person said that it does not count; None = nobody did.
+        data: ``data.approvals`` of ``bridge.started``.
+    """
+
+    id: str
+    vm_id: str
+    address: Address | None
+    digest: str
+    first_heard: datetime
+    heard: datetime
+    dropped: datetime | None = None
+    data: Mapping[str, object]
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether a person has dropped it, and it was not heard since."""
+        return self.dropped is not None and self.heard <= self.dropped
+
+    @property
+    def has_own_digest(self) -> bool:
+        """Whether the digest is that of the offer, as bridges compute it."""
+        rest = {name: self.data[name] for name in self.data if name != "digest"}
+        return hash32(rest) == self.digest
+
+
+def address_in(offer: Mapping[str, object], source: str, prefix: str) -> Address | None:
+    """Return the address in an offer; None = it has none.
+
+    Args:
+        offer: ``data.approvals`` of ``bridge.started``.
+        source: the name of the hub's source that the message came from.
+        prefix: the prefix of the type of the message.
+    """
+    entity, session = text(offer.get("entity")), text(offer.get("session"))
+    if not entity:
+        return None
+    return Address(source=source, entity=entity, session=session, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +161,13 @@ class BridgeState:
         return Machine(subscription=subscription, group=group, name=name)
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it has reported that it stops, and nothing later, by either clock."""
+        is_last = self.life.heard >= _iso(self.heard)
+        is_latest = self.life.stamp >= self.who.stamp
+        return self.life.data.get("word") == "stopped" and is_last and is_latest
+
+    @property
     def interval(self) -> float:
         """Seconds between its heartbeats; 0 = no heartbeats, or not known."""
         value = self.beat.data.get("intervalSeconds")
@@ -107,29 +176,69 @@ class BridgeState:
 
     @property
     def approvals(self) -> Mapping[str, object] | None:
-        """Where it takes approvals, and by which rules; None = not known.
+        """What it offered last: where it takes approvals, by which rules.
 
-        If a later heartbeat has another digest, the rules have changed since.
+        None = it has offered nothing, or a later heartbeat has another digest: then its
+        rules have changed since.
         """
         offer = self.offer.data.get("approvals")
         if not isinstance(offer, dict):
             return None
-        digest = table(self.beat.data.get("approvals")).get("digest")
-        is_same = self.beat.stamp <= self.offer.stamp or digest == offer.get("digest")
+        is_same = not self._has_later_beat or self.digest == offer.get("digest")
         return offer if is_same else None
+
+    @property
+    def digest(self) -> str:
+        """The fingerprint of the offer in its last heartbeat; "" = it had none."""
+        return text(table(self.beat.data.get("approvals")).get("digest"))
+
+    @property
+    def _has_later_beat(self) -> bool:
+        return self.beat.stamp > self.offer.stamp
+
+    def current_offer(self, known: Iterable[Offer]) -> Offer | None:
+        """Return the offer that it has repeated last; None = its offer is not known.
+
+        Several may claim the same digest: the one whose digest it is comes first.
+
+        Args:
+            known: the offers that were heard in its name.
+        """
+        mine = [one for one in known if one.vm_id == self.vm_id]
+        if self._has_later_beat and self.digest:
+            mine = [one for one in mine if one.digest == self.digest]
+            own = [one for one in mine if one.has_own_digest]
+            return _last(own or mine)
+        said = self.offer.data.get("approvals")
+        return _last([one for one in mine if one.data == said])
+
+    def address(self, known: Iterable[Offer]) -> Address | None:
+        """Return where it takes approvals; None = nowhere, or it has made no offer.
+
+        If only its rules have changed since, that is still where it offered last.
+
+        Args:
+            known: the offers that were heard in its name.
+        """
+        mine = [one for one in known if one.vm_id == self.vm_id]
+        found = self.current_offer(mine)
+        takes_none = self.offer.stamp != ("", "") and not self.digest
+        if found is None and not (takes_none and self.approvals is None):
+            found = _last(mine)
+        return found.address if found else None
 
     def to_json(self) -> bytes:
         """Return the parts as JSON for the store."""
         names = ("who", "life", "beat", "offer", "imds")
         parts: dict[str, Part] = {name: getattr(self, name) for name in names}
-        return orjson.dumps({n: [p.stamp, p.data] for n, p in parts.items()})
+        return orjson.dumps({n: [p.stamp, p.data, p.heard] for n, p in parts.items()})
 
     @classmethod
     def from_json(cls, vm_id: str, heard: datetime, body: bytes) -> "BridgeState":
         """Parse the JSON of ``to_json``."""
         parts = {
-            name: Part(stamp=(stamp[0], stamp[1]), data=data)
-            for name, (stamp, data) in orjson.loads(body).items()
+            name: Part(stamp=(stamp[0], stamp[1]), data=data, heard=heard_then)
+            for name, (stamp, data, heard_then) in orjson.loads(body).items()
         }
         return cls(vm_id=vm_id, heard=heard, **parts)
 
@@ -146,16 +255,21 @@ class BridgeState:
         )
 
 
+def _last(found: Sequence[Offer]) -> Offer | None:
+    return max(found, key=lambda one: (one.heard, one.id), default=None)
+
+
 def of_report(report: BridgeReport) -> BridgeState:
     """Return the state of a bridge according to one message."""
-    stamp = (report.time.isoformat(timespec="microseconds"), report.id)
+    stamp = (_iso(min(report.time, report.heard)), report.id)
     who = {
         "name": report.reporter.name,
         "resourceId": report.reporter.resource_id,
         "version": report.version,
         "location": report.location,
     }
-    part = Part(stamp=stamp, data={**report.data, "word": report.kind})
+    heard = _iso(report.heard)
+    part = Part(stamp=stamp, data={**report.data, "word": report.kind}, heard=heard)
     return BridgeState(
         vm_id=report.reporter.vm_id,
         heard=report.heard,
@@ -175,7 +289,11 @@ def _part(part: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT0
     if not is_so:
         return NEVER
     kept = {key: part.data[key] for key in keys if key in part.data}
-    return Part(stamp=part.stamp, data=kept)
+    return Part(stamp=part.stamp, data=kept, heard=part.heard)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def liveness(  # noqa: PLR0913 - each is known to the caller alone
@@ -207,7 +325,7 @@ def liveness(  # noqa: PLR0913 - each is known to the caller alone
     quiet = _seconds(now, max(state.heard, absent_until or state.heard))
     if is_silent and quiet > forget_after:
         return Liveness.GONE
-    if state.life.data.get("word") == "stopped" and state.life.stamp >= state.who.stamp:
+    if state.is_stopped and _seconds(now, state.heard) <= _STOPPED_SECONDS:
         return Liveness.STOPPED
     if not state.interval:
         return Liveness.UNKNOWN

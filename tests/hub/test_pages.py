@@ -23,7 +23,7 @@ from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.pages.words import plain_span, span
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import at, azure, event, outcome, step
+from tests.support.fleet import at, azure, event, outcome, step, vm
 from tests.support.hub import (
     ARM_CONFIG,
     HubWorld,
@@ -367,6 +367,7 @@ async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
     async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
         browser = Browser(world, http)
         rules = {"action": "allow"}
+        await store.keep([beat(n, -600, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([told(step("scheduled", seconds=5))])
         await browser.open(PAGE)
@@ -499,7 +500,7 @@ async def test_page_of_an_event_is_small_whatever_was_sent(browser: Browser) -> 
     padding = '&"<\u202e' * 12_000
     many = [step("updated", event(Resources=[f"{'n' * 200}{k}" for k in range(2000)]))]
     for number in range(40):
-        body = orjson.loads(step("updated", event(), seconds=number))
+        body = orjson.loads(step("updated", event(), seconds=number, who=vm(number)))
         body["id"], body["data"]["padding"] = f"id-{number:02}", padding
         many.append(orjson.dumps(body))
     await browser.world.store.keep([told(one) for one in many])

@@ -18,9 +18,11 @@ from bridge.hub.store.tables import (
     alarms,
     bridges,
     decisions,
+    details,
     events,
     machines,
     messages,
+    offers,
     trail,
     unreadable,
     votes,
@@ -28,7 +30,7 @@ from bridge.hub.store.tables import (
 from bridge.hub.view_rows import BridgeRow, Situation
 
 AT_ONCE = 200
-_OF_EVENTS = (messages, addresses, machines, votes)
+_OF_EVENTS = (messages, addresses, details, machines, votes)
 
 
 def forget(
@@ -48,6 +50,7 @@ def forget(
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
+        + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, unreadable, "seq", "heard", oldest)
         + _rows(connection, alarms, "id", "time", oldest)
     )

@@ -33,6 +33,8 @@ def _moment(name: str, *, may_be_none: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=may_be_none)
 
 
+_REPORT = ("source", "id", "vm_id", "content")  # see ``Fact.report``
+
 meta = Table("meta", metadata, _text("name", key=True), _text("value"))
 
 messages = Table(
@@ -44,14 +46,14 @@ messages = Table(
     _text("id"),
     _moment("time"),
     _text("vm_id"),
-    _text("digest"),
+    _text("content"),  # the fingerprint of what it reports, see ``facts.sealed``
+    _text("digest"),  # the fingerprint of the body
     _text("kind"),
     _text("origin"),  # the name of the hub's source
-    Column("reply_to", String),
-    Column("session", String),
     _moment("heard"),
+    Column("fact", LargeBinary, nullable=False),  # without IMDS objects, as JSON
     Column("body", LargeBinary, nullable=False),
-    Index("messages_once", "event_key", "source", "id", unique=True),
+    Index("messages_once", "event_key", *_REPORT, unique=True),
 )
 
 addresses = Table(
@@ -61,6 +63,7 @@ addresses = Table(
     _text("origin", key=True),
     _text("entity", key=True),
     _text("session", key=True),
+    _text("prefix", key=True),
     _text("vm_id", key=True),
     _moment("heard"),
 )
@@ -81,6 +84,12 @@ events = Table(
     _text("content"),  # the fingerprint of the event, see ``vote_rules.digest``
     Column("has_bridge", Boolean, nullable=False),
     Column("lives", Integer, nullable=False),
+    Column("lives_before", Integer, nullable=False),  # without messages
+    _moment("before_until", may_be_none=True),  # their last message was enqueued then
+    Column("dropped", Integer, nullable=False),  # messages that are not kept
+    _text("named"),  # the fingerprint of its machines
+    _moment("said_until", may_be_none=True),  # an end by others counts from then on
+    _moment("as_of"),  # the moment of its state
     _moment("not_before", may_be_none=True),
     _moment("opened"),
     _moment("ended", may_be_none=True),
@@ -92,6 +101,14 @@ events = Table(
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
     Index("events_told", "told"),
+    Index("events_said", "said_until"),
+)
+
+details = Table(
+    "details",
+    metadata,
+    _text("event_key", key=True),
+    Column("body", LargeBinary, nullable=False),  # who has reported it, as JSON
 )
 
 machines = Table(
@@ -114,11 +131,36 @@ bridges = Table(
     _text("name"),
     _text("resource"),  # the resource id in lower case; "" = not known
     _moment("heard"),
+    _moment("first_heard"),
+    _moment("stopped", may_be_none=True),  # when its last word that it stops was heard
     _moment("forgotten", may_be_none=True),  # when a person declared it gone
     Column("was_silent", Boolean, nullable=False),
     Column("state", LargeBinary, nullable=False),
     Index("bridges_name", "name"),
     Index("bridges_resource", "resource"),
+)
+
+offers = Table(
+    "offers",
+    metadata,
+    _text("id", key=True),
+    _text("vm_id"),
+    _text("subscription"),
+    _text("group"),
+    _text("name"),
+    _text("origin"),
+    _text("prefix"),
+    _text("entity"),
+    _text("session"),
+    _text("digest"),
+    _moment("first_heard"),
+    _moment("heard"),  # the last time that the bridge has repeated it, or its digest
+    _moment("dropped", may_be_none=True),  # when a person said that it does not count
+    Column("offer", LargeBinary, nullable=False),
+    Index("offers_vm", "vm_id", "digest"),
+    Index("offers_name", "name"),
+    Index("offers_session", "session"),
+    Index("offers_heard", "heard"),
 )
 
 unreadable = Table(
@@ -154,7 +196,8 @@ decisions = Table(
     _text("event_key"),
     _text("event_id"),
     Column("life", Integer, nullable=False),
-    _text("action"),  # approve | refuse
+    _text("action"),  # approve | refuse | set-aside | drop-offer
+    _text("about"),  # the vmId that is set aside, or the offer that is dropped
     _text("via"),  # bridge | arm
     _text("content"),
     _text("rule"),
@@ -165,6 +208,9 @@ decisions = Table(
     _text("origin"),
     _text("entity"),
     _text("session"),
+    _text("chosen"),  # the id of the address that a person has chosen; "" = none
+    Column("is_overridden", Boolean, nullable=False),  # sent although a bridge refuses
+    Column("tried", LargeBinary, nullable=False),  # the addresses of all attempts
     Column("message", LargeBinary, nullable=False),
     _text("state"),  # decided | sending | sent | done | failed | void | refused
     _text("outcome"),
