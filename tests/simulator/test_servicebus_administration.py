@@ -178,9 +178,7 @@ async def test_sizes_are_those_of_the_tier_standard(
         2**40,
     ],
 )
-async def test_value_of_a_rule_comes_back_as_it_was(
-    admin: Admin, value: object
-) -> None:
+async def test_value_of_a_rule_comes_back_as_it_was(admin: Admin, value: Any) -> None:
     given = SqlRuleFilter("at = @at", parameters={"@at": value})
     await admin.create_rule("news", "all", "r", filter=given)
 
