@@ -9,7 +9,7 @@ from bridge.events.build import rfc3339
 from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Voter
 
 Json = dict[str, Any]
-_NAMES = 100  # of an event or a decision; all of them are in ``event``
+_NAMES = 100  # of a decision
 
 _NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
 
@@ -25,8 +25,8 @@ def event(row: EventRow) -> Json:
         "eventSource": row.event_source or None,
         "subscription": row.subscription or None,
         "resourceGroup": row.group or None,
-        "machines": list(row.machines[:_NAMES]),
-        "machineCount": len(row.machines),
+        "machines": list(row.machines),
+        "machineCount": row.machine_count,
         "content": row.content,
         "notBefore": _time(row.not_before),
         "opened": _time(row.opened),

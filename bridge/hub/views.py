@@ -10,6 +10,7 @@ All functions read in the transaction of their connection, and none writes.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -25,7 +26,6 @@ from sqlalchemy import (
     tuple_,
 )
 
-from bridge.events.document import ScheduledEvent
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
 from bridge.hub.facts import key_of
@@ -141,6 +141,7 @@ def one_event(
         return None
     (shown,) = _rows(connection, query, situation)
     state: dict[str, Any] = json_of(row.state)
+    life = state["occurrences"][-1] if state["occurrences"] else {}
     place = place_of_message(before)
     found = _messages(connection, key, place)
     older = f"{found[-2].time}-{found[-2].seq}" if len(found) > MESSAGES else ""
@@ -148,7 +149,7 @@ def one_event(
     decided = select(decisions).where(decisions.c.event_key == key)
     newest = decided.order_by(decisions.c.time.desc()).limit(MESSAGES)
     return EventPage(
-        row=shown,
+        row=replace(shown, event=life.get("event")),
         occurrences=state["occurrences"],
         outcomes=state["outcomes"],
         addresses=state["addresses"],
@@ -237,13 +238,6 @@ def _rows(
     return [_event(row, expected, situation, voters, decided) for row in found]
 
 
-def _resources(life: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in Resources as they were spelt, each once."""
-    raw = life.get("event") or {}
-    named = ScheduledEvent(event_id="", raw=raw).resources
-    return tuple(dict.fromkeys(name.removeprefix("_") for name in named))
-
-
 def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     query = select(votes).where(votes.c.event_key.in_(keys))
@@ -291,8 +285,7 @@ def _event(
     voters: Mapping[str, list[Any]],
     decided: Mapping[tuple[str, int], Any],
 ) -> EventRow:
-    lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
-    life = lives[-1] if lives else {}
+    life: dict[str, Any] = json_of(row.summary)
     last_reported, absent = moment_of(row.told), situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
     mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
@@ -308,7 +301,8 @@ def _event(
         subscription=row.subscription,
         group=row.group,
         content=row.content,
-        machines=_resources(life),
+        machines=tuple(life.get("names", ())),
+        machine_count=life.get("nameCount", 0),
         not_before=_moment(row.not_before),
         opened=moment_of(row.opened),
         ended=_moment(row.ended),
