@@ -23,7 +23,7 @@ from bridge.configuration.schema_parts import (
     record,
     ref,
 )
-from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED
+from bridge.events.alarm import BACK, CLOCK, SILENT, SLOW, UNREPORTED
 from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
@@ -358,7 +358,7 @@ KINDS: dict[str, tuple[str, list[str], Json]] = {
 APPROVALS = ("decided", "refused", "done", "failed", "void")
 
 HUB_STEPS = [
-    *(SILENT, BACK, UNREPORTED, SLOW),
+    *(SILENT, BACK, UNREPORTED, SLOW, CLOCK),
     *(f"approval.{word}" for word in APPROVALS),
 ]
 

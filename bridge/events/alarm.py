@@ -13,7 +13,7 @@ from bridge.events.routing import Subject
 from bridge.events.severity import severity
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
-SLOW = "message-slow"
+SLOW, CLOCK = "message-slow", "clock-wrong"
 _FAMILY = ".hub."
 
 
@@ -22,8 +22,8 @@ class Alarm:
     """One alarm of a hub.
 
     Attributes:
-        what: ``bridge-silent``, ``bridge-back``, ``unreported``, ``message-slow`` or
-            ``approval.WORD``.
+        what: ``bridge-silent``, ``bridge-back``, ``unreported``, ``message-slow``,
+            ``clock-wrong`` or ``approval.WORD``.
         id: a hash of the cause.
         severity: INFO, WARN or ERROR.
         headline: one line that is enough to understand the alarm.

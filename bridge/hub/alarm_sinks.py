@@ -46,7 +46,7 @@ from bridge.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _EVERY = 5.0
-_LEASE_SECONDS = 60.0  # only the hub with the lease publishes alarms
+_LEASE_SECONDS = 30.0  # only the hub with the lease publishes alarms
 _OLDEST = timedelta(days=1)  # older alarms are dropped: they are of no use
 _PREFIX = "sebridge"
 _OWN, _HOLDER = "(hub)", "holder"  # a key in the state file; no sink has such a name

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from bridge.events.alarm import (
     BACK,
+    CLOCK,
     SILENT,
     SLOW,
     UNREPORTED,
@@ -28,12 +29,25 @@ _MOST_NAMES = 50
 _IN_HEADLINE = 3
 _FAMILY = "hub."
 _APPROVAL = "hub.approval."
-_SEVERITIES = {UNREPORTED: "ERROR", SILENT: "WARN", BACK: "INFO", SLOW: "ERROR"}
-_LISTS = {UNREPORTED: "events", SILENT: "bridges", BACK: "bridges", SLOW: "messages"}
+_SEVERITIES = {
+    UNREPORTED: "ERROR",
+    SILENT: "WARN",
+    BACK: "INFO",
+    SLOW: "ERROR",
+    CLOCK: "ERROR",
+}
+_LISTS = {
+    UNREPORTED: "events",
+    SILENT: "bridges",
+    BACK: "bridges",
+    SLOW: "messages",
+    CLOCK: "clocks",
+}
 _REASONS = {
     UNREPORTED: "Azure announced it, and no bridge told of it in time: nobody is asked",
     SILENT: "nothing was heard for three heartbeats: its events may go unseen",
     BACK: "",
+    CLOCK: "nothing can be approved through ARM until the clock is right",
     SLOW: "it took over 5 s of work twice: it is put aside and tried again every hour",
 }
 _WORDS = {
@@ -104,6 +118,8 @@ def _headline(what: str, count: int, shown: Sequence[Mapping[str, Any]]) -> str:
     if what == SLOW:
         messages = "message takes" if count == 1 else "messages take"
         return f"{count} {messages} too long to be stored: {named}"
+    if what == CLOCK:
+        return f"The clock of a hub is wrong: {named}"
     are = "bridge is" if count == 1 else "bridges are"
     state = "silent" if what == SILENT else "no longer silent"
     return f"{count} {are} {state}: {named}"
@@ -115,6 +131,8 @@ def _name(what: str, one: Mapping[str, Any]) -> str:
         return f"{one['eventType'] or 'unknown type'} of {machines}"
     if what == SLOW:
         return f"from source {one['source']}"
+    if what == CLOCK:
+        return str(one["fault"])
     name = str(one["vmName"] or one["vmId"])
     return name if one["state"] in {"silent", "alive"} else f"{name} ({one['state']})"
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from bridge.hub.arm_config import ArmConfig
 from bridge.hub.bridge_rules import NOT_KNOWN, Verdict, expected_answer
-from bridge.hub.fold import kept_name
+from bridge.hub.facts import kept_name
 from bridge.hub.view_rows import BridgeRow
 from bridge.hub.voting import CurrentEvent, is_void
 

@@ -11,7 +11,13 @@ from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Vo
 Json = dict[str, Any]
 _NAMES = 100  # of a decision
 
-_NOT_SHOWN = ("named", "voices")  # of an occurrence: of use to the rules alone
+_NOT_SHOWN = (
+    "digest",
+    "said",
+    "saidBy",
+    "saidUntil",
+    "doubled",
+)  # of an occurrence: shown with the event, or of no use
 
 
 def event(row: EventRow) -> Json:
@@ -35,6 +41,9 @@ def event(row: EventRow) -> Json:
         "firstReportedBy": _reporter(row.first_reported_by),
         "unreported": row.is_unreported,
         "bridgesSay": row.bridges_say,
+        "saidToBeOver": _said(row),
+        "twoReportsWithOneId": [_reporter(one) for one in row.doubled],
+        "messagesNotKept": row.dropped,
         "azureStatus": (row.azure or {}).get("status"),
         "occurrence": row.lives,
         "event": row.event,
@@ -139,6 +148,17 @@ def bridge(row: BridgeRow) -> Json:
         "pending": row.pending,
         "dead": row.dead,
         "approvals": row.approvals,
+    }
+
+
+def _said(row: EventRow) -> Json | None:
+    """Return the end by the word of others alone; None = there is none."""
+    if row.said is None:
+        return None
+    return {
+        "status": row.said,
+        "by": _reporter(row.said_by or {}),
+        "countsFrom": _time(row.said_until),
     }
 
 

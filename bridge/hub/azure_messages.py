@@ -8,7 +8,6 @@ Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-event-grid
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from bridge.events.document import ScheduledEvent
@@ -19,11 +18,11 @@ from bridge.hub.facts import (
     Kind,
     Reporter,
     believed,
-    digest_of,
     group_of,
     moment,
     object_in,
     required,
+    sealed,
     table,
     text,
 )
@@ -67,8 +66,7 @@ def read(body: bytes, *, heard: datetime) -> Fact | None:
         return None
     if text(properties.get("ResourceType")).lower() != _MACHINE:
         return None
-    fact = _fact(envelope, data, properties, heard)
-    return replace(fact, digest=digest_of(body))
+    return sealed(_fact(envelope, data, properties, heard), body)
 
 
 def _fact(

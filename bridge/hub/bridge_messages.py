@@ -15,18 +15,19 @@ from bridge.events.vocabulary import TRANSITIONS
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.hub.facts import (
     AZURE,
+    LONGEST_ID,
     Address,
     Fact,
     Kind,
     Outcome,
     Reporter,
     believed,
-    digest_of,
     group_of,
     key_of,
     moment,
     object_in,
     required,
+    sealed,
     table,
     text,
 )
@@ -112,8 +113,7 @@ def read(
     if fact is None:
         return Read(report=report)
     where = address if reply_to and fact.outcome is None else None
-    fact = replace(fact, digest=digest_of(body), address=where)
-    return Read(fact=fact, report=report)
+    return Read(fact=sealed(replace(fact, address=where), body), report=report)
 
 
 def _kind(kind: str) -> tuple[str, str, str]:
@@ -146,14 +146,18 @@ def _report(
 
 
 def _reporter(fields: Mapping[str, object]) -> Reporter:
-    vm_id = text(fields.get("vmId")).lower()
+    vm_id = _short(fields.get("vmId")).lower()
     if vm_id == AZURE:  # reserved: facts of Azure override those of bridges
         raise UnreadableMessageError("data.reporter.vmId is no id of a VM")
     return Reporter(
         vm_id=vm_id,
-        name=text(fields.get("vmName")),
-        resource_id=text(fields.get("resourceId")),
+        name=_short(fields.get("vmName")),
+        resource_id=_short(fields.get("resourceId")),
     )
+
+
+def _short(value: object) -> str:
+    return text(value)[:LONGEST_ID]
 
 
 def _step(

@@ -1,11 +1,12 @@
 """Derives the state of a bridge from the set of its messages. Pure.
 
 Each part of the state comes from the latest message about that part, so order and
-repetition of messages make no difference.
+repetition of messages make no difference. A message is as late as its time, or as its
+EnqueuedTime if that is earlier: then the clock of the bridge is ahead.
 
     alive     its last message is at most three heartbeat intervals old
     silent    its last message is older, and the source is connected and drained
-    stopped   it has reported that it stops
+    stopped   it has reported that it stops, at most a day ago, and nothing since
     gone      its machine was terminated or preempted, or a person said that it is gone,
               or it was silent for ``forget_after``
     unknown   it sends no heartbeats, or the source is not connected and drained, or not
@@ -14,16 +15,17 @@ repetition of messages make no difference.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import orjson
 
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.facts import Reporter, group_of, table
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import Reporter, group_of, kept_name, table
+from bridge.hub.fold import Machine
 
 _INTERVALS = 3
+_STOPPED_SECONDS = 86_400.0
 _LIFE = {"started", "stopped"}
 _IMDS = {"imds-unreachable", "imds-recovered"}
 _BEATS = {"started", "heartbeat"}
@@ -43,14 +45,22 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the state, with the stamp of the message that it comes from."""
+    """One part of the state, with the stamp of the message that it comes from.
+
+    Attributes:
+        stamp: when it happened, and the id of the message.
+        heard: when the broker enqueued that message.
+    """
 
     stamp: Stamp = ("", "")
     data: Mapping[str, object] = field(default_factory=dict)
+    heard: str = ""
 
     def later(self, other: "Part") -> "Part":
         """Return the later one of two parts."""
-        return max(self, other, key=lambda part: (part.stamp, _text(part.data)))
+        return max(
+            self, other, key=lambda part: (part.stamp, _text(part.data), part.heard)
+        )
 
 
 NEVER = Part()
@@ -99,6 +109,13 @@ class BridgeState:
         return Machine(subscription=subscription, group=group, name=name)
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it has reported that it stops, and nothing later, by either clock."""
+        is_last = self.life.heard >= _iso(self.heard)
+        is_latest = self.life.stamp >= self.who.stamp
+        return self.life.data.get("word") == "stopped" and is_last and is_latest
+
+    @property
     def interval(self) -> float:
         """Seconds between its heartbeats; 0 = no heartbeats, or not known."""
         value = self.beat.data.get("intervalSeconds")
@@ -122,14 +139,14 @@ class BridgeState:
         """Return the parts as JSON for the store."""
         names = ("who", "life", "beat", "offer", "imds")
         parts: dict[str, Part] = {name: getattr(self, name) for name in names}
-        return orjson.dumps({n: [p.stamp, p.data] for n, p in parts.items()})
+        return orjson.dumps({n: [p.stamp, p.data, p.heard] for n, p in parts.items()})
 
     @classmethod
     def from_json(cls, vm_id: str, heard: datetime, body: bytes) -> "BridgeState":
         """Parse the JSON of ``to_json``."""
         parts = {
-            name: Part(stamp=(stamp[0], stamp[1]), data=data)
-            for name, (stamp, data) in orjson.loads(body).items()
+            name: Part(stamp=(stamp[0], stamp[1]), data=data, heard=heard_then)
+            for name, (stamp, data, heard_then) in orjson.loads(body).items()
         }
         return cls(vm_id=vm_id, heard=heard, **parts)
 
@@ -148,14 +165,15 @@ class BridgeState:
 
 def of_report(report: BridgeReport) -> BridgeState:
     """Return the state of a bridge according to one message."""
-    stamp = (report.time.isoformat(timespec="microseconds"), report.id)
+    stamp = (_iso(min(report.time, report.heard)), report.id)
     who = {
         "name": report.reporter.name,
         "resourceId": report.reporter.resource_id,
         "version": report.version,
         "location": report.location,
     }
-    part = Part(stamp=stamp, data={**report.data, "word": report.kind})
+    heard = _iso(report.heard)
+    part = Part(stamp=stamp, data={**report.data, "word": report.kind}, heard=heard)
     return BridgeState(
         vm_id=report.reporter.vm_id,
         heard=report.heard,
@@ -175,7 +193,11 @@ def _part(part: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT0
     if not is_so:
         return NEVER
     kept = {key: part.data[key] for key in keys if key in part.data}
-    return Part(stamp=part.stamp, data=kept)
+    return Part(stamp=part.stamp, data=kept, heard=part.heard)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def liveness(  # noqa: PLR0913 - each is known to the caller alone
@@ -207,7 +229,7 @@ def liveness(  # noqa: PLR0913 - each is known to the caller alone
     quiet = _seconds(now, max(state.heard, absent_until or state.heard))
     if is_silent and quiet > forget_after:
         return Liveness.GONE
-    if state.life.data.get("word") == "stopped" and state.life.stamp >= state.who.stamp:
+    if state.is_stopped and _seconds(now, state.heard) <= _STOPPED_SECONDS:
         return Liveness.STOPPED
     if not state.interval:
         return Liveness.UNKNOWN

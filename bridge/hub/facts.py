@@ -7,7 +7,7 @@ events of Event Grid; ``fold`` derives the state of an event from all its facts.
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from urllib.parse import unquote
@@ -17,14 +17,20 @@ import orjson
 from bridge.events.build import clean
 from bridge.events.cloudevent import DEEPEST
 from bridge.events.document import ScheduledEvent, is_deep
-from bridge.events.vocabulary import GONE, PRESENT, TransitionKind
+from bridge.events.identity import bare
+from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 
 AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
 _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
 )
-_LONGEST_ID = 1024
+_INSTANCE = re.compile(
+    r"(?:/virtualmachinescalesets/([^/]+))?/virtualmachines/([^/]+)/?$", re.IGNORECASE
+)
+LONGEST_ID = 1024
+_LONGEST_TYPE = 64
+MOST_NAMES = 2000
 _AHEAD = timedelta(minutes=5)  # a clock further ahead of the broker's is not believed
 
 
@@ -118,6 +124,16 @@ class Fact:
         resource: the resource id of the event at ARM; "" for bridges.
         address: where an approval may be sent; None = the message has no ReplyTo.
         digest: the fingerprint of the message's body.
+        place: the machine of the reporter, from its resource id: subscription, resource
+            group and name; None = not known.
+        link: the fingerprint of the IMDS object, in the form that is compared; "" =
+            there is none.
+        before: the same of ``previous``.
+        content: the fingerprint of all that the message reports.
+        names: the fingerprint of ``group`` and Resources; "" = no IMDS object.
+        not_before: NotBefore of the IMDS object; None = it has none.
+        event_type: EventType of the IMDS object, cut to 64 characters.
+        is_started: whether it reports that the event has started.
     """
 
     source: str
@@ -136,6 +152,19 @@ class Fact:
     resource: str = ""
     address: Address | None = None
     digest: str = ""
+    place: tuple[str, str, str] | None = None
+    link: str = ""
+    before: str = ""
+    content: str = ""
+    names: str = ""
+    not_before: datetime | None = None
+    event_type: str = ""
+    is_started: bool = False
+
+    @property
+    def light(self) -> "Fact":
+        """A copy without the IMDS objects; what is compared of them is kept."""
+        return replace(self, event=None, previous=None)
 
     @property
     def key(self) -> str:
@@ -143,19 +172,33 @@ class Fact:
         return key_of(self.event_id)
 
     @property
-    def order(self) -> tuple[datetime, str, str]:
+    def order(self) -> tuple[datetime, str, str, str, str]:
         """The sort key of facts; unique within a set of messages."""
-        return self.time, self.id, self.source
+        return self.time, self.id, self.source, self.reporter.vm_id, self.content
 
     @property
-    def heard(self) -> tuple[datetime, str, str, str]:
+    def heard(self) -> tuple[datetime, str, str, str, str]:
         """The sort key of facts by the broker's clock: the first one heard first."""
-        return self.enqueued, self.id, self.source, self.reporter.vm_id
+        return self.enqueued, self.id, self.source, self.reporter.vm_id, self.content
 
     @property
-    def precedence(self) -> tuple[datetime, str, str]:
-        """Orders messages with the same source and id: the smallest one is kept."""
-        return self.time, self.reporter.vm_id, self.digest
+    def report(self) -> tuple[str, str, str, str]:
+        """What makes two messages one fact: source, id, vmId, and what they report.
+
+        The reporters of one step share source and id. If one VM reports two things with
+        one id, both are facts.
+        """
+        return self.source, self.id, self.reporter.vm_id, self.content
+
+    def joined(self, other: "Fact") -> "Fact":
+        """Merge with another delivery of the report: the smaller times are kept."""
+        first = min(self, other, key=lambda one: (one.time, one.digest))
+        where = [one.address for one in (self, other) if one.address is not None]
+        return replace(
+            first,
+            enqueued=min(self.enqueued, other.enqueued),
+            address=min(where, default=None),
+        )
 
     @property
     def is_azures(self) -> bool:
@@ -163,8 +206,51 @@ class Fact:
         return self.reporter.vm_id == AZURE
 
 
+def sealed(fact: Fact, body: bytes) -> Fact:
+    """Return a fact with all that is derived from its IMDS objects, and from the body.
+
+    Of more than 2,000 names in Resources the first ones are kept, and the fact is not
+    whole.
+    """
+    event, previous = _with_fewer_names(fact.event), _with_fewer_names(fact.previous)
+    group, names = fact.group, sorted(set(event.resources)) if event else ()
+    raws = [one and one.raw for one in (event, previous)]
+    return replace(
+        fact,
+        event=event,
+        previous=previous,
+        is_whole=fact.is_whole and event is fact.event,
+        digest=digest_of(body),
+        place=place_of(fact.reporter),
+        link=_print([event.canonical]) if event else "",
+        before=_print([previous.canonical]) if previous else "",
+        content=_print([fact.kind, *raws, fact.outcome]),
+        names=_print([*group, *names]) if event else "",
+        not_before=event.not_before if event else None,
+        event_type=(event.event_type or "")[:_LONGEST_TYPE] if event else "",
+        is_started=_is_started(fact.kind, event),
+    )
+
+
+def _with_fewer_names(event: ScheduledEvent | None) -> ScheduledEvent | None:
+    names = event.raw.get("Resources") if event else None
+    if event is None or not isinstance(names, list) or len(names) <= MOST_NAMES:
+        return event
+    raw = {**event.raw, "Resources": names[:MOST_NAMES]}
+    return ScheduledEvent(event_id=event.event_id, raw=raw)
+
+
+def _is_started(kind: Kind, event: ScheduledEvent | None) -> bool:
+    is_so = event is not None and event.status == EventStatus.STARTED
+    return kind is Kind.STARTED or (kind.is_appearance and is_so)
+
+
+def _print(value: object) -> str:
+    return digest_of(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+
+
 def digest_of(body: bytes) -> str:
-    """Return the fingerprint of a message's body: 32 hex digits of SHA-256."""
+    """Return the fingerprint of bytes: 32 hex digits of SHA-256."""
     return hashlib.sha256(body).hexdigest()[:32]
 
 
@@ -193,6 +279,28 @@ def group_of(resource_id: str) -> tuple[str, str]:
 
 def _segment(encoded: str) -> str:
     return clean(unquote(encoded)).lower()
+
+
+def place_of(reporter: Reporter) -> tuple[str, str, str] | None:
+    """Return subscription, group and name in a resource id; None = it has none.
+
+    The name of an instance of a scale set (uniform) is that of the set, an underscore,
+    and the number of the instance.
+
+    Source: learn.microsoft.com/azure/virtual-machine-scale-sets
+    /virtual-machine-scale-sets-instance-ids
+    """
+    subscription, group = group_of(reporter.resource_id)
+    found = _INSTANCE.search(reporter.resource_id)
+    if found is None or not group:
+        return None
+    name = f"{found[1]}_{found[2]}" if found[1] else found[2]
+    return subscription, group, kept_name(name)
+
+
+def kept_name(name: str) -> str:
+    """Return the name of a machine in the form that is compared and stored."""
+    return clean(bare(name))
 
 
 def believed(time: datetime, enqueued: datetime) -> datetime:
@@ -237,9 +345,9 @@ def required(value: object, what: str) -> str:
     Raises:
         UnreadableMessageError: the value is no string, is empty, or is too long.
     """
-    if not isinstance(value, str) or not value or len(value) > _LONGEST_ID:
+    if not isinstance(value, str) or not value or len(value) > LONGEST_ID:
         raise UnreadableMessageError(
-            f"{what} is no text of 1 to {_LONGEST_ID} characters"
+            f"{what} is no text of 1 to {LONGEST_ID} characters"
         )
     return clean(value)
 

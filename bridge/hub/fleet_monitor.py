@@ -1,4 +1,6 @@
-"""Looks once a minute for silent bridges, and for events that no bridge has reported.
+"""Looks twice a minute for silent bridges, and for events that no bridge has reported.
+
+It also lets the ends count that others alone have told, once their time has come.
 
 Each finding becomes an alarm, a row in the store; ``alarm_sinks`` publishes the alarms.
 Bridges that have been gone for longer than the retention are deleted.
@@ -12,8 +14,14 @@ from dataclasses import dataclass
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.store.alarms import news_of, note_silence, note_unreported
+from bridge.hub.store.alarms import (
+    news_of,
+    note_clock,
+    note_silence,
+    note_unreported,
+)
 from bridge.hub.store.fleet_view import fleet
+from bridge.hub.store.intake import end_said
 from bridge.hub.store.retention import AT_ONCE, forget_bridges, is_outdated
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
@@ -21,8 +29,9 @@ from bridge.hub.views import open_without_bridge
 
 log = logging.getLogger(__name__)
 
-_EVERY = 60.0
+_EVERY = 30.0
 _AT_ONCE = 500
+_MOST_PORTIONS = 50
 
 
 @dataclass(slots=True)
@@ -42,7 +51,7 @@ class FleetMonitor:
     name: str = "watchman"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Check the fleet once a minute."""
+        """Check the fleet twice a minute."""
         while not await self.clock.wait(stop, _EVERY):
             try:
                 await self.step()
@@ -56,6 +65,7 @@ class FleetMonitor:
             HubStoreError: the store cannot be used now.
         """
         found = await self._fleet()
+        await self._look_at_time(self.situation())
         news = [row.vm_id for row in found if news_of(row)]
         now = self.situation()
         if news:
@@ -68,6 +78,15 @@ class FleetMonitor:
             counts[row.liveness.value] += 1
         for state, count in counts.items():
             self.metrics.bridges.labels(state).set(count)
+
+    async def _look_at_time(self, now: Situation) -> None:
+        """Alarm a wrong clock, and let the ends count whose time has come."""
+        if (fault := now.clock_fault) is not None:
+            log.warning("clock is wrong", extra={"fault": fault})
+            await self.store.write(lambda c: note_clock(c, fault, now.now))
+        for _ in range(_MOST_PORTIONS):
+            if not await self.store.write(lambda c: end_said(c, now.now)):
+                return
 
     async def _find_unreported(self, situation: Situation) -> None:
         after, count, is_last = "", 0, False

@@ -3,35 +3,56 @@
 Order and repetition of messages make no difference. An event of twelve machines has up
 to twelve reporters; one of them is enough:
 
-    (source, id)      counts once: of two different messages, the earlier one is kept
+    (source, id,      counts once. Reporters of one step share source and id; if one VM
+    vmId)             reports two things with one id, both count, and are shown so
+    whose word        that of the VMs in Resources, if one has spoken. Else that of the
+                      VM that was heard first, if it names itself; else that of all
     content           an ``updated`` comes after the content in its ``previous``, even
                       if the clocks disagree; otherwise the latest by (time, id) is kept
-    end               completed > ended > cancelled; the end that Azure reports wins
+    end               completed > ended > cancelled; the end that Azure reports wins.
+                      An end by the word of others alone is "said to be over": it counts
+                      once one whose word counts agrees, or 15 min after NotBefore
     another           an appearance more than 10 s after the end, or at any time from a
-    occurrence        reporter that has already reported the end
+    occurrence        reporter that has already reported the end. What was enqueued
+                      before the end is no later appearance, whatever its clock says
+
+At most 1,000 messages of an occurrence are kept, and 12 of a machine; see ``bounded``.
 
 Source: the hub's contract; ``tests/hub/test_fold.py`` checks it.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Protocol
 
-import orjson
-
-from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
-from bridge.events.identity import bare
-from bridge.events.vocabulary import EventStatus
-from bridge.hub.facts import Address, Fact, Kind, Reporter, group_of
-
-_LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
-_INSTANCE = re.compile(
-    r"(?:/virtualmachinescalesets/([^/]+))?/virtualmachines/([^/]+)/?$", re.IGNORECASE
+from bridge.hub.facts import (
+    Address,
+    Fact,
+    Kind,
+    Reporter,
+    group_of,
+    kept_name,
+    place_of,
 )
+from bridge.hub.occurrences import (
+    Life,
+    Past,
+    Place,
+    Reading,
+    bounded,
+    group_in,
+    is_of,
+    kept_outcomes,
+    lives_of,
+    older,
+    places_named,
+    unique,
+)
+
+_MOST_LIVES = 10
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
 
 
@@ -79,9 +100,17 @@ class Occurrence:
             reported it, with an undocumented status.
         event: the latest IMDS object; None = no message contained one.
         is_whole: False = the reporter has left out names of Resources.
-        first: the first message.
-        opened: the time of the first message.
+        digest: the fingerprint of the message with that object.
+        first: the first message of those whose word counts.
+        opened: the time of that message.
         ended: the time of the first message about the end; None = not ended.
+        said: the end by the word of others alone; None = there is none. The event is
+            still open.
+        said_by: who said so first.
+        said_until: when that end counts, unless somebody whose word counts agrees.
+        is_by_others: whether the content is by the word of others alone. Then its
+            changes make no vote void.
+        doubled: the reporters that have reported two things with one id.
         bridges_say: the end that bridges reported, if Azure reported another one.
         azure: the latest message of Azure; None = there is none.
         group: subscription and resource group.
@@ -98,9 +127,15 @@ class Occurrence:
     status: Kind
     event: ScheduledEvent | None
     is_whole: bool
+    digest: str
     first: Fact
     opened: datetime
     ended: datetime | None
+    said: Kind | None
+    said_by: Reporter | None
+    said_until: datetime | None
+    is_by_others: bool
+    doubled: tuple[Reporter, ...]
     bridges_say: Kind | None
     azure: Fact | None
     group: tuple[str, str]
@@ -124,7 +159,8 @@ class State:
     Attributes:
         key: the EventId in capitals.
         event_id: the EventId as in the first message.
-        occurrences: its occurrences, the oldest first.
+        occurrences: its occurrences, the oldest first; the latest ten.
+        before: how many occurrences were before those.
         outcomes: the results of approvals, the oldest first.
         addresses: every approval address in its messages, sorted.
         last_reported: the time of the latest message.
@@ -133,9 +169,15 @@ class State:
     key: str
     event_id: str
     occurrences: tuple[Occurrence, ...]
+    before: int
     outcomes: tuple[Fact, ...]
     addresses: tuple[Address, ...]
     last_reported: datetime
+
+    @property
+    def lives(self) -> int:
+        """The number of its occurrences."""
+        return self.before + len(self.occurrences)
 
     @property
     def now(self) -> Occurrence | None:
@@ -143,110 +185,192 @@ class State:
         return self.occurrences[-1] if self.occurrences else None
 
 
-@dataclass(slots=True)
-class _Life:
-    """An occurrence while its facts are collected in the order of their times."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """The state of an event, and which of its messages are kept.
 
-    facts: list[Fact] = field(default_factory=list)
-    ended: datetime | None = None
-    enders: set[str] = field(default_factory=set)
+    Attributes:
+        state: the state; None = no message is kept.
+        kept: the facts that the state is derived from.
+        dropped: how many facts are not kept.
+        past: the occurrences before those.
+        lists: the names in Resources that were needed, by ``Fact.names``.
+    """
 
-    def is_over_for(self, fact: Fact) -> bool:
-        """Whether a fact must belong to the next occurrence."""
-        if self.ended is None or not fact.kind.is_appearance:
-            return False
-        return fact.reporter.vm_id in self.enders or fact.time - self.ended > _LATE
-
-    def take(self, fact: Fact) -> None:
-        """Add a fact."""
-        self.facts.append(fact)
-        if fact.kind.is_end:
-            self.ended = self.ended or fact.time
-            self.enders.add(fact.reporter.vm_id)
+    state: State | None
+    kept: tuple[Fact, ...]
+    dropped: int
+    past: Past
+    lists: Mapping[str, tuple[str, ...]]
 
 
-def fold(facts: Iterable[Fact], addresses: Iterable[Address] = ()) -> State | None:
+def fold(facts: Iterable[Fact]) -> State | None:
     """Return the state of one event; None if there are no facts.
 
     Args:
         facts: all facts of one EventId.
-        addresses: approval addresses of messages that were dropped, because one with
-            the same (source, id) is kept.
     """
-    known = list(facts)
-    if not known:
-        return None
-    ordered = sorted(unique(known), key=lambda fact: fact.order)
-    found = {fact.address for fact in known if fact.address} | set(addresses)
-    return State(
+    return fold_in(facts).state
+
+
+def fold_in(
+    facts: Iterable[Fact],
+    *,
+    reading: Reading | None = None,
+    own: Collection[str] = (),
+    past: Past | None = None,
+    now: datetime | None = None,
+) -> Folded:
+    """Return the state of one event, and which of its facts are kept.
+
+    Args:
+        facts: all facts of one EventId, or those that were kept, and new ones.
+        reading: reads the IMDS objects of facts; None = each fact has its own.
+        own: the ids of the hub's decisions on the event: their outcomes are kept first.
+        past: the occurrences whose messages are not kept any more.
+        now: a moment by the broker's clock that is over; None = that of the last
+            message.
+    """
+    reading, past = reading or Reading(), past or Past()
+    known = sorted(unique(facts), key=lambda fact: fact.order)
+    count = len(known)
+    if past.until is not None:
+        known = [fact for fact in known if fact.enqueued > past.until]
+    outcomes = kept_outcomes([f for f in known if f.kind is Kind.OUTCOME], own)
+    steps = [fact for fact in known if fact.kind is not Kind.OUTCOME]
+    inside = places_named(steps, group_in(steps), reading) if steps else set()
+    lives = [bounded(life) for life in lives_of(steps, inside, reading)]
+    past = older(past, lives[:-_MOST_LIVES])
+    lives = lives[-_MOST_LIVES:]
+    kept = [*(fact for life in lives for fact in life.facts), *outcomes]
+    if not kept:
+        return Folded(
+            state=None, kept=(), dropped=count, past=past, lists=reading.lists
+        )
+    moments = [fact.enqueued for fact in kept]
+    latest = max([*moments, now] if now else moments)
+    ordered = sorted(kept, key=lambda fact: fact.order)
+    found = {fact.address for fact in kept if fact.address}
+    state = State(
         key=ordered[0].key,
         event_id=ordered[0].event_id,
-        occurrences=tuple(_occurrence(life) for life in _lives(ordered)),
-        outcomes=tuple(fact for fact in ordered if fact.kind is Kind.OUTCOME),
+        occurrences=tuple(_occurrence(life, reading, latest) for life in lives),
+        before=past.lives,
+        outcomes=tuple(outcomes),
         addresses=tuple(sorted(found)),
         last_reported=ordered[-1].time,
     )
+    return Folded(
+        state=state,
+        kept=tuple(ordered),
+        dropped=count - len(kept),
+        past=past,
+        lists=reading.lists,
+    )
 
 
-def unique(facts: Iterable[Fact]) -> list[Fact]:
-    """Return one fact for each (source, id): the earliest one."""
-    kept: dict[tuple[str, str], Fact] = {}
-    for fact in facts:
-        name = (fact.source, fact.id)
-        if name not in kept or precedes(fact, kept[name]):
-            kept[name] = fact
-    return list(kept.values())
+def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
+    """Return an occurrence.
 
-
-def precedes(fact: Fact, other: Fact) -> bool:
-    """Whether a fact is kept instead of another one with the same source and id."""
-    return fact.precedence < other.precedence
-
-
-def _lives(facts: Sequence[Fact]) -> list[_Life]:
-    lives = [_Life()]
-    for fact in facts:
-        if fact.kind is Kind.OUTCOME:
-            continue
-        if lives[-1].is_over_for(fact):
-            lives.append(_Life())
-        lives[-1].take(fact)
-    return [life for life in lives if life.facts]
-
-
-def _occurrence(life: _Life) -> Occurrence:
-    facts = life.facts
+    Args:
+        life: its facts.
+        reading: reads their IMDS objects.
+        latest: when the last message about the event was enqueued.
+    """
+    facts, group = life.facts, group_in(life.facts)
+    named = places_named(facts, group, reading)
     azures = [fact for fact in facts if fact.is_azures]
     bridges = [fact for fact in facts if not fact.is_azures]
-    content, is_whole = _content(bridges or azures)
-    status, bridges_say = _status(bridges, azures)
-    group = next((fact.group for fact in facts if fact.group[1]), ("", ""))
+    inside = [fact for fact in bridges if fact.place in named]
+    firsts = [] if inside else _first_heard(life)
+    counted = inside or firsts or bridges or azures
+    content, is_whole = _content(counted)
+    enders = inside or (firsts if life.is_undisputed else [])
+    status, bridges_say = _status(enders, counted, azures)
+    said = None if status.is_end else _first_end(bridges)
+    said_until = life.said_until(said) if said else None
+    is_over = said_until is not None and latest > said_until
+    if is_over and said is not None:
+        status, bridges_say = _strongest(bridges) or said.kind, None
+    ends = [
+        f for f in facts if f.kind.is_end and (is_over or f in enders or f.is_azures)
+    ]
+    first = min((*counted, *azures), key=lambda fact: fact.order)
+    place = content.group if content.group[1] else group
+    event = reading.event_of(content)
     return Occurrence(
         status=status,
-        event=content,
+        event=event,
         is_whole=is_whole,
-        first=facts[0],
-        opened=facts[0].time,
-        ended=life.ended,
+        digest=content.digest,
+        first=first,
+        opened=first.time,
+        ended=_ended(ends, first) if status.is_end else None,
+        said=None if is_over or not said else _strongest(bridges),
+        said_by=None if is_over or not said else said.reporter,
+        said_until=None if is_over else said_until,
+        is_by_others=bool(bridges) and not (inside or firsts),
+        doubled=_doubled(facts),
         bridges_say=bridges_say,
-        azure=azures[-1] if azures else None,
-        group=group,
-        machines=machines_of(content, group),
-        named=tuple(sorted(_named(facts, group))),
+        azure=_with_event(azures[-1], reading) if azures else None,
+        group=place,
+        machines=machines_of(event, place),
+        named=tuple(_at(place) for place in sorted(named)),
         voices=_voices(facts),
         has_bridge=bool(bridges),
-        prefix=next((fact.prefix for fact in bridges), ""),
+        prefix=next((fact.prefix for fact in counted if fact.prefix), ""),
         resource=azures[-1].resource if azures else "",
     )
 
 
-def _status(bridges: list[Fact], azures: list[Fact]) -> tuple[Kind, Kind | None]:
-    """Return the status, and the end that bridges reported if Azure's differs."""
-    mine = max(
-        (fact.kind for fact in bridges if fact.kind.is_end),
-        key=_STRENGTH.index,
-        default=None,
-    )
+def _with_event(fact: Fact, reading: Reading) -> Fact:
+    return fact if fact.event else replace(fact, event=reading.event_of(fact))
+
+
+def _first_end(facts: Sequence[Fact]) -> Fact | None:
+    return next((fact for fact in facts if fact.kind.is_end), None)
+
+
+def _ended(ends: Sequence[Fact], first: Fact) -> datetime | None:
+    """Return when an occurrence ended: not before it was opened, as some clock says."""
+    end = next(iter(ends), None)
+    if end is None:
+        return None
+    return end.time if end.time >= first.time else max(end.enqueued, first.time)
+
+
+def _first_heard(life: Life) -> list[Fact]:
+    """Return the facts of the VM that was heard first, if it names itself."""
+    opener = life.opener
+    if opener is None or opener.is_azures:
+        return []
+    if not life.reading.names_itself(opener):
+        return []
+    return [fact for fact in life.facts if is_of(fact, opener)]
+
+
+def _doubled(facts: Sequence[Fact]) -> tuple[Reporter, ...]:
+    """Return the reporters that have reported two things with one id."""
+    seen, found = set[tuple[str, str, str]](), set[Reporter]()
+    for fact in facts:
+        name = fact.report[:3]
+        if name in seen and fact.reporter.vm_id:
+            found.add(fact.reporter)
+        seen.add(name)
+    return tuple(sorted(found))
+
+
+def _status(
+    enders: Sequence[Fact], counted: Sequence[Fact], azures: Sequence[Fact]
+) -> tuple[Kind, Kind | None]:
+    """Return the status, and the end that bridges reported if Azure's differs.
+
+    Args:
+        enders: the facts of bridges whose ends count.
+        counted: the facts whose word counts.
+        azures: the facts of Azure.
+    """
+    mine = _strongest(enders)
     ends = [fact.kind for fact in azures if fact.kind.is_end]
     if ends:
         # A bridge reports "ended" when it cannot tell how the event ended.
@@ -254,19 +378,19 @@ def _status(bridges: list[Fact], azures: list[Fact]) -> tuple[Kind, Kind | None]
         return ends[-1], mine if differs else None
     if mine is not None:
         return mine, None
-    if any(_is_started(fact) for fact in (*bridges, *azures)):
+    if any(fact.is_started for fact in (*counted, *azures)):
         return Kind.STARTED, None
-    is_known = any(fact.kind.is_appearance for fact in (*bridges, *azures))
+    is_known = any(fact.kind is not Kind.OTHER for fact in (*counted, *azures))
     return (Kind.SCHEDULED if is_known else Kind.OTHER), None
 
 
-def _is_started(fact: Fact) -> bool:
-    is_so = fact.event is not None and fact.event.status == EventStatus.STARTED
-    return fact.kind is Kind.STARTED or (fact.kind.is_appearance and is_so)
+def _strongest(facts: Sequence[Fact]) -> Kind | None:
+    ends = [fact.kind for fact in facts if fact.kind.is_end]
+    return max(ends, key=_STRENGTH.index, default=None)
 
 
-def _content(facts: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
-    """Return the current IMDS object, and whether it is complete.
+def _content(facts: Sequence[Fact]) -> tuple[Fact, bool]:
+    """Return the fact with the current IMDS object, and whether it is complete.
 
     Each ``updated`` names the content before it as ``previous``, so contents form a
     chain. ``last`` is the end of the chain, ``needed`` the content before its first
@@ -274,33 +398,22 @@ def _content(facts: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
     later, so it does not replace ``last``.
     """
     shown = [fact for fact in facts if fact.kind.is_appearance] or facts
-    last, needed = shown[0], _link(shown[0].previous)
+    last, needed = shown[0], shown[0].before
     for fact in shown[1:]:
-        content, previous = _link(fact.event), _link(fact.previous)
-        if needed is not None and content == needed and previous != _link(last.event):
-            needed = previous
+        if needed and fact.link == needed and fact.before != last.link:
+            needed = fact.before
         else:
-            follows = previous is not None and previous == _link(last.event)
-            last, needed = fact, needed if follows else previous
-    return last.event, last.is_whole
-
-
-def _link(event: ScheduledEvent | None) -> bytes | None:
-    if event is None:
-        return None
-    return orjson.dumps(event.canonical, option=orjson.OPT_SORT_KEYS)
+            follows = fact.before and fact.before == last.link
+            last, needed = fact, needed if follows else fact.before
+    return last, last.is_whole
 
 
 def machines_of(
     event: ScheduledEvent | None, group: tuple[str, str]
 ) -> tuple[Machine, ...]:
     """Return the machines in the Resources of an event, sorted."""
-    names = event.resources if event else ()
-    found = {
-        Machine(subscription=group[0], group=group[1], name=kept_name(name))
-        for name in names
-    }
-    return tuple(sorted(found))
+    names = {kept_name(name) for name in (event.resources if event else ())}
+    return tuple(_at((*group, name)) for name in sorted(names))
 
 
 def is_named(occurrence: HasNamed, reporter: Reporter) -> bool:
@@ -308,54 +421,18 @@ def is_named(occurrence: HasNamed, reporter: Reporter) -> bool:
 
     Its machine is that in its resource id. Azure is no machine: see ``is_azures``.
     """
-    return machine_of(reporter) in occurrence.named
+    machine = machine_of(reporter)
+    return machine is not None and machine in occurrence.named
 
 
 def machine_of(reporter: Reporter) -> Machine | None:
-    """Return the machine in the resource id of a reporter; None = it has none.
-
-    The name of an instance of a scale set (uniform) is that of the set, an underscore,
-    and the number of the instance.
-
-    Source: learn.microsoft.com/azure/virtual-machine-scale-sets
-    /virtual-machine-scale-sets-instance-ids
-    """
-    subscription, group = group_of(reporter.resource_id)
-    found = _INSTANCE.search(reporter.resource_id)
-    if found is None or not group:
-        return None
-    name = f"{found[1]}_{found[2]}" if found[1] else found[2]
-    return Machine(subscription=subscription, group=group, name=kept_name(name))
+    """Return the machine in the resource id of a reporter; None = it has none."""
+    place = place_of(reporter)
+    return None if place is None else _at(place)
 
 
-def _named(facts: Sequence[Fact], group: tuple[str, str]) -> set[Machine]:
-    """Return the machines that are in Resources by the word of another; see ``named``.
-
-    Args:
-        facts: those of one occurrence.
-        group: that of the occurrence, for messages without one.
-    """
-    first = min(facts, key=lambda fact: fact.heard)
-    found = _names_in(first, group) - _own(first, group)
-    waiting = [(fact, machine_of(fact.reporter)) for fact in facts]
-    while True:
-        known = [f for f, machine in waiting if f.is_azures or machine in found]
-        waiting = [(f, m) for f, m in waiting if not f.is_azures and m not in found]
-        if not known:
-            return found
-        found = found.union(*(_names_in(fact, group) for fact in known))
-
-
-def _names_in(fact: Fact, group: tuple[str, str]) -> set[Machine]:
-    return set(machines_of(fact.event, fact.group if fact.group[1] else group))
-
-
-def _own(fact: Fact, group: tuple[str, str]) -> set[Machine]:
-    """Return the reporter's machine, by its resource id and by its name."""
-    machine, name = machine_of(fact.reporter), kept_name(fact.reporter.name)
-    place = fact.group if fact.group[1] else group
-    by_name = Machine(subscription=place[0], group=place[1], name=name)
-    return {by_name, machine} if machine else {by_name}
+def _at(place: Place) -> Machine:
+    return Machine(subscription=place[0], group=place[1], name=place[2])
 
 
 def _voices(facts: Sequence[Fact]) -> tuple[Voice, ...]:
@@ -366,18 +443,11 @@ def _voices(facts: Sequence[Fact]) -> tuple[Voice, ...]:
     return tuple(
         Voice(
             reporter=reporter,
-            group=group_of(reporter.resource_id),
+            group=said[0].place[:2]
+            if said[0].place
+            else group_of(reporter.resource_id),
             groups=tuple(sorted({one.group for one in said})),
-            event_types=tuple(sorted({_type(one) for one in said} - {""})),
+            event_types=tuple(sorted({one.event_type for one in said} - {""})),
         )
         for reporter, said in sorted(found.items())
     )
-
-
-def _type(fact: Fact) -> str:
-    return (fact.event.event_type or "") if fact.event else ""
-
-
-def kept_name(name: str) -> str:
-    """Return the name of a machine in the form that is compared and stored."""
-    return clean(bare(name))

@@ -18,6 +18,7 @@ from bridge.hub.alarm_sinks import open_alarms
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
+from bridge.hub.broker_clock import BrokerClock
 from bridge.hub.config import HubConfig
 from bridge.hub.fleet_monitor import FleetMonitor
 from bridge.hub.housekeeping import Housekeeping, StoreWatch
@@ -65,9 +66,9 @@ async def run(
         parts = Parts.of(file, store, clock)
         sink_metrics = Metrics((sink.name for sink in file.sinks), __version__)
         parts.metrics.alarms = sink_metrics.of_deliveries if file.sinks else None
-        alarms = open_alarms(file, store, clock, sink_metrics)
+        alarms = open_alarms(file, store, parts.clock, sink_metrics)
         alarm_workers = await stack.enter_async_context(alarms)
-        parts.transports.update(await open_transports(file.hub, clock, stack))
+        parts.transports.update(await open_transports(file.hub, parts.clock, stack))
         await parts.housekeeping.begin()
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
@@ -119,7 +120,7 @@ class Parts:
 
     file: HubFile
     store: Store
-    clock: Clock
+    clock: BrokerClock
     metrics: HubMetrics
     readers: tuple[SourceReader, ...]
     housekeeping: Housekeeping
@@ -129,12 +130,13 @@ class Parts:
     def of(cls, file: HubFile, store: Store, clock: Clock) -> "Parts":
         """Build every part."""
         names = tuple(source.name for source in file.hub.sources)
-        metrics = HubMetrics(names, __version__)
+        metrics, broker = HubMetrics(names, __version__), BrokerClock(clock)
         readers = tuple(
-            SourceReader(source, store, clock, metrics) for source in file.hub.sources
+            SourceReader(source, store, broker, metrics, broker)
+            for source in file.hub.sources
         )
-        housekeeping = Housekeeping(store, file.hub, clock)
-        return cls(file, store, clock, metrics, readers, housekeeping)
+        housekeeping = Housekeeping(store, file.hub, broker)
+        return cls(file, store, broker, metrics, readers, housekeeping)
 
     def workers(self) -> list[Worker]:
         """Return the workers that run until the stop."""
@@ -192,6 +194,7 @@ class Parts:
         azure = hub.azure_sources
         return Situation(
             now=self.clock.now(),
+            clock_fault=self.clock.fault,
             listening={
                 reader.config.name: reader.listening()
                 for reader in self.readers

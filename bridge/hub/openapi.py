@@ -148,6 +148,13 @@ def _schemas() -> Json:
         "lastTold": _TIME,
         "unreported": {"type": "boolean"},
         "bridgesSay": _MAYBE,
+        "saidToBeOver": {
+            "type": ["object", "null"],
+            "description": "An end by the word of others than machines in Resources:"
+            " its status, by whom, and from when it counts.",
+        },
+        "twoReportsWithOneId": {"type": "array", "items": {"type": "object"}},
+        "messagesNotKept": {"type": "integer"},
         "azureStatus": _MAYBE,
         "occurrence": {"type": "integer"},
         "event": {

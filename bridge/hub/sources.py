@@ -19,6 +19,7 @@ from bridge.foundation.errors import (
     UnreadableMessageError,
 )
 from bridge.hub import azure_messages, bridge_messages
+from bridge.hub.broker_clock import BrokerClock
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import AzureSource, SourceConfig
 from bridge.hub.store.intake import Incoming
@@ -84,6 +85,7 @@ class SourceReader:
     """Receives from one source.
 
     Attributes:
+        broker: learns from the messages; None = the clock is right.
         last_error: why the source cannot be read; None = it can.
     """
 
@@ -91,9 +93,11 @@ class SourceReader:
     store: Store
     clock: Clock
     metrics: HubMetrics
+    broker: BrokerClock | None = None
     last_error: str | None = None
     _since: datetime | None = None
     _waiting: datetime | None = None
+    _is_empty: bool = False
 
     @property
     def name(self) -> str:
@@ -125,12 +129,22 @@ class SourceReader:
         try:
             await queue.reach()
             self._connected()
+            began = self.clock.monotonic()
             messages = await queue.receive(stop)
+            self._learn(messages, self.clock.monotonic() - began)
             await self._take(queue, messages, stop)
         except ApprovalQueueError as error:
             self._lost(str(error))
             pause = _LONG_PAUSE if error.is_refusal else _PAUSE
             await self.clock.wait(stop, pause)
+
+    def _learn(self, messages: Sequence[ReceivedMessage], seconds: float) -> None:
+        """Let the clock learn from messages that were received after a wait."""
+        is_fresh = self._is_empty or seconds >= _IDLE.total_seconds()
+        times = [one.enqueued_at for one in messages if one.enqueued_at is not None]
+        if self.broker is not None and times:
+            self.broker.note(max(times), is_fresh=is_fresh)
+        self._is_empty = not messages
 
     async def _take(
         self,

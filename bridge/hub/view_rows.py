@@ -40,6 +40,7 @@ class Situation:
         now: the present moment.
         listening: since when each source of bridges is connected and drained, by its
             name; None = it is not.
+        clock_fault: what is wrong with the clock of this machine; None = nothing.
         absent_until: the end of the last absence that was long enough to lose messages.
             Open events without a later message are shown as unknown, and it is not part
             of the silence of a bridge. None = there was no such absence.
@@ -55,6 +56,7 @@ class Situation:
 
     now: datetime
     listening: Mapping[str, datetime | None]
+    clock_fault: str | None = None
     absent_until: datetime | None = None
     forget_after: float = 7 * 86400.0
     missing_after: float | None = None
@@ -166,6 +168,12 @@ class EventRow:
         first_reported_by: the reporter of the first message: a bridge, or Azure.
         is_unreported: Azure has reported it, and no bridge did in time.
         bridges_say: the end that bridges reported, if Azure reported another one.
+        said: the end by the word of others alone, which does not count yet; None =
+            there is none.
+        said_by: who said so first.
+        said_until: when that end counts.
+        doubled: the reporters that have reported two things with one id.
+        dropped: how many of its messages are not kept.
         voters: who has approved the event in its present occurrence.
         decision: the latest decision on the present occurrence; None = there is none.
     """
@@ -194,6 +202,11 @@ class EventRow:
     event: Mapping[str, Any] | None
     voters: tuple[Voter, ...] = ()
     decision: DecisionRow | None = None
+    said: str | None = None
+    said_by: Mapping[str, Any] | None = None
+    said_until: datetime | None = None
+    doubled: Sequence[Mapping[str, Any]] = ()
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

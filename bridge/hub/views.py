@@ -28,8 +28,8 @@ from sqlalchemy import (
 
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
-from bridge.hub.facts import key_of
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name, key_of
+from bridge.hub.fold import Machine
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import (
     bridges,
@@ -310,6 +310,11 @@ def _event(
         first_reported_by=life.get("firstReportedBy", {}),
         is_unreported=_is_unreported(row, expected, life, situation),
         bridges_say=life.get("bridgesSay"),
+        said=life.get("said"),
+        said_by=life.get("saidBy"),
+        said_until=_moment(row.said_until),
+        doubled=life.get("doubled", ()),
+        dropped=row.dropped,
         azure=life.get("azure"),
         lives=row.lives,
         event=life.get("event"),

@@ -35,6 +35,8 @@ class CurrentEvent:
         named: the machines whose word counts as that of one in Resources; ask by
             ``fold.is_named``.
         voices: who has reported the occurrence.
+        is_by_others: whether the content is by the word of others alone: its changes
+            make no vote void.
         azure: the latest IMDS object from Azure; None = Azure has not reported it.
         azure_seen: when the latest message of Azure was enqueued.
     """
@@ -53,6 +55,7 @@ class CurrentEvent:
     machines: tuple[Machine, ...]
     named: tuple[Machine, ...] = ()
     voices: tuple[Voice, ...] = ()
+    is_by_others: bool = False
     azure: Mapping[str, object] | None = None
     azure_seen: datetime | None = None
 

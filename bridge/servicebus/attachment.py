@@ -4,6 +4,7 @@ It lives from the opening of the receiver to the first error. Nothing of it outl
 error: the messages that are not settled by then are delivered again.
 """
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from bridge.foundation.clock import Clock
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 _SESSION = "session"
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _LAPSED = "the lock of the session was not renewed for longer than it lasts"
 
 
@@ -98,9 +100,17 @@ class Attachment:
         return received
 
     def let_go(self, lock_token: str) -> "ServiceBusReceivedMessage | None":
-        """Stop holding a message, and return it; None = its lock is lost."""
+        """Stop holding a message, and return it; None = its lock is lost.
+
+        The SDK compares the end of the lock with the clock of this machine, and refuses
+        to settle if that is ahead. Only the broker knows whether the lock has ended,
+        and its answer says so.
+        """
         self._locks.drop(lock_token)
-        return self._held.pop(lock_token, None)
+        held = self._held.pop(lock_token, None)
+        if held is not None:
+            held._expiry = _NEVER  # noqa: SLF001 - see above
+        return held
 
     @property
     def are_locks_due(self) -> bool:

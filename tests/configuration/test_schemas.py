@@ -416,6 +416,7 @@ ALL_TYPES = {
     *(f"command.{outcome}" for outcome in COMMAND_OUTCOMES),
     "document.changed",
     *(f"hub.{what}" for what in ("bridge-silent", "bridge-back", "unreported")),
+    "hub.clock-wrong",
     "hub.message-slow",
     *(f"hub.approval.{word}" for word in ("decided", "refused", "done")),
     *(f"hub.approval.{word}" for word in ("failed", "void")),

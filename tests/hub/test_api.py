@@ -282,7 +282,7 @@ async def test_bridges_are_shown_as_they_fare(window: Window) -> None:
     name = str(vm(2).vm_id)
     assert await window.store.write(lambda c: forget_bridge(c, name, at(9)))
     ended = event("T", EventType="Terminate", Resources=["web-1"])
-    await window.store.keep([told(step("completed", ended, seconds=5))])
+    await window.store.keep([told(step("completed", ended, seconds=5, who=vm(1)))])
     window.now += timedelta(hours=1)
     assert await states() == ["silent", "gone", "gone"]
 

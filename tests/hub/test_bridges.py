@@ -93,7 +93,7 @@ def test_absence_of_the_hub_is_no_silence_of_a_bridge() -> None:
     assert fares(stays, back + 100, since=back, back=back) is Liveness.UNKNOWN
     assert fares(stays, back + 181, since=back, back=back) is Liveness.SILENT
     assert fares(quiet, back + 100, since=back, back=back) is Liveness.UNKNOWN
-    assert fares(stopped, back + 100, since=back, back=back) is Liveness.STOPPED
+    assert fares(stopped, back + 100, since=back, back=back) is Liveness.UNKNOWN
     for state in (stays, quiet, stopped):
         seconds = back + WEEK + 1
         assert fares(state, seconds, since=back, back=back) is Liveness.GONE
@@ -110,6 +110,39 @@ def test_bridge_that_stopped_is_not_silent_until_it_speaks_again() -> None:
     assert fares(known(*stopped), 3600) is Liveness.STOPPED
     again = known(*stopped, step("scheduled", seconds=30))
     assert fares(again, 60) is Liveness.ALIVE
+
+
+def test_stop_hides_silence_for_a_day_at_most() -> None:
+    """Else one message in the name of a bridge mutes the alarm about it for good."""
+    state = known(BEAT, life("stopped", seconds=10))
+    day = 86_400
+
+    assert fares(state, day) is Liveness.STOPPED
+    assert fares(state, day + 11) is Liveness.SILENT
+
+
+def test_stop_of_the_year_2099_ends_with_the_next_message() -> None:
+    far = 73 * 365 * 86_400
+    stopped = (
+        BEAT,
+        life("stopped", seconds=far),
+        life("heartbeat", seconds=20, intervalSeconds=60),
+    )
+
+    state = known(*stopped, heard=None)
+
+    assert fares(state, 21) is Liveness.ALIVE
+
+
+def test_clock_that_was_ahead_leaves_no_bridge_stopped() -> None:
+    """Its next messages have earlier times than the stop."""
+    ahead = life("stopped", seconds=200)
+    later = life("started", seconds=21, intervalSeconds=60, approvals=OFFER)
+
+    for state in (known(BEAT, ahead, later), known(BEAT, later, ahead)):
+        assert not state.is_stopped or state.life.data["word"] == "stopped"
+    assert fares(known(BEAT, ahead, later), 60) is Liveness.ALIVE
+    assert known(BEAT, ahead, later).approvals == OFFER
 
 
 def test_bridge_is_gone_with_its_machine_until_it_speaks_again() -> None:

@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import orjson
 import pytest
@@ -12,7 +13,16 @@ from msgspec.structs import replace as with_fields
 
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import Address, Fact, Kind, Reporter, moment
-from bridge.hub.fold import Machine, Occurrence, State, fold, is_named, machine_of
+from bridge.hub.fold import (
+    Machine,
+    Occurrence,
+    State,
+    fold,
+    fold_in,
+    is_named,
+    machine_of,
+)
+from bridge.hub.occurrences import Reading, unique
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
 
 LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
@@ -193,10 +203,6 @@ def test_every_address_that_came_is_kept() -> None:
         Address(source="bridges", entity="vm-approvals", session="b"),
         Address(source="bridges", entity="vm-approvals", session="web"),
     )
-    more = Address(source="x", entity="y")
-    found = fold([none], [more])
-    assert found is not None
-    assert found.addresses == (more,)
 
 
 def test_outcomes_are_kept_beside_the_lives() -> None:
@@ -239,7 +245,6 @@ def test_first_message_that_was_heard_names_others_but_not_its_own_vm() -> None:
 
     life = now(opener, late)
 
-    assert life.first == late
     assert life.named == (machine("web-1"),)
     assert who_is_in(life) == ["web-1"]
 
@@ -324,6 +329,235 @@ def test_letters_that_become_others_in_capitals_are_not_folded() -> None:
     assert told.key == "\ufb00-\u00e4B"
 
 
+LONG = timedelta(minutes=15)
+
+
+def test_end_by_a_stranger_takes_no_event_off_the_list() -> None:
+    told = fact(step("scheduled")), fact(step("scheduled", seconds=1, who=vm(1)))
+    stranger = fact(step("completed", seconds=60, who=vm(9)))
+
+    life = now(*told, stranger)
+
+    assert (life.status, life.is_open, life.ended) == (Kind.SCHEDULED, True, None)
+    assert (life.said, life.said_by) == (Kind.COMPLETED, stranger.reporter)
+    assert told[0].not_before is not None
+    assert life.said_until == told[0].not_before + LONG
+
+
+@pytest.mark.parametrize("resources", [["web-0"], ["web-0", "web-1"]])
+def test_end_by_a_stranger_is_no_end_beside_one_vm_that_reports(
+    resources: list[str],
+) -> None:
+    raw = event(Resources=resources)
+    told = fact(step("scheduled", raw))
+    stranger = fact(step("completed", raw, seconds=60, who=vm(9)))
+
+    assert now(told, stranger).said is Kind.COMPLETED
+    own = fact(step("completed", raw, seconds=90))
+    life = now(told, stranger, own)
+    assert (life.status, life.said) == (Kind.COMPLETED, None)
+
+
+@pytest.mark.parametrize(
+    "agrees",
+    [
+        fact(step("completed", seconds=120, who=vm(1))),
+        grid(azure("Completed", seconds=120)),
+    ],
+)
+def test_end_counts_once_one_in_resources_or_azure_agrees(agrees: Fact) -> None:
+    told = fact(step("scheduled")), fact(step("cancelled", seconds=60, who=vm(9)))
+
+    assert now(*told).is_open
+    assert now(*told, agrees).status is Kind.COMPLETED
+
+
+def test_end_by_strangers_counts_15_minutes_after_not_before() -> None:
+    told = fact(step("scheduled")), fact(step("completed", seconds=60, who=vm(9)))
+    until = now(*told).said_until
+    assert until is not None
+
+    before = fold_in(told, now=until).state
+    after = fold_in(told, now=until + timedelta(seconds=1)).state
+
+    assert before is not None
+    assert before.now is not None
+    assert before.now.is_open
+    assert after is not None
+    assert after.now is not None
+    assert (after.now.status, after.now.ended) == (Kind.COMPLETED, at(60))
+
+
+def test_change_by_a_stranger_is_not_shown() -> None:
+    worse = event(EventType="Terminate", Resources=["web-0", "web-1", "web-2"])
+    told = fact(step("scheduled")), fact(step("scheduled", seconds=1, who=vm(1)))
+    change = fact(step("updated", worse, previous=event(), seconds=60, who=vm(9)))
+
+    for life in (now(*told, change), now(told[0], change)):
+        assert life.event is not None
+        assert (life.event.raw, life.is_by_others) == (event(), False)
+        assert {voice.event_types for voice in life.voices} == {
+            ("Freeze",),
+            ("Terminate",),
+        }
+
+
+def test_event_that_others_alone_report_is_shown() -> None:
+    told = fact(step("scheduled", who=vm(8)))
+    change = fact(step("updated", LATER, previous=event(), seconds=60, who=vm(9)))
+
+    life = now(told, change)
+
+    assert life.event is not None
+    assert (life.event.raw, life.is_by_others) == (LATER, True)
+
+
+def test_back_dated_message_of_a_stranger_is_not_the_first() -> None:
+    told = fact(step("scheduled"))
+    forged = fact(step("scheduled", event(), seconds=-600, who=vm(9)), heard=60)
+
+    life = now(told, forged)
+
+    assert (life.first, life.opened, life.group[1]) == (told, at(0), GROUP)
+
+
+def test_one_vm_that_reports_two_things_with_one_id_is_told() -> None:
+    honest = step("scheduled")
+    other = orjson.loads(step("scheduled", LATER, seconds=-5))
+    other["id"] = orjson.loads(honest)["id"]
+    twins = fact(honest), fact(orjson.dumps(other))
+    same = fact(step("scheduled", seconds=1, who=vm(1)))
+
+    life = now(*twins, same)
+
+    assert same.id == twins[0].id
+    assert life.doubled == (twins[0].reporter,)
+    assert now(twins[0], same, fact(honest, heard=50)).doubled == ()
+
+
+def test_of_two_deliveries_the_smaller_times_are_kept() -> None:
+    ahead = step("scheduled", seconds=7200)
+    first, second = fact(ahead, heard=1), fact(ahead, heard=7201)
+
+    (kept,) = unique([second, first])
+
+    assert (kept.time, kept.enqueued) == (at(1), at(1))
+
+
+def test_what_was_enqueued_before_the_end_is_no_other_occurrence() -> None:
+    """A clock that is 4 minutes ahead would leave a ghost of the event open."""
+    ahead = fact(step("scheduled", seconds=240, who=vm(1)), heard=0)
+    told = fact(step("scheduled")), fact(step("completed", seconds=60))
+    agreed = fact(step("completed", seconds=61 + 240, who=vm(1)), heard=61)
+
+    found = state(*told, ahead, agreed)
+
+    assert [life.status for life in found.occurrences] == [Kind.COMPLETED]
+
+
+def crowd(count: int, start: int = 100) -> list[Fact]:
+    """Return what many VMs that are not in Resources report, one after another."""
+    return [fact(step("scheduled", who=vm(n), seconds=n)) for n in range(start, count)]
+
+
+def test_thousand_messages_are_kept_and_those_in_resources_first() -> None:
+    told = [fact(step("scheduled", seconds=50, who=vm(5))), *crowd(1400)]
+    late = fact(step("scheduled", seconds=5000, who=vm(1)))
+
+    found = fold_in([*told, late])
+
+    assert (len(found.kept), found.dropped) == (1000, 302)
+    assert late in found.kept
+    assert told[1] in found.kept
+    assert told[-1] not in found.kept
+
+
+def test_of_a_machine_that_reports_very_much_first_and_last_are_kept() -> None:
+    contents = [
+        event(NotBefore=f"Mon, 02 Mar 2026 13:00:{n:02} GMT") for n in range(30)
+    ]
+    told = [
+        fact(step("updated", raw, previous=event(), seconds=n))
+        for n, raw in enumerate(contents)
+    ]
+    first = fact(step("scheduled", seconds=-1))
+
+    found = fold_in([first, *told])
+
+    assert found.kept == (first, told[0], told[-1])
+    assert found.state is not None
+    assert found.state.now is not None
+    assert found.state.now.event is not None
+    assert found.state.now.event.raw == contents[-1]
+
+
+def test_hundred_outcomes_are_kept_and_those_of_own_decisions_first() -> None:
+    told = [fact(outcome("relayed", f"m-{n}", seconds=n)) for n in range(150)]
+
+    found = fold_in(told, own={"m-3"})
+
+    assert len(found.kept) == 100
+    assert told[3] in found.kept
+    assert told[-1] in found.kept
+    assert told[4] not in found.kept
+
+
+def test_names_beyond_two_thousand_are_left_out() -> None:
+    many = [f"m-{n}" for n in range(2500)]
+
+    life = now(fact(step_with(Resources=many)))
+
+    assert (len(life.machines), life.is_whole) == (2000, False)
+
+
+def step_with(**fields: object) -> bytes:
+    """Return a step whose event is too large for a bridge to send it so."""
+    found = orjson.loads(step("scheduled"))
+    found["data"]["event"] |= fields
+    return orjson.dumps(found)
+
+
+@given(st.data())
+def test_fold_of_what_was_kept_is_the_fold_of_all(data: st.DataObject) -> None:
+    """However messages are grouped, and whatever comes twice."""
+    steps = data.draw(lives())
+    lags = data.draw(st.lists(st.floats(0, 4), min_size=1, max_size=4))
+    reports = [as_told(steps, number, lag) for number, lag in enumerate(lags)]
+    told = data.draw(st.permutations([one for report in reports for one in report] * 2))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(told)), max_size=4)))
+    by_digest = {one.digest: one.event for one in told}
+    stored, found = tuple[Fact, ...](), fold_in([])
+
+    for start, end in itertools.pairwise([0, *cuts, len(told)]):
+        found = fold_in(
+            [*stored, *told[start:end]],
+            reading=Reading(event_of=lambda one: by_digest[one.digest]),
+            past=found.past,
+        )
+        stored = tuple(one.light for one in found.kept)
+
+    whole = fold_in(told)
+    assert {one.report for one in stored} == {one.report for one in whole.kept}
+    assert plain(found.state) == plain(whole.state)
+
+
+def plain(found: State | None) -> object:
+    """Return a state, with facts that have no IMDS objects."""
+    assert found is not None
+    return replace(
+        found,
+        outcomes=tuple(one.light for one in found.outcomes),
+        occurrences=tuple(
+            replace(
+                life,
+                first=life.first.light,
+                azure=life.azure and life.azure.light,
+            )
+            for life in found.occurrences
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Told:
     """A step of a life, as anybody who watches tells it."""
@@ -339,7 +573,10 @@ class Told:
 def lives(draw: st.DrawFn) -> list[Told]:
     """Draw the steps of an event that may come back: 20 s or more apart."""
     steps, seconds = list[Told](), 0.0
-    contents = st.sampled_from([event(), LATER, LAST])
+    four = [f"web-{n}" for n in range(4)]
+    contents = st.sampled_from(
+        [{**one, "Resources": four} for one in (event(), LATER, LAST)]
+    )
     for life in range(draw(st.integers(1, 3))):
         now_ = draw(contents)
         steps.append(Told("scheduled", now_, None, seconds, life))

@@ -169,7 +169,7 @@ async def test_event_of_more_machines_than_a_statement_may_name(store: Store) ->
         listed = (await world.get("/api/v1/events"))["events"]
         assert len(listed) == 2
         status, found = await world.post()
-        assert (status, "does not fit" in found["error"]) == (409, True)
+        assert (status, "not all Resources" in found["error"]) == (409, True)
 
 
 @pytest.mark.parametrize("path", [f"/events/{EVENT_ID}", "/machines/a/b/web-0"])

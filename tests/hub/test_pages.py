@@ -25,7 +25,7 @@ from bridge.hub.pages.words import plain_span, span
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import at, azure, event, outcome, step
+from tests.support.fleet import at, azure, event, outcome, step, vm
 from tests.support.hub import (
     ARM_CONFIG,
     HubWorld,
@@ -518,7 +518,7 @@ async def test_page_of_an_event_is_small_whatever_was_sent(browser: Browser) -> 
     padding = '&"<\u202e' * 12_000
     many = [step("updated", event(Resources=[f"{'n' * 200}{k}" for k in range(2000)]))]
     for number in range(40):
-        body = orjson.loads(step("updated", event(), seconds=number))
+        body = orjson.loads(step("updated", event(), seconds=number, who=vm(number)))
         body["id"], body["data"]["padding"] = f"id-{number:02}", padding
         many.append(orjson.dumps(body))
     await browser.world.store.keep([told(one) for one in many])

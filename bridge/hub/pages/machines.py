@@ -14,8 +14,8 @@ from bridge.hub import views
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.api import PERSON, fault
 from bridge.hub.approving import Approving
-from bridge.hub.facts import text
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name, text
+from bridge.hub.fold import Machine
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import FORM, Frame, missing, read_form
 from bridge.hub.pages.rendering import Content, Look

@@ -11,7 +11,8 @@ import orjson
 from bridge.foundation.hashing import hash32
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name
+from bridge.hub.fold import Machine
 from bridge.hub.pages import words
 from bridge.hub.view_rows import (
     BridgeRow,
@@ -71,6 +72,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "ended": time(row.ended, now),
         "reporter": name_of(row.first_reported_by.get("name") or "an unnamed VM"),
         "bridges_say": row.bridges_say,
+        "doubts": [short(text) for text in words.doubts(row, now)],
         "azure": short((row.azure or {}).get("status")),
         "standing": _obstacle(row),
         "is_undecided": is_waiting and not _is_decided(row),

@@ -11,6 +11,7 @@ from bridge.hub.view_rows import DecisionRow, EventRow, Voter
 from bridge.hub.voting import ARM, BRIDGE
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_FEW = 3
 _URGENT, _SOON = 5 * _MINUTE, 15 * _MINUTE
 _DECISIONS = {
     "decided": ("decided, not sent yet", "wait"),
@@ -71,6 +72,26 @@ def when(moment: datetime, now: datetime) -> When:
         exact=moment.strftime("%d %b %Y, %H:%M:%S UTC"),
         clock=moment.strftime(form),
     )
+
+
+def doubts(row: EventRow, now: datetime) -> list[str]:
+    """Return what is said of an event that counts less than the rest."""
+    found = []
+    if row.said is not None and row.said_until is not None:
+        who = (row.said_by or {}).get("name") or "an unnamed VM"
+        until = when(row.said_until, now).clock
+        found.append(
+            f"Said to be {row.said}, by the word of {who} alone: it counts once one of "
+            f"its machines or Azure agrees, or from {until}"
+        )
+    for one in row.doubled[:_FEW]:
+        who = one.get("name") or one.get("vm_id") or "an unnamed VM"
+        found.append(f"Two reports with one id, both shown: from {who}")
+    if len(row.doubled) > _FEW:
+        found.append(f"and from {len(row.doubled) - _FEW} more")
+    if row.dropped:
+        found.append(f"{row.dropped} more messages were received and are not kept")
+    return found
 
 
 def span(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED
+from bridge.events.alarm import BACK, CLOCK, SILENT, SLOW, UNREPORTED
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
@@ -34,6 +34,7 @@ class AlarmRow:
 
     Attributes:
         kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.message-slow,
+            hub.clock-wrong,
             hub.approval.STATE.
         data: the fields of the event about it.
     """
@@ -129,6 +130,18 @@ def note_slow(
         "kind": f"hub.{SLOW}",
         "time": micros(heard),
         "data": dumped({"source": source, "heard": rfc3339(heard)}),
+        "handed": None,
+    }
+    _add(connection, [row])
+
+
+def note_clock(connection: Connection, fault: str, now: datetime) -> None:
+    """Add an alarm about the clock of this hub's machine; at most one a day."""
+    row: Values = {
+        "id": hash32([CLOCK, rfc3339(now)[:10]]),
+        "kind": f"hub.{CLOCK}",
+        "time": micros(now),
+        "data": dumped({"fault": fault}),
         "handed": None,
     }
     _add(connection, [row])

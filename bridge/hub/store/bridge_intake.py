@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import BridgeState, of_report
-from bridge.hub.fold import kept_name
+from bridge.hub.facts import kept_name
 from bridge.hub.store import rows
 from bridge.hub.store.statements import Values, insert, lock, put
 from bridge.hub.store.tables import bridges

@@ -106,6 +106,8 @@ def _verdict(
         return _Verdict(address=found.best, why=found.why, may_wait=is_waiting)
     if config.arm is None:
         return _Verdict(why="approving through ARM is off")
+    if situation.clock_fault:
+        return _Verdict(why=situation.clock_fault, may_wait=True)
     what = arm_rules.forbids(config.arm, current, bridges.fleet, situation.now)
     return _Verdict(why=what or "")
 

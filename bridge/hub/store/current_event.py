@@ -7,11 +7,12 @@ from sqlalchemy import Connection, and_, func, select
 
 from bridge.events.vocabulary import PRESENT
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address, Reporter
-from bridge.hub.fold import Machine, Voice, kept_name
+from bridge.hub.facts import Address, kept_name
+from bridge.hub.fold import Machine
 from bridge.hub.store.fleet_view import bridge_rows
-from bridge.hub.store.rows import json_of, moment_of
+from bridge.hub.store.rows import json_of, moment_of, named_in, voices_in
 from bridge.hub.store.tables import addresses, bridges, events, machines, messages
+from bridge.hub.store.tables import details as details_table
 from bridge.hub.targets import (
     Target,
     TargetChoice,
@@ -33,6 +34,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
     lives = state["occurrences"]
     life = lives[-1] if lives else {}
     azure = life.get("azure") or {}
+    details = _details(connection, key)
     return CurrentEvent(
         key=row.event_key,
         event_id=row.event_id,
@@ -46,21 +48,18 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
-        named=tuple(Machine(**one) for one in life.get("named", ())),
-        voices=tuple(_voice(one) for one in life.get("voices", ())),
+        named=named_in(details),
+        voices=voices_in(details),
+        is_by_others=bool(life.get("isByOthers")),
         azure=azure.get("event"),
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
     )
 
 
-def _voice(stored: Any) -> Voice:
-    """Return a voice as ``rows`` has stored it."""
-    return Voice(
-        reporter=Reporter(**stored["reporter"]),
-        group=tuple(stored["group"]),
-        groups=tuple(tuple(group) for group in stored["groups"]),
-        event_types=tuple(stored["event_types"]),
-    )
+def _details(connection: Connection, key: str) -> dict[str, Any]:
+    query = select(details_table.c.body).where(details_table.c.event_key == key)
+    body = connection.scalar(query)
+    return {} if body is None else json_of(body)
 
 
 def _content_since(connection: Connection, key: str) -> int | None:

@@ -198,6 +198,8 @@ def _objection(case: _Case) -> str | None:
         return "not all Resources of the event are known: approve it on a VM"
     config, now = case.config, case.situation.now
     if case.request.via == ARM:
+        if case.situation.clock_fault:
+            return f"approving through ARM is off: {case.situation.clock_fault}"
         is_answered = case.bridges.is_answered(config)
         return arm_rules.objection(
             config.arm, case.current, case.bridges.fleet, now, is_answered=is_answered

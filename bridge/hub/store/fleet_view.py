@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, select
 
 from bridge.hub.bridges import BridgeState, Liveness, liveness
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import kept_name
+from bridge.hub.fold import Machine
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.tables import bridges, events, machines
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation

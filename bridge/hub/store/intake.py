@@ -1,20 +1,27 @@
 """Stores a batch of messages, in one transaction: all of it, or nothing.
 
-The state of each event in the batch is derived again from all its messages.
+The state of each event in the batch is derived again, from its kept messages, whose
+number is bounded, and the new ones. A message is stored with its fact, without IMDS
+objects, so that a fold reads no bodies. An IMDS object that it needs is in the batch or
+in the stored state. If not, it is read from the body of its message.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Self
 
-from sqlalchemy import Connection, and_, delete, select, tuple_
+import msgspec
+from sqlalchemy import Connection, and_, bindparam, delete, select, update
 
+from bridge.events.build import clean
+from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import AZURE, Address, Fact, digest_of
-from bridge.hub.fold import State, fold
+from bridge.hub.facts import AZURE, Fact, digest_of
+from bridge.hub.fold import Folded, State, fold_in
+from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
 from bridge.hub.store.bridge_intake import keep_bridges
@@ -22,6 +29,8 @@ from bridge.hub.store.outcomes import close_over, settle
 from bridge.hub.store.statements import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
+    decisions,
+    details,
     events,
     machines,
     messages,
@@ -38,7 +47,12 @@ _TRIAL = b"""{"specversion": "1.0", "type": "trial.scheduledevent.scheduled.v1",
 "id": "trial", "source": "trial", "time": "2026-01-01T00:00:00Z", "data": {
 "reporter": {"vmId": "00000000-0000-0000-0000-000000000000", "vmName": "trial"},
 "event": {"EventId": "trial", "Resources": ["trial"], "EventStatus": "Scheduled"}}}"""
+_AT_ONCE = 100
 _TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": max}
+_KEY = ("event_key", "source", "id", "vm_id", "content")
+_PLACE = ("event_key", "origin", "entity", "session", "vm_id")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Fact).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,124 +103,88 @@ def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
 def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
-    _keep_messages(connection, with_fact)
-    _keep_addresses(connection, with_fact)
-    states = _folded(connection, keys)
     heard = _heard(with_fact)
+    times = {key: _times(before.get(key), heard[key]) for key in keys}
+    _fold_again(connection, with_fact, before, times)
+
+
+def end_said(connection: Connection, now: datetime) -> int:
+    """Let the ends count that others alone have told, once their time has come.
+
+    Args:
+        connection: a connection within a transaction.
+        now: the present moment, by the broker's clock.
+
+    Returns:
+        How many events were looked at.
+    """
+    is_due = events.c.is_open.is_(True) & (events.c.said_until < rows.micros(now))
+    query = select(events.c.event_key).where(is_due)
+    keys = sorted(connection.scalars(query.limit(_AT_ONCE)))
+    if keys:
+        before = _locked(connection, keys)
+        times = {
+            key: {name: row[name] for name in _TIMES} for key, row in before.items()
+        }
+        _fold_again(connection, [], before, times, now)
+    return len(keys)
+
+
+def _fold_again(
+    connection: Connection,
+    with_fact: Sequence[Incoming],
+    before: Mapping[str, Any],
+    times: Mapping[str, Values],
+    now: datetime | None = None,
+) -> None:
+    """Derive the states of events again, from their kept messages and new ones.
+
+    Args:
+        connection: a connection within a transaction.
+        with_fact: the new messages.
+        before: the stored rows of known events, by key.
+        times: when their messages came, for every event to fold.
+        now: a moment that is over; None = that of the last message.
+    """
+    batch = _Facts.of(connection, with_fact, sorted(times))
+    found = {key: batch.fold(key, before.get(key), now) for key in times}
+    batch.keep(found)
+    states = {key: one.state for key, one in found.items() if one.state is not None}
     _upsert_events(
         connection,
         [
-            {**rows.event_row(states[key]), **_times(before.get(key), heard[key])}
-            for key in keys
+            {
+                **rows.event_row(state),
+                **times[key],
+                **_counts(before.get(key), found[key], now),
+            }
+            for key, state in states.items()
         ],
     )
-    _keep_machines(connection, states)
+    _keep_machines(connection, states, before)
     _void_votes(connection, states)
     settle(connection, states)
     close_over(connection, states)
 
 
-def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
-    """Lock events, including new ones; return the stored times of known events."""
-    lock(connection, keys, "events")
-    kept = (events.c.event_key, events.c.heard, events.c.azure_received)
-    query = select(*kept, events.c.azure_seen).where(events.c.event_key.in_(keys))
-    return {row.event_key: row for row in connection.execute(query)}
-
-
-def _keep_messages(connection: Connection, with_fact: Sequence[Incoming]) -> None:
-    """Store one message for each (source, id): the earliest one."""
-    first: dict[tuple[str, str, str], Values] = {}
-    for one in with_fact:
-        fact = one.fact
-        assert fact is not None  # noqa: S101 - for mypy  # nosec B101
-        name, row = (fact.key, fact.source, fact.id), _message(one, fact)
-        if name not in first or _precedence(row) < _precedence(first[name]):
-            first[name] = row
-    statement = insert(messages)
-    new, old = statement.excluded, messages.c
-    names = ("time", "vm_id", "digest")
-    change = statement.on_conflict_do_update(
-        index_elements=["event_key", "source", "id"],
-        set_={column.name: new[column.name] for column in old if column.name != "seq"},
-        where=tuple_(*(new[c] for c in names)) < tuple_(*(old[c] for c in names)),
-    )
-    put(connection, change, list(first.values()))
-
-
-def _precedence(row: Values) -> tuple[object, ...]:
-    return row["time"], row["vm_id"], row["digest"]
-
-
-def _message(one: Incoming, fact: Fact) -> Values:
+def _counts(before: Any, found: Folded, now: datetime | None) -> Values:
+    """Return what a row says of messages that are not kept, and of the time."""
+    dropped, as_of = (before["dropped"], before["as_of"]) if before else (0, 0)
+    latest = max(fact.enqueued for fact in found.kept)
+    until = found.past.until
     return {
-        "event_key": fact.key,
-        "source": fact.source,
-        "id": fact.id,
-        "time": rows.micros(fact.time),
-        "vm_id": fact.reporter.vm_id,
-        "digest": fact.digest,
-        "kind": fact.kind.value,
-        "origin": one.origin,
-        "reply_to": one.reply_to,
-        "session": one.session,
-        "heard": rows.micros(one.heard),
-        "body": one.body,
+        "dropped": dropped + found.dropped,
+        "before_until": None if until is None else rows.micros(until),
+        "as_of": max(as_of, rows.micros(max(latest, now or latest))),
     }
 
 
-def _keep_addresses(connection: Connection, with_fact: Sequence[Incoming]) -> None:
-    found = {}
-    for one in with_fact:
-        if one.fact and (address := one.fact.address):
-            name = (one.fact.key, address, one.fact.reporter.vm_id)
-            found[name] = rows.micros(one.heard)
-    values: list[Values] = [
-        {
-            "event_key": key,
-            "origin": address.source,
-            "entity": address.entity,
-            "session": address.session,
-            "vm_id": vm_id,
-            "heard": heard,
-        }
-        for (key, address, vm_id), heard in sorted(found.items())
-    ]
-    put(connection, insert(addresses).on_conflict_do_nothing(), values)
-
-
-def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
-    """Derive the states of events from all their stored messages."""
-    query = select(messages).where(messages.c.event_key.in_(keys))
-    facts = defaultdict[str, list[Fact]](list)
-    for row in connection.execute(query):
-        facts[row.event_key].append(fact_of(row))
-    where = defaultdict[str, list[Address]](list)
-    for row in connection.execute(
-        select(addresses).where(addresses.c.event_key.in_(keys))
-    ):
-        where[row.event_key].append(
-            Address(source=row.origin, entity=row.entity, session=row.session)
-        )
-    states = {key: fold(facts[key], where[key]) for key in keys}
-    return {key: state for key, state in states.items() if state is not None}
-
-
-def fact_of(row: Any) -> Fact:
-    """Parse a stored message again."""
-    heard = rows.moment_of(row.heard)
-    if row.vm_id == AZURE:
-        fact = azure_messages.read(row.body, heard=heard)
-    else:
-        fact = bridge_messages.read(
-            row.body,
-            heard=heard,
-            source=row.origin,
-            reply_to=row.reply_to,
-            session=row.session,
-        ).fact
-    assert fact is not None, "stored only if it has a fact"  # noqa: S101  # nosec B101
-    return fact
+def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+    """Lock events, including new ones; return the rows of known events."""
+    lock(connection, keys, "events")
+    query = select(events).where(events.c.event_key.in_(keys))
+    found = connection.execute(query).mappings()
+    return {row["event_key"]: row for row in found}
 
 
 def _heard(with_fact: Sequence[Incoming]) -> dict[str, Values]:
@@ -232,7 +210,7 @@ def _times(before: Any, now: Values) -> Values:
     """Merge the stored times of an event with the times of a batch."""
     if before is None:
         return now
-    old, found = before._asdict(), dict[str, object]()
+    old, found = before, dict[str, object]()
     for name, choose in _TIMES.items():
         values: list[Any] = [v for v in (old[name], now[name]) if v is not None]
         found[name] = choose(values, default=None)
@@ -247,8 +225,18 @@ def _upsert_events(connection: Connection, values: Sequence[Values]) -> None:
     put(connection, change, found)
 
 
-def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
-    connection.execute(delete(machines).where(machines.c.event_key.in_(list(states))))
+def _keep_machines(
+    connection: Connection, states: Mapping[str, State], before: Mapping[str, Any]
+) -> None:
+    """Store the machines of events whose Resources have changed."""
+    changed = {
+        key: state.now.machines if state.now else ()
+        for key, state in states.items()
+        if key not in before or before[key]["named"] != rows.named_print(state)
+    }
+    if not changed:
+        return
+    connection.execute(delete(machines).where(machines.c.event_key.in_(list(changed))))
     values: list[Values] = [
         {
             "event_key": key,
@@ -256,9 +244,8 @@ def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
             "group": machine.group,
             "name": machine.name,
         }
-        for key, state in states.items()
-        if state.now
-        for machine in state.now.machines
+        for key, found in changed.items()
+        for machine in found
     ]
     put(connection, machines.insert(), values)
 
@@ -270,8 +257,9 @@ def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
         state = states[vote.event_key]
         now = state.now.event if state.now else None
         seen = rows.json_of(vote.seen)
-        is_same = vote.life == len(state.occurrences) and now is not None
-        if is_same and not is_void(seen, now.raw if now else {}):
+        is_same = vote.life == state.lives and now is not None
+        is_by_others = bool(state.now and state.now.is_by_others)
+        if is_same and (is_by_others or not is_void(seen, now.raw if now else {})):
             continue
         names = ("event_key", "life", "via", "person")
         mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
@@ -336,3 +324,227 @@ def try_out(connection: Connection) -> None:
     made = insert(meta).values(name="trial", value="1")
     fresh = {"value": made.excluded.value}
     connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Facts:
+    """The stored facts of events, with new messages about them.
+
+    Attributes:
+        stored: the stored facts, by event and report.
+        fresh: the new messages that have a fact, by event.
+        details: the stored details of events, as JSON.
+    """
+
+    connection: Connection
+    stored: Mapping[str, Mapping[tuple[str, ...], Fact]]
+    fresh: Mapping[str, Sequence[Incoming]]
+    details: Mapping[str, bytes]
+    _bodies: dict[str, Incoming] = field(default_factory=dict)
+    _events: dict[str, ScheduledEvent | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, connection: Connection, fresh: Sequence[Incoming], keys: Sequence[str]
+    ) -> Self:
+        """Read the stored facts of events."""
+        stored: dict[str, dict[tuple[str, ...], Fact]] = {key: {} for key in keys}
+        query = select(messages.c.event_key, messages.c.fact)
+        found = connection.execute(query.where(messages.c.event_key.in_(keys)))
+        for key, body in found:
+            fact = _decode(body)
+            stored[key][fact.report] = fact
+        by_key = defaultdict[str, list[Incoming]](list)
+        for one in fresh:
+            if one.fact is not None:
+                by_key[one.fact.key].append(one)
+        more = select(details).where(details.c.event_key.in_(keys))
+        made = cls(
+            connection=connection,
+            stored=stored,
+            fresh=by_key,
+            details={row.event_key: row.body for row in connection.execute(more)},
+        )
+        for one in fresh:
+            if one.fact is not None:
+                made._bodies[one.fact.digest] = one
+                made._events[one.fact.digest] = one.fact.event
+        return made
+
+    def fold(self, key: str, before: Any, now: datetime | None) -> Folded:
+        """Derive the state of an event from its stored facts and its new ones.
+
+        Args:
+            key: the event.
+            before: its stored row; None = the event is new.
+            now: a moment that is over; None = that of the last message.
+        """
+        known, past = self.details.get(key), Past()
+        if before is not None:
+            until, as_of = before["before_until"], rows.moment_of(before["as_of"])
+            past = Past(
+                lives=before["lives_before"],
+                until=None if until is None else rows.moment_of(until),
+            )
+            now = max(as_of, now) if now else as_of
+        fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
+        facts = (*self.stored[key].values(), *fresh)
+        lists: Any = rows.json_of(known)["lists"] if known else {}
+        return fold_in(
+            facts,
+            reading=Reading(
+                event_of=lambda fact: self._event_of(key, fact, before), stored=lists
+            ),
+            own=self._own(key, facts),
+            past=past,
+            now=now,
+        )
+
+    def _own(self, key: str, facts: Sequence[Fact]) -> Collection[str]:
+        """Return the hub's decisions on an event that has very many outcomes."""
+        if sum(fact.outcome is not None for fact in facts) <= MOST_OUTCOMES:
+            return ()
+        query = select(decisions.c.id).where(decisions.c.event_key == key)
+        return set(self.connection.scalars(query))
+
+    def _event_of(self, key: str, fact: Fact, before: Any) -> ScheduledEvent | None:
+        """Return the IMDS object of a fact."""
+        if fact.event is not None or not fact.names:
+            return fact.event
+        if fact.digest not in self._events and before is not None:
+            self._events = _events_in(before["state"]) | self._events
+        if fact.digest not in self._events:
+            self._events[fact.digest] = self._event_in_body(key, fact)
+        return self._events[fact.digest]
+
+    def _event_in_body(self, key: str, fact: Fact) -> ScheduledEvent | None:
+        named = zip(_KEY, (key, *fact.report), strict=True)
+        of = messages.c
+        query = select(of.body, of.origin, of.heard, of.vm_id)
+        found = self.connection.execute(query.where(*(of[n] == v for n, v in named)))
+        row = found.one_or_none()
+        return None if row is None else _event_in(row)
+
+    def keep(self, found: Mapping[str, Folded]) -> None:
+        """Store the facts that are kept, and delete those that are not kept."""
+        new, changed, gone = list[Values](), list[Values](), list[Values]()
+        for key, one in found.items():
+            stored, kept = self.stored[key], {fact.report: fact for fact in one.kept}
+            new += [self._row(key, f) for name, f in kept.items() if name not in stored]
+            changed += [
+                self._change(key, fact, stored[name])
+                for name, fact in kept.items()
+                if stored.get(name, fact) is not fact and stored[name] != fact.light
+            ]
+            gone += [_name(key, f) for name, f in stored.items() if name not in kept]
+        here = [messages.c[name] == bindparam(f"b_{name}") for name in _KEY]
+        put(self.connection, insert(messages), new)
+        for with_body in (False, True):
+            these = [row for row in changed if ("body" in row) is with_body]
+            if these:
+                values: Values = {
+                    n: bindparam(n) for n in these[0] if not n.startswith("b_")
+                }
+                put(
+                    self.connection, update(messages).where(*here).values(values), these
+                )
+        put(self.connection, delete(messages).where(*here), gone)
+        self._keep_addresses(found)
+        self._keep_details(found)
+
+    def _row(self, key: str, fact: Fact) -> Values:
+        return {"event_key": key, **self._values(fact, with_body=True)}
+
+    def _change(self, key: str, fact: Fact, stored: Fact) -> Values:
+        """Return the change of a row; without the body, if that stays the same."""
+        with_body = stored.digest != fact.digest
+        return {**_name(key, fact), **self._values(fact, with_body=with_body)}
+
+    def _values(self, fact: Fact, *, with_body: bool) -> Values:
+        times: Values = {
+            "time": rows.micros(fact.time),
+            "heard": rows.micros(fact.enqueued),
+            "fact": _encode(fact.light),
+        }
+        if not with_body:
+            return times
+        one = self._bodies[fact.digest]
+        return {
+            **times,
+            **dict(zip(_KEY[1:], fact.report, strict=True)),
+            "digest": fact.digest,
+            "kind": fact.kind.value,
+            "origin": one.origin,
+            "body": one.body,
+        }
+
+    def _keep_addresses(self, found: Mapping[str, Folded]) -> None:
+        """Store the addresses in kept messages, each with the vmId of its bridge."""
+        new, gone = list[Values](), list[Values]()
+        for key, one in found.items():
+            before = {_address(key, fact) for fact in self.stored[key].values()}
+            now = {_address(key, fact): fact.enqueued for fact in one.kept}
+            for place, heard in now.items():
+                if place is not None and place not in before:
+                    named = dict(zip(_PLACE, place, strict=True))
+                    new.append({**named, "heard": rows.micros(heard)})
+            for place in before - set(now):
+                if place is not None:
+                    pairs = zip(_PLACE, place, strict=True)
+                    gone.append({f"b_{name}": value for name, value in pairs})
+        put(self.connection, insert(addresses).on_conflict_do_nothing(), new)
+        here = [addresses.c[name] == bindparam(f"b_{name}") for name in _PLACE]
+        put(self.connection, delete(addresses).where(*here), gone)
+
+    def _keep_details(self, found: Mapping[str, Folded]) -> None:
+        bodies = {
+            key: rows.details_json(one.state, one.lists)
+            for key, one in found.items()
+            if one.state is not None
+        }
+        changed: list[Values] = [
+            {"event_key": key, "body": body}
+            for key, body in bodies.items()
+            if self.details.get(key) != body
+        ]
+        statement = insert(details)
+        fresh = {"body": statement.excluded.body}
+        change = statement.on_conflict_do_update(
+            index_elements=["event_key"], set_=fresh
+        )
+        put(self.connection, change, changed)
+
+
+def _name(key: str, fact: Fact) -> Values:
+    """Return the parameters that name the row of a fact."""
+    named = zip(_KEY, (key, *fact.report), strict=True)
+    return {f"b_{name}": value for name, value in named}
+
+
+def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
+    where = fact.address
+    if where is None:
+        return None
+    return key, where.source, where.entity, where.session, fact.reporter.vm_id
+
+
+def _events_in(state: bytes) -> dict[str, ScheduledEvent | None]:
+    """Return the IMDS objects in a stored state, by their messages' fingerprints."""
+    found: dict[str, ScheduledEvent | None] = {}
+    lives: Any = rows.json_of(state)["occurrences"]
+    for life in lives:
+        for one in (life, life["azure"] or {}):
+            if (raw := one.get("event")) is not None:
+                event_id = clean(str(raw.get("EventId")))
+                found[one["digest"]] = ScheduledEvent(event_id=event_id, raw=raw)
+    return found
+
+
+def _event_in(row: Any) -> ScheduledEvent | None:
+    """Read the IMDS object in the body of a stored message again."""
+    heard = rows.moment_of(row.heard)
+    if row.vm_id == AZURE:
+        fact = azure_messages.read(row.body, heard=heard)
+    else:
+        fact = bridge_messages.read(row.body, heard=heard, source=row.origin).fact
+    return fact.event if fact else None

@@ -50,7 +50,7 @@ def close_over(connection: Connection, states: Mapping[str, State]) -> None:
     for row in connection.execute(query).all():
         state = states[row.event_key]
         now = state.now
-        if now is None or not now.is_open or row.life != len(state.occurrences):
+        if now is None or not now.is_open or row.life != state.lives:
             close(connection, row, _OVER, state.last_reported)
 
 

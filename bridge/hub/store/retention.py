@@ -18,6 +18,7 @@ from bridge.hub.store.tables import (
     alarms,
     bridges,
     decisions,
+    details,
     events,
     machines,
     messages,
@@ -28,7 +29,7 @@ from bridge.hub.store.tables import (
 from bridge.hub.view_rows import BridgeRow, Situation
 
 AT_ONCE = 200
-_OF_EVENTS = (messages, addresses, machines, votes)
+_OF_EVENTS = (messages, addresses, details, machines, votes)
 
 
 def forget(

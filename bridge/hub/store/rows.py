@@ -1,13 +1,16 @@
 """Converts states of events into rows, and values of rows back. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import orjson
 
 from bridge.events.build import clean, rfc3339
 from bridge.events.document import ScheduledEvent
-from bridge.hub.fold import Occurrence, State
+from bridge.hub.facts import Fact, Reporter, digest_of
+from bridge.hub.fold import Machine, Occurrence, State, Voice
 from bridge.hub.vote_rules import digest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -15,6 +18,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST = 256
 NAMES = 100  # of an event in a list
 _NOT_LISTED = ("machines", "named", "voices")
+_MOST_LISTED = 4000
 
 Row = dict[str, object]
 
@@ -47,7 +51,10 @@ def event_row(state: State) -> Row:
         "group": group[1],
         "content": digest(event.raw) if event else "",
         "has_bridge": now.has_bridge if now else True,
-        "lives": len(state.occurrences),
+        "lives": state.lives,
+        "lives_before": state.before,
+        "named": named_print(state),
+        "said_until": micros(now.said_until) if now and now.said_until else None,
         "not_before": micros(not_before) if not_before and is_pending else None,
         "opened": micros(now.opened if now else state.last_reported),
         "ended": micros(now.ended) if now and now.ended and not is_pending else None,
@@ -121,18 +128,83 @@ def _occurrence(life: Occurrence) -> Row:
         "ended": rfc3339(life.ended) if life.ended else None,
         "firstReportedBy": asdict(life.first.reporter),
         "bridgesSay": life.bridges_say.value if life.bridges_say else None,
-        "azure": _azure(azure.event, rfc3339(azure.time)) if azure else None,
-        "machines": [asdict(machine) for machine in life.machines],
-        "named": [asdict(machine) for machine in life.named],
-        "voices": [asdict(voice) for voice in life.voices],
+        "azure": _azure(azure) if azure else None,
+        "machines": life.machines,
+        "digest": life.digest,
+        "said": life.said.value if life.said else None,
+        "saidBy": asdict(life.said_by) if life.said_by else None,
+        "saidUntil": rfc3339(life.said_until) if life.said_until else None,
+        "isByOthers": life.is_by_others,
+        "doubled": [asdict(reporter) for reporter in life.doubled],
         "prefix": life.prefix,
         "resource": life.resource,
     }
 
 
-def _azure(event: ScheduledEvent | None, time: str) -> Row:
-    raw = dict(event.raw) if event else {}
-    return {"status": raw.get("EventStatus"), "event": raw, "time": time}
+def details_json(state: State, lists: Mapping[str, tuple[str, ...]]) -> bytes:
+    """Return what the rules need to know of the latest occurrence, and no list shows.
+
+    Args:
+        state: the state of the event.
+        lists: the names in Resources by which machines were found; the small ones are
+            stored, so that the next fold need not read them from bodies.
+    """
+    now = state.now
+    room, kept = _MOST_LISTED, dict[str, tuple[str, ...]]()
+    for name, names in sorted(lists.items()):
+        room -= len(names)
+        if room >= 0:
+            kept[name] = names
+    return orjson.dumps(
+        {
+            "named": _by_group(now.named if now else ()),
+            "voices": now.voices if now else (),
+            "lists": kept,
+        }
+    )
+
+
+def _by_group(machines: tuple[Machine, ...]) -> list[tuple[str, str, list[str]]]:
+    """Return machines by subscription and group, which takes less room."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for machine in machines:
+        place = machine.subscription, machine.group
+        found.setdefault(place, []).append(machine.name)
+    return [(*place, names) for place, names in found.items()]
+
+
+def named_in(details: Mapping[str, Any]) -> tuple[Machine, ...]:
+    """Return the machines in Resources as ``details_json`` has stored them."""
+    return tuple(
+        Machine(subscription=subscription, group=group, name=name)
+        for subscription, group, names in details.get("named", ())
+        for name in names
+    )
+
+
+def voices_in(details: Mapping[str, Any]) -> tuple[Voice, ...]:
+    """Return the reporters of an occurrence as ``details_json`` has stored them."""
+    return tuple(
+        Voice(
+            reporter=Reporter(**one["reporter"]),
+            group=tuple(one["group"]),
+            groups=tuple(tuple(group) for group in one["groups"]),
+            event_types=tuple(one["event_types"]),
+        )
+        for one in details.get("voices", ())
+    )
+
+
+def _azure(fact: Fact) -> Row:
+    raw = dict(fact.event.raw) if fact.event else {}
+    time, status = rfc3339(fact.time), raw.get("EventStatus")
+    return {"status": status, "event": raw, "time": time, "digest": fact.digest}
+
+
+def named_print(state: State) -> str:
+    """Return the fingerprint of the machines of an event."""
+    named = state.now.machines if state.now else ()
+    return digest_of(orjson.dumps(_by_group(named)))
 
 
 def json_of(body: bytes) -> dict[str, object]:

@@ -33,6 +33,8 @@ def _moment(name: str, *, may_be_none: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=may_be_none)
 
 
+_REPORT = ("source", "id", "vm_id", "content")  # see ``Fact.report``
+
 meta = Table("meta", metadata, _text("name", key=True), _text("value"))
 
 messages = Table(
@@ -44,14 +46,14 @@ messages = Table(
     _text("id"),
     _moment("time"),
     _text("vm_id"),
-    _text("digest"),
+    _text("content"),  # the fingerprint of what it reports, see ``facts.sealed``
+    _text("digest"),  # the fingerprint of the body
     _text("kind"),
     _text("origin"),  # the name of the hub's source
-    Column("reply_to", String),
-    Column("session", String),
     _moment("heard"),
+    Column("fact", LargeBinary, nullable=False),  # without IMDS objects, as JSON
     Column("body", LargeBinary, nullable=False),
-    Index("messages_once", "event_key", "source", "id", unique=True),
+    Index("messages_once", "event_key", *_REPORT, unique=True),
 )
 
 addresses = Table(
@@ -81,6 +83,12 @@ events = Table(
     _text("content"),  # the fingerprint of the event, see ``vote_rules.digest``
     Column("has_bridge", Boolean, nullable=False),
     Column("lives", Integer, nullable=False),
+    Column("lives_before", Integer, nullable=False),  # without messages
+    _moment("before_until", may_be_none=True),  # their last message was enqueued then
+    Column("dropped", Integer, nullable=False),  # messages that are not kept
+    _text("named"),  # the fingerprint of its machines
+    _moment("said_until", may_be_none=True),  # an end by others counts from then on
+    _moment("as_of"),  # the moment of its state
     _moment("not_before", may_be_none=True),
     _moment("opened"),
     _moment("ended", may_be_none=True),
@@ -93,6 +101,14 @@ events = Table(
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
     Index("events_told", "told"),
+    Index("events_said", "said_until"),
+)
+
+details = Table(
+    "details",
+    metadata,
+    _text("event_key", key=True),
+    Column("body", LargeBinary, nullable=False),  # who has reported it, as JSON
 )
 
 machines = Table(

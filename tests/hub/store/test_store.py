@@ -6,7 +6,7 @@ import sqlite3
 import stat
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bridge.foundation.values import Address
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.config import HubConfig
 from bridge.hub.store import rows
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.intake import Incoming, end_said
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import (
     addresses,
@@ -123,13 +123,14 @@ async def test_redelivery_changes_nothing_but_the_version(store: Store) -> None:
     assert len(await rows_of(store, messages)) == 2
 
 
-async def test_of_one_id_what_was_told_first_is_kept(store: Store) -> None:
+async def test_of_one_id_each_reporter_is_kept_with_its_address(store: Store) -> None:
+    """Else whoever sends the same id with an earlier time replaces an honest report."""
     for number in (1, 0, 2):
         body = step("scheduled", seconds=number, who=vm(number))
         await store.keep([told(body, reply_to="q", session=f"s{number}")])
 
-    (message,) = await rows_of(store, messages)
-    assert message.vm_id == vm(0).vm_id
+    found = await rows_of(store, messages, messages.c.time)
+    assert [message.vm_id for message in found] == [vm(n).vm_id for n in range(3)]
     shown = rows.json_of((await the_event(store)).state)
     assert [a["session"] for a in shown["addresses"]] == ["s0", "s1", "s2"]  # type: ignore[attr-defined]
 
@@ -233,6 +234,76 @@ async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
     longer = event(DurationInSeconds=60)
     await store.keep([told(step("updated", longer, previous=LATER, seconds=9))])
     assert await rows_of(store, votes) == []
+
+
+async def test_change_by_a_stranger_makes_no_vote_void(store: Store) -> None:
+    witness = step("scheduled", who=vm(8))
+    await store.keep([told(witness)])
+    vote = {
+        "event_key": EVENT_ID,
+        "life": 1,
+        "via": "bridge",
+        "person": "a",
+        "time": 0,
+        "reason": "",
+        "entry": "a",
+        "seen": rows.dumped(event()),
+    }
+    await store.write(lambda c: c.execute(votes.insert(), vote))
+    longer = event(DurationInSeconds=60)
+    change = step("updated", longer, previous=event(), seconds=9, who=vm(9))
+    await store.keep([told(change)])
+
+    assert len(await rows_of(store, votes)) == 1
+    await store.keep([told(step("updated", longer, previous=event(), who=vm(1)))])
+    assert await rows_of(store, votes) == []
+
+
+async def test_end_by_a_stranger_counts_after_a_while(store: Store) -> None:
+    stranger = step("completed", seconds=60, who=vm(9))
+    await store.keep([told(step("scheduled")), told(stranger, 60)])
+    row = await the_event(store)
+    assert (row.is_open, row.status) == (True, "scheduled")
+
+    assert await store.write(lambda c: end_said(c, moment(row.said_until))) == 0
+    late = moment(row.said_until) + timedelta(seconds=1)
+    assert await store.write(lambda c: end_said(c, late)) == 1
+    row = await the_event(store)
+    assert (row.is_open, row.status, row.said_until) == (False, "completed", None)
+    await store.keep([told(step("scheduled", who=vm(8)), 70)])
+    assert not (await the_event(store)).is_open
+
+
+async def test_event_takes_no_more_room_however_many_messages_come(
+    store: Store,
+) -> None:
+    for start in range(0, 1200, 300):
+        numbers = range(start, start + 300)
+        crowd = [step("scheduled", who=vm(n + 100), seconds=n) for n in numbers]
+        await store.keep(
+            [
+                told(body, n, reply_to="q", session=f"{n}")
+                for n, body in enumerate(crowd)
+            ]
+        )
+    row = await the_event(store)
+    assert (row.dropped, len(await rows_of(store, messages))) == (200, 1000)
+    assert len(await rows_of(store, addresses)) == 1000
+
+    await store.keep([told(step("scheduled", seconds=9000), 9000)])
+    kept = await rows_of(store, messages, messages.c.time)
+    assert len(kept) == 1000
+
+
+async def test_object_of_an_earlier_message_is_read_again(store: Store) -> None:
+    """Of two reports the later one holds; when it is not kept, the other one does."""
+    first = step("scheduled", seconds=30, who=vm(1))
+    second = step("scheduled", LATER, seconds=10)
+    await store.keep([told(first, 30)])
+    await store.keep([told(second, 31)])
+
+    shown: Any = rows.json_of((await the_event(store)).state)["occurrences"]
+    assert shown[0]["event"] == event()
 
 
 async def test_what_cannot_be_read_is_kept_and_capped(store: Store) -> None:
