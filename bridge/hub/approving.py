@@ -21,13 +21,20 @@ from bridge.hub.api import ANY_ID, PERSON, BadQueryError, answer, fault, limit_o
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
+from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import DecisionRow, Situation, visible
-from bridge.hub.voting import BRIDGE, CHANNELS
+from bridge.hub.voting import (
+    ACTIONS,
+    BRIDGE,
+    CHANNELS,
+    DROP_OFFER,
+    SET_ASIDE,
+)
 
-ACTIONS = ("approve", "refuse")
 _LONGEST_REASON = 1024
 _LONGEST_CURSOR = 256
+_LONGEST_ADDRESS = 64
 _COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
 _MORE = ("outcome", "outcomeReason", "id")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
@@ -35,12 +42,21 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionInput:
-    """The fields of a request to approve or refuse."""
+    """The fields of a request to approve or refuse.
+
+    Attributes:
+        address: the id of the address to send to; "" = the hub chooses.
+        is_overridden: whether it is sent although a bridge would refuse it.
+        about: the vmId of the reporter to set aside, or the id of the offer to drop.
+    """
 
     action: str
     via: str
     reason: str
     content: str
+    address: str = ""
+    is_overridden: bool = False
+    about: str = ""
 
 
 class Approving:
@@ -62,10 +78,21 @@ class Approving:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
         return [
+            web.get(f"/api/v1/events/{ANY_ID}/approval", self.options),
             web.post(f"/api/v1/events/{ANY_ID}/approval", self.approval),
             web.get("/api/v1/decisions", self.decisions),
             web.get("/api/v1/decisions.csv", self.table),
         ]
+
+    async def options(self, request: web.Request) -> web.Response:
+        """Show which decisions are possible for an event, and why others are not."""
+        key, situation = key_of(request.match_info["id"]), self._situation()
+        found = await self._store.read(
+            lambda c: options(c, key, self._config, situation)
+        )
+        if found is None:
+            return fault(404, "nothing is known of this event")
+        return answer(request, as_json.options(found))
 
     async def approval(self, request: web.Request) -> web.Response:
         """Take a vote or a refusal."""
@@ -80,7 +107,8 @@ class Approving:
             return answer(request, {"state": state, **result}, found.status)
         if found.is_changed:
             return fault(409, found.words, event=await self._now(key))
-        return fault(found.status, found.words)
+        more = {"needs": found.needs} if found.needs else {}
+        return fault(found.status, found.words, **more)
 
     async def submit(
         self, request: web.Request, key: str, given: DecisionInput
@@ -97,6 +125,9 @@ class Approving:
             content=given.content,
             person=person,
             id=uuid.uuid4().hex,
+            address=given.address,
+            is_overridden=given.is_overridden,
+            about=given.about,
         )
         return await self._store.write(
             lambda c: handle_vote(c, vote, self._config, situation)
@@ -177,7 +208,8 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
     """
     action = found.get("decision")
     if action not in ACTIONS:
-        raise BadQueryError('decision must be "approve" or "refuse"')
+        words = ", ".join(f'"{one}"' for one in ACTIONS)
+        raise BadQueryError(f"decision must be one of {words}")
     via = found.get("via", BRIDGE)
     if via not in CHANNELS:
         raise BadQueryError('via must be "bridge" or "arm"')
@@ -189,10 +221,32 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
         raise BadQueryError(
             f"reason must be a text of at most {_LONGEST_REASON} characters"
         )
-    words = clean(" ".join(reason.split()))
+    address = found.get("address") or ""
+    if not isinstance(address, str) or len(address) > _LONGEST_ADDRESS:
+        raise BadQueryError("address must be the id of an address")
+    override = found.get("override", False)
+    if not isinstance(override, bool) and override != "yes":
+        raise BadQueryError("override must be true or false")
     return DecisionInput(
-        action=str(action), via=str(via), reason=words, content=content
+        action=str(action),
+        via=str(via),
+        reason=clean(" ".join(reason.split())),
+        content=content,
+        address=clean(address),
+        is_overridden=bool(override),
+        about=_about(found),
     )
+
+
+def _about(found: Mapping[str, object]) -> str:
+    """Return what a request is about besides its event; "" = nothing else."""
+    key = {SET_ASIDE: "reporter", DROP_OFFER: "offer"}.get(str(found["decision"]))
+    if key is None:
+        return ""
+    value = found.get(key)
+    if not isinstance(value, str) or not value or len(value) > _LONGEST_CURSOR:
+        raise BadQueryError(f"{key} is missing: whom or what it is about")
+    return clean(value)
 
 
 def as_csv(found: list[as_json.Json]) -> str:

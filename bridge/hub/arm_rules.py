@@ -2,8 +2,10 @@
 
 It may, if all of these are true:
 
-    no bridge answers for the event
-    every machine in Resources has a bridge whose known rules allow it now
+    no bridge answers for the event, and none of its machines was heard in the last
+    three intervals, at most 5 minutes, whatever it said
+    every machine in Resources has a bridge whose known rules allow it now: those of all
+    its offers of the last day, unless a person has dropped one
     Azure published the same content a short time ago
 
 Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-overview
@@ -14,11 +16,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bridge.hub.arm_config import ArmConfig
-from bridge.hub.bridge_rules import NOT_KNOWN, Verdict, expected_answer
-from bridge.hub.facts import kept_name
+from bridge.hub.bridge_rules import NOT_KNOWN, ExpectedAnswer, Verdict, expected_answer
+from bridge.hub.bridges import MOST_OFFERS, Offer
 from bridge.hub.view_rows import BridgeRow
 from bridge.hub.voting import CurrentEvent, is_void
 
+_DAY = timedelta(days=1)
+_NEW = timedelta(minutes=15)
+_INTERVALS = 3
+_LONGEST = 300.0  # seconds of silence that are enough for any bridge
 _SEGMENT = r"[A-Za-z0-9](?:[A-Za-z0-9._()-]*[A-Za-z0-9_()-])?"
 _RESOURCE = re.compile(
     rf"/subscriptions/[0-9a-f-]{{36}}/resourcegroups/(?:{_SEGMENT}|_{_SEGMENT})"
@@ -76,18 +82,62 @@ def forbids(
         return "the event names no machine"
     if not current.is_whole:
         return "not all machines of the event are known"
-    known = {(b.subscription, b.group, kept_name(b.name)): b for b in fleet}
+    known = {bridge.machine: bridge for bridge in fleet}
     for machine in current.machines:
-        bridge = known.get((machine.subscription, machine.group, machine.name))
-        found = (
-            expected_answer(bridge.approvals, current, bridge.name, now)
-            if bridge is not None
-            else NOT_KNOWN
+        bridge = known.get(machine)
+        if bridge is not None and len(bridge.offers) >= MOST_OFFERS:
+            return f"too many offers were heard in the name of {machine.name}"
+        for found in _answers(bridge, current, now):
+            if found.verdict is Verdict.UNKNOWN and config.unknown_rules == "allow":
+                continue
+            if found.verdict is not Verdict.ALLOWS:
+                return f"the bridge of {machine.name} does not allow it: {found.why}"
+    return None
+
+
+def _answers(
+    bridge: BridgeRow | None, current: CurrentEvent, now: datetime
+) -> list[ExpectedAnswer]:
+    """Return what a bridge would answer by its rules, and by all its recent offers."""
+    if bridge is None:
+        return [NOT_KNOWN]
+    rules = [bridge.approvals, *(one.data for one in recent_offers(bridge, now))]
+    return [expected_answer(one, current, bridge.name, now) for one in rules]
+
+
+def recent_offers(bridge: BridgeRow, now: datetime) -> list[Offer]:
+    """Return the offers of a machine in the last day that no person has dropped."""
+    return [
+        one for one in bridge.offers if not one.is_dropped and now - one.heard <= _DAY
+    ]
+
+
+def more_persons(fleet: Iterable[BridgeRow], now: datetime) -> int:
+    """Return how many people more are wanted: 1 a short time after something new.
+
+    New are the word of a bridge of its machines that it stops, another offer, and
+    another vmId: whoever forges one of them wants an approval soon.
+    """
+    moments = [
+        moment
+        for bridge in fleet
+        for moment in (
+            bridge.first_heard,
+            bridge.stopped,
+            *(one.first_heard for one in bridge.offers if not one.is_dropped),
         )
-        if found.verdict is Verdict.UNKNOWN and config.unknown_rules == "allow":
-            continue
-        if found.verdict is not Verdict.ALLOWS:
-            return f"the bridge of {machine.name} does not allow it: {found.why}"
+        if moment is not None
+    ]
+    return int(any(now - moment < _NEW for moment in moments))
+
+
+def still_heard(fleet: Iterable[BridgeRow], now: datetime) -> str | None:
+    """Return which bridge was heard a short time ago, whatever it said; None = none."""
+    for bridge in fleet:
+        longest = min(_INTERVALS * bridge.interval or _LONGEST, _LONGEST)
+        age = (now - bridge.heard).total_seconds()
+        if age <= longest:
+            return f"the bridge of {bridge.name} was heard in the last {longest:g} s"
     return None
 
 
@@ -118,4 +168,8 @@ def objection(
         return "approving through ARM is off: there is no [hub.arm]"
     if is_answered:
         return "a bridge answers for the event: approve it there"
-    return not_shown(config, current, now) or forbids(config, current, fleet, now)
+    return (
+        not_shown(config, current, now)
+        or still_heard(fleet, now)
+        or forbids(config, current, fleet, now)
+    )

@@ -1,12 +1,23 @@
 """Converts rows into the JSON of the API. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from bridge.events.build import rfc3339
-from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow, Voter
+from bridge.hub.view_rows import (
+    AddressOption,
+    BridgeRow,
+    DecisionRow,
+    EventPage,
+    EventRow,
+    OfferOption,
+    Options,
+    Voter,
+)
+from bridge.hub.voting import Persons
 
 Json = dict[str, Any]
 _NAMES = 100  # of an event or a decision; all of them are in ``event``
@@ -49,6 +60,7 @@ def event(row: EventRow) -> Json:
         "event": row.event,
         "approval": {
             "votes": [voter(one) for one in row.voters],
+            "persons": persons(row.persons) if row.persons else None,
             "decision": decision(row.decision) if row.decision else None,
         },
     }
@@ -62,6 +74,61 @@ def voter(row: Voter) -> Json:
         "entry": row.entry or None,
         "counts": not row.lapse,
         "why": row.lapse or None,
+    }
+
+
+def persons(found: Persons) -> Json:
+    """Return how many people must approve, by which rule, and whose word raised it."""
+    return {
+        "wanted": found.wanted,
+        "rule": found.rule,
+        "raisedBy": [_reporter(asdict(one)) for one in found.raised_by],
+    }
+
+
+def options(found: Options) -> Json:
+    """Return which decisions are possible for an event, and why others are not."""
+    return {
+        "closed": found.closed or None,
+        "bridge": {
+            "why": found.bridge_why or None,
+            "contested": found.is_contested,
+            "refused": found.is_refused,
+        },
+        "addresses": [_address(one) for one in found.addresses],
+        "arm": {
+            "why": found.arm_why or None,
+            "morePersons": found.arm_more,
+            "offers": [_offer(one) for one in found.offers],
+        },
+    }
+
+
+def _address(row: AddressOption) -> Json:
+    return {
+        "id": row.id,
+        "entity": row.entity,
+        "session": row.session or None,
+        "prefix": row.prefix,
+        "machines": list(row.machines),
+        "answers": row.answers,
+        "inResources": row.is_in_resources,
+        "older": row.is_older,
+        "contested": row.contested or None,
+        "refusal": row.refusal or None,
+        "best": row.is_best,
+    }
+
+
+def _offer(row: OfferOption) -> Json:
+    return {
+        "id": row.id,
+        "vmName": row.machine,
+        "vmId": row.vm_id,
+        "firstHeard": _time(row.first_heard),
+        "lastHeard": _time(row.heard),
+        "answer": row.answer,
+        "why": row.why or None,
     }
 
 
@@ -83,6 +150,7 @@ def page(found: EventPage) -> Json:
                 "reason": one["reason"] or None,
                 "time": one["time"],
                 "reporter": _reporter(one["reporter"]),
+                "standing": one["standing"],
             }
             for one in found.outcomes
         ],
@@ -129,6 +197,9 @@ def decision(row: DecisionRow) -> Json:
         "time": _time(row.time),
         "outcome": row.outcome or None,
         "outcomeReason": row.outcome_reason or None,
+        "address": row.address or None,
+        "overridden": row.is_overridden,
+        "about": row.about or None,
     }
 
 

@@ -46,6 +46,7 @@ class BridgeReport:
         version: the version of the bridge.
         location: the Azure region.
         data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
+        prefix: the prefix of the types of this bridge's events.
     """
 
     reporter: Reporter
@@ -56,6 +57,7 @@ class BridgeReport:
     version: str = ""
     location: str = ""
     data: Mapping[str, object]
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +106,15 @@ def read(
         return NOTHING
     if data.get("test") is True:
         return NOTHING  # a test event of `sebridge send-test`
-    report = _report(cloud_event, data, what if family == "bridge" else "", heard)
+    own = what if family == "bridge" else ""
+    report = _report(cloud_event, data, own, heard)
+    report = report and replace(report, prefix=prefix)
     if family == "bridge":
         return Read(report=report)
     make = _step if family == "scheduledevent" else _outcome
-    address = Address(source=source, entity=text(reply_to), session=text(session))
+    address = Address(
+        source=source, entity=text(reply_to), session=text(session), prefix=prefix
+    )
     fact = make(what, cloud_event, data, prefix, heard)
     if fact is None:
         return Read(report=report)

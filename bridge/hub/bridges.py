@@ -13,19 +13,21 @@ EnqueuedTime if that is earlier: then the clock of the bridge is ahead.
               yet for three intervals since its last message
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import orjson
 
+from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.facts import Reporter, group_of, kept_name, table
+from bridge.hub.facts import Address, Reporter, group_of, kept_name, table, text
 from bridge.hub.fold import Machine
 
 _INTERVALS = 3
 _STOPPED_SECONDS = 86_400.0
+MOST_OFFERS = 50  # of one machine; beyond, they are an attack and none is stored
 _LIFE = {"started", "stopped"}
 _IMDS = {"imds-unreachable", "imds-recovered"}
 _BEATS = {"started", "heartbeat"}
@@ -68,6 +70,56 @@ NEVER = Part()
 
 def _text(data: Mapping[str, object]) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An offer of a bridge: where it takes approvals, and by which rules.
+
+    Attributes:
+        id: the same for the same offer of the same bridge.
+        vm_id: the vmId of the bridge.
+        address: where it takes approvals; None = nowhere.
+        digest: the fingerprint in the offer.
+        first_heard: when it was heard for the first time.
+        heard: when the bridge has repeated it, or its digest, for the last time.
+        dropped: when a person said that it does not count; None = nobody did.
+        data: ``data.approvals`` of ``bridge.started``.
+    """
+
+    id: str
+    vm_id: str
+    address: Address | None
+    digest: str
+    first_heard: datetime
+    heard: datetime
+    dropped: datetime | None = None
+    data: Mapping[str, object]
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether a person has dropped it, and it was not heard since."""
+        return self.dropped is not None and self.heard <= self.dropped
+
+    @property
+    def has_own_digest(self) -> bool:
+        """Whether the digest is that of the offer, as bridges compute it."""
+        rest = {name: self.data[name] for name in self.data if name != "digest"}
+        return hash32(rest) == self.digest
+
+
+def address_in(offer: Mapping[str, object], source: str, prefix: str) -> Address | None:
+    """Return the address in an offer; None = it has none.
+
+    Args:
+        offer: ``data.approvals`` of ``bridge.started``.
+        source: the name of the hub's source that the message came from.
+        prefix: the prefix of the type of the message.
+    """
+    entity, session = text(offer.get("entity")), text(offer.get("session"))
+    if not entity:
+        return None
+    return Address(source=source, entity=entity, session=session, prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +176,56 @@ class BridgeState:
 
     @property
     def approvals(self) -> Mapping[str, object] | None:
-        """Where it takes approvals, and by which rules; None = not known.
+        """What it offered last: where it takes approvals, by which rules.
 
-        If a later heartbeat has another digest, the rules have changed since.
+        None = it has offered nothing, or a later heartbeat has another digest: then its
+        rules have changed since.
         """
         offer = self.offer.data.get("approvals")
         if not isinstance(offer, dict):
             return None
-        digest = table(self.beat.data.get("approvals")).get("digest")
-        is_same = self.beat.stamp <= self.offer.stamp or digest == offer.get("digest")
+        is_same = not self._has_later_beat or self.digest == offer.get("digest")
         return offer if is_same else None
+
+    @property
+    def digest(self) -> str:
+        """The fingerprint of the offer in its last heartbeat; "" = it had none."""
+        return text(table(self.beat.data.get("approvals")).get("digest"))
+
+    @property
+    def _has_later_beat(self) -> bool:
+        return self.beat.stamp > self.offer.stamp
+
+    def current_offer(self, known: Iterable[Offer]) -> Offer | None:
+        """Return the offer that it has repeated last; None = its offer is not known.
+
+        Several may claim the same digest: the one whose digest it is comes first.
+
+        Args:
+            known: the offers that were heard in its name.
+        """
+        mine = [one for one in known if one.vm_id == self.vm_id]
+        if self._has_later_beat and self.digest:
+            mine = [one for one in mine if one.digest == self.digest]
+            own = [one for one in mine if one.has_own_digest]
+            return _last(own or mine)
+        said = self.offer.data.get("approvals")
+        return _last([one for one in mine if one.data == said])
+
+    def address(self, known: Iterable[Offer]) -> Address | None:
+        """Return where it takes approvals; None = nowhere, or it has made no offer.
+
+        If only its rules have changed since, that is still where it offered last.
+
+        Args:
+            known: the offers that were heard in its name.
+        """
+        mine = [one for one in known if one.vm_id == self.vm_id]
+        found = self.current_offer(mine)
+        takes_none = self.offer.stamp != ("", "") and not self.digest
+        if found is None and not (takes_none and self.approvals is None):
+            found = _last(mine)
+        return found.address if found else None
 
     def to_json(self) -> bytes:
         """Return the parts as JSON for the store."""
@@ -161,6 +253,10 @@ class BridgeState:
             offer=self.offer.later(other.offer),
             imds=self.imds.later(other.imds),
         )
+
+
+def _last(found: Sequence[Offer]) -> Offer | None:
+    return max(found, key=lambda one: (one.heard, one.id), default=None)
 
 
 def of_report(report: BridgeReport) -> BridgeState:

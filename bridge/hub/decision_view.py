@@ -50,6 +50,9 @@ def decision_row(row: Any) -> DecisionRow:
         time=moment_of(row.time),
         outcome=row.outcome,
         outcome_reason=row.outcome_reason,
+        address=f"{row.entity} {row.session}".strip(),
+        is_overridden=row.is_overridden,
+        about=row.about,
         event_type=text(seen.event_type),
         machines=tuple(name.removeprefix("_") for name in seen.resources),
     )

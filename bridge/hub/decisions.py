@@ -109,7 +109,11 @@ def reason_of(votes: Sequence[Vote]) -> str:
 
 
 def message(
-    decision: str, current: CurrentEvent, votes: Sequence[Vote], now: datetime
+    decision: str,
+    current: CurrentEvent,
+    votes: Sequence[Vote],
+    now: datetime,
+    prefix: str | None = None,
 ) -> bytes | None:
     """Return the approval message for a bridge; None = a bridge would not accept it.
 
@@ -118,8 +122,9 @@ def message(
         current: the event.
         votes: the approvals.
         now: the present moment.
+        prefix: that of the events of the bridge; None = that of the event's.
     """
-    prefix = current.prefix or _PREFIX
+    prefix = prefix or current.prefix or _PREFIX
     by = ", ".join(vote.person for vote in votes)[:_LONGEST_NAMES]
     data: dict[str, object] = {
         "StartRequests": [{"EventId": current.event_id}],

@@ -20,6 +20,7 @@ from bridge.events.document import ScheduledEvent, is_deep
 from bridge.events.identity import bare
 from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
+from bridge.foundation.hashing import hash32
 
 AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
 _GROUP = re.compile(
@@ -66,11 +67,24 @@ class Address:
             does not contain.
         entity: the queue or topic.
         session: the session id; "" = the entity has no sessions.
+        prefix: the prefix of the types of events there: a bridge accepts only approvals
+            with its own.
     """
 
     source: str
     entity: str
     session: str = ""
+    prefix: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where messages go, in the form that is compared: entities in lower case."""
+        return self.source, self.entity.strip("/").lower(), self.session
+
+    @property
+    def id(self) -> str:
+        """The id by which a person chooses the address: 12 hex digits."""
+        return hash32([*self.place, self.prefix])[:12]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

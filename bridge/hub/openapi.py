@@ -4,6 +4,7 @@ from typing import Any
 
 from bridge import __version__
 from bridge.hub.decisions import DecisionState
+from bridge.hub.voting import ACTIONS
 
 Json = dict[str, Any]
 
@@ -28,7 +29,7 @@ def document() -> Json:
         "paths": {
             "/api/v1/events": {"get": _list("events", "Event", _filters())},
             "/api/v1/events/{id}": {"get": _one()},
-            "/api/v1/events/{id}/approval": {"post": _approval()},
+            "/api/v1/events/{id}/approval": {"get": _options(), "post": _approval()},
             "/api/v1/decisions": {"get": _list("decisions", "Decision", [])},
             "/api/v1/decisions.csv": {"get": _table()},
             "/api/v1/bridges": {"get": _list("bridges", "Bridge", [])},
@@ -71,6 +72,14 @@ def _one() -> Json:
         "summary": "One event with its messages, outcomes and decisions.",
         "parameters": [_id(), _query("before", "The value of olderMessages.")],
         "responses": _responses(schema, "401", "403", "404", "503"),
+    }
+
+
+def _options() -> Json:
+    return {
+        "summary": "Which decisions are possible for an event, and why others are not.",
+        "parameters": [_id()],
+        "responses": _responses(_ref("Options"), "401", "403", "404", "503"),
     }
 
 
@@ -161,6 +170,7 @@ def _schemas() -> Json:
         "approval": _object(
             {
                 "votes": {"type": "array", "items": _object(vote)},
+                "persons": {"anyOf": [_ref("Persons"), {"type": "null"}]},
                 "decision": {"anyOf": [_ref("Decision"), {"type": "null"}]},
             }
         ),
@@ -180,12 +190,22 @@ def _schemas() -> Json:
         "approvals": {"type": ["object", "null"]},
     }
     approval = {
-        "decision": {"enum": ["approve", "refuse"]},
+        "decision": {"enum": list(ACTIONS)},
+        "reporter": {**_TEXT, "description": "The vmId to set aside."},
+        "offer": {**_TEXT, "description": "The id of the offer to drop."},
         "reason": _TEXT,
         "via": {"enum": ["bridge", "arm"]},
         "content": {
             **_TEXT,
             "description": "The content of the event, as it was shown.",
+        },
+        "address": {
+            **_TEXT,
+            "description": "The id of the address to send to, if it is contested.",
+        },
+        "override": {
+            "type": "boolean",
+            "description": "Send it although a bridge would refuse it.",
         },
     }
     decision = {
@@ -193,7 +213,7 @@ def _schemas() -> Json:
         "eventId": _TEXT,
         "eventType": _MAYBE,
         "machines": _NAMES,
-        "decision": {"enum": ["approve", "refuse"]},
+        "decision": {"enum": list(ACTIONS)},
         "via": {"enum": ["bridge", "arm"]},
         "state": {"enum": [state.value for state in DecisionState]},
         "by": {"type": "array", "items": _TEXT},
@@ -202,6 +222,15 @@ def _schemas() -> Json:
         "time": _TIME,
         "outcome": _MAYBE,
         "outcomeReason": _MAYBE,
+        "address": {**_MAYBE, "description": "Where it was sent last."},
+        "overridden": {
+            "type": "boolean",
+            "description": "Whether it was sent although a bridge would refuse it.",
+        },
+        "about": {
+            **_MAYBE,
+            "description": "The vmId that is set aside, or the offer that is dropped.",
+        },
     }
     decided = {
         "state": {"enum": ["decided", "counted"]},
@@ -214,7 +243,55 @@ def _schemas() -> Json:
         "Approval": {**_object(approval), "required": ["decision", "content"]},
         "Decided": _object(decided),
         "Decision": _object(decision),
+        "Persons": _object(
+            {
+                "wanted": {"type": "integer"},
+                "rule": _TEXT,
+                "raisedBy": {"type": "array", "items": {"type": "object"}},
+            }
+        ),
+        "Options": _possible(),
     }
+
+
+def _possible() -> Json:
+    yes: Json = {"type": "boolean"}
+    address = {
+        "id": _TEXT,
+        "entity": _TEXT,
+        "session": _MAYBE,
+        "prefix": _TEXT,
+        "machines": {"type": "array", "items": _TEXT},
+        "answers": yes,
+        "inResources": yes,
+        "older": {**yes, "description": "Named by bridges that made no offer."},
+        "contested": {**_MAYBE, "description": "Why it is not known whose it is."},
+        "refusal": {**_MAYBE, "description": "Why a bridge there would refuse."},
+        "best": {**yes, "description": "The hub sends to it by itself."},
+    }
+    offer = {
+        "id": _TEXT,
+        "vmName": _TEXT,
+        "vmId": _TEXT,
+        "firstHeard": _TIME,
+        "lastHeard": _TIME,
+        "answer": {"enum": ["allows", "waits", "denies", "unknown"]},
+        "why": _MAYBE,
+    }
+    bridge = {"why": _MAYBE, "contested": yes, "refused": yes}
+    arm = {
+        "why": _MAYBE,
+        "morePersons": {"type": "integer"},
+        "offers": {"type": "array", "items": _object(offer)},
+    }
+    return _object(
+        {
+            "closed": {**_MAYBE, "description": "Why nothing can be decided."},
+            "bridge": _object(bridge),
+            "addresses": {"type": "array", "items": _object(address)},
+            "arm": _object(arm),
+        }
+    )
 
 
 def _ref(name: str) -> Json:

@@ -1,27 +1,37 @@
 """Chooses where to send an approval of an event. Pure.
 
-The candidates are the addresses in messages about the event, and those that the bridges
-of its machines have published. An address is used unless
+An address belongs to the bridge that offers it in ``bridge.started``. The ReplyTo of a
+message counts only if its reporter offers the same address, or has never made an offer
+(an older version; marked). An address is used by itself unless
 
     it does not match ``[hub.sources.approvals] entities``
-    a bridge there would deny the approval by its rules
     no bridge there is alive or unknown
+    it is contested, or only a stranger without an offer has named it
 
-Of several, the address with the most bridges that are alive is used.
+A person may choose one that is contested. What a bridge there would refuse by its
+latest offer is not sent, unless a person overrides this: the bridge decides. Of several
+addresses, one of a bridge in Resources comes first, then the one with the most bridges
+that are alive.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from bridge.hub.bridge_rules import Verdict, expected_answer
-from bridge.hub.bridges import Liveness
+from bridge.hub.bridges import Liveness, Offer
 from bridge.hub.facts import Address
+from bridge.hub.fold import Machine, is_named
 from bridge.hub.source_config import BridgesSource
 from bridge.hub.view_rows import BridgeRow
 from bridge.hub.voting import CurrentEvent
 
 _ANSWERS = {Liveness.ALIVE, Liveness.UNKNOWN}
+_SETTLED = timedelta(minutes=15)  # so long a machine must have offered a session
+_INTERVALS = 3
+_FRESH = 300.0  # seconds after which a bridge without heartbeats may have moved
+
+Claims = Mapping[tuple[str, str, str], Mapping[Machine, datetime]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +41,18 @@ class Target:
     Attributes:
         unknown_bridges: how many more bridges have named the address, but are not in
             the store.
+        rank: 0 = a bridge in Resources takes approvals there; 1 = one of a machine that
+            the event names; 2 = only others do.
+        is_older: whether only bridges that have never made an offer have named it.
+        contested: why it is not known whose address it is; "" = it is.
     """
 
     address: Address
     bridges: tuple[BridgeRow, ...]
     unknown_bridges: int = 0
+    rank: int = 2
+    is_older: bool = False
+    contested: str = ""
 
     def count(self, state: Liveness) -> int:
         """Return how many of its bridges are in a state."""
@@ -48,10 +65,25 @@ class Target:
         return any(self.count(state) for state in _ANSWERS)
 
     @property
-    def order(self) -> tuple[int, int, Address]:
+    def order(self) -> tuple[object, ...]:
         """The sort key of targets: the best one first."""
         alive, unknown = self.count(Liveness.ALIVE), self.count(Liveness.UNKNOWN)
-        return -alive, -unknown, self.address
+        return self.rank, self.is_older, -alive, -unknown, self.address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the people have wished for a decision.
+
+    Attributes:
+        address: the id of the address that they have chosen; "" = none.
+        is_overridden: whether it is sent although a bridge would refuse it.
+        prefix: the prefix that the message has already; None = it is not made yet.
+    """
+
+    address: str = ""
+    is_overridden: bool = False
+    prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +94,28 @@ class TargetChoice:
         best: the address; None = there is none now.
         why: why there is no address; "" = there is one.
         is_denied: whether the rules of a bridge forbid the approval.
-        is_open: whether an address may be used, now or once a bridge is back.
+        is_contested: whether a person must choose the address.
+        prefix: the prefix of the types there; None = there is no address at all.
     """
 
     best: Address | None = None
     why: str = ""
     is_denied: bool = False
-    is_open: bool = False
+    is_contested: bool = False
+    prefix: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an address may be used, now or once a bridge is back."""
+        return self.prefix is not None and not self.is_denied and not self.is_contested
 
 
 def targets_of(
-    named_in_messages: Iterable[tuple[Address, str]], fleet: Mapping[str, BridgeRow]
+    named_in_messages: Iterable[tuple[Address, str]],
+    fleet: Mapping[str, BridgeRow],
+    current: CurrentEvent,
+    now: datetime,
+    claims: Claims | None = None,
 ) -> list[Target]:
     """Return the targets for an event, the best one first.
 
@@ -80,35 +123,84 @@ def targets_of(
         named_in_messages: the addresses in messages about the event, each with the
             vmId of its reporter.
         fleet: the bridges of the event and of its machines, by vmId.
+        current: the event.
+        now: the present moment.
+        claims: by the place of an address with a session, which machines offer it, and
+            since when; only those whose bridges are neither gone, stopped nor silent.
     """
-    named = {(address, vm_id) for address, vm_id in named_in_messages}
-    named |= {
-        (address, vm_id)
-        for vm_id, bridge in fleet.items()
-        if (address := _offered(bridge)) is not None
+    owners = dict[Address, set[str]]()
+    older = dict[Address, set[str]]()
+    moved = dict[Address, str]()
+    for bridge in fleet.values():
+        for address, why in _offered(bridge, now).items():
+            owners.setdefault(address, set()).add(bridge.vm_id)
+            moved[address] = why or moved.get(address, "")
+    for address, vm_id in named_in_messages:
+        found = fleet.get(vm_id)
+        if found is None or not found.offers:
+            older.setdefault(address, set()).add(vm_id)
+    known = {
+        address: owners.get(address, set()) | older.get(address, set())
+        for address in (*owners, *older)
     }
-    by_address: dict[Address, set[str]] = {}
-    for address, vm_id in named:
-        by_address.setdefault(address, set()).add(vm_id)
-    found = [
+    targets = [
         Target(
             address=address,
             bridges=tuple(fleet[vm_id] for vm_id in sorted(ids) if vm_id in fleet),
             unknown_bridges=sum(1 for vm_id in ids if vm_id not in fleet),
+            rank=min(_rank(fleet.get(vm_id), current) for vm_id in ids),
+            is_older=address not in owners,
+            contested=moved.get(address, ""),
         )
-        for address, ids in by_address.items()
+        for address, ids in known.items()
     ]
-    return sorted(found, key=lambda target: target.order)
+    judged = [_judged(target, claims or {}, now) for target in targets]
+    return sorted(judged, key=lambda target: target.order)
 
 
-def _offered(bridge: BridgeRow) -> Address | None:
-    """Return the address that a bridge has published for approvals; None = none."""
-    entity = (bridge.approvals or {}).get("entity")
-    session = (bridge.approvals or {}).get("session")
-    if not isinstance(entity, str) or not entity:
-        return None
-    text = session if isinstance(session, str) else ""
-    return Address(source=bridge.origin, entity=entity, session=text)
+def _offered(bridge: BridgeRow, now: datetime) -> dict[Address, str]:
+    """Return the addresses of a bridge, each with why it is contested; "" = it is not.
+
+    Its machine may have offered another one a short time ago, with this vmId or with
+    another one. Then either may be a forgery.
+    """
+    if bridge.address is None:
+        return {}
+    longest = _INTERVALS * bridge.interval or _FRESH
+    others = {
+        offer.address: f"{bridge.name or bridge.vm_id} has offered two addresses"
+        for offer in bridge.offers
+        if offer.address is not None
+        and not offer.is_dropped
+        and offer.address != bridge.address
+        and (now - offer.heard).total_seconds() <= longest
+    }
+    return {bridge.address: next(iter(others.values()), ""), **others}
+
+
+def _rank(bridge: BridgeRow | None, current: CurrentEvent) -> int:
+    if bridge is None:
+        return 2
+    if is_named(current, bridge.reporter):
+        return 0
+    return 1 if bridge.machine in current.machines else 2
+
+
+def _judged(target: Target, claims: Claims, now: datetime) -> Target:
+    """Add whether a session belongs to a machine that is not that of a bridge there.
+
+    A session that one machine alone has offered for 15 minutes is that machine's. What
+    another one offers since then is contested, as long as the first one's bridge lives.
+    """
+    claimed = claims.get(target.address.place, {})
+    settled = [one for one, since in claimed.items() if now - since >= _SETTLED]
+    if target.contested or len(settled) != 1 or len(claimed) < 2:
+        return target
+    owners = {bridge.machine for bridge in target.bridges}
+    if owners & set(settled):
+        return target
+    (owner,) = settled
+    return replace(target, contested=f"its session is that of {owner.name}")
 
 
 def choose_target(
@@ -116,6 +208,7 @@ def choose_target(
     found: Sequence[Target],
     current: CurrentEvent,
     now: datetime,
+    wishes: Wishes = Wishes(),
 ) -> TargetChoice:
     """Choose the address to send an approval to.
 
@@ -124,18 +217,51 @@ def choose_target(
         found: the targets for the event, the best one first.
         current: the event.
         now: the present moment.
+        wishes: what the people have chosen, and whether they override a refusal.
     """
-    allowed = [target for target in found if _is_allowed(sources, target.address)]
+    allowed = [
+        target
+        for target in found
+        if is_allowed(sources, target.address)
+        and wishes.prefix in {None, target.address.prefix}
+    ]
     if not allowed:
         return TargetChoice(why="no bridge of this event takes approvals from the hub")
-    willing = [(target, _denial(target, current, now)) for target in allowed]
-    free = [target for target, why in willing if why is None]
+    usable = _usable(allowed, wishes)
+    if not usable:
+        return _none_usable(allowed, wishes)
+    willing = [(target, refusal_of(target, current, now)) for target in usable]
+    free = [one for one, why in willing if why is None or wishes.is_overridden]
     if not free:
         why = next(why for _, why in willing if why is not None)
-        return TargetChoice(why=f"the bridge would refuse it: {why}", is_denied=True)
+        words = f"the bridge would refuse it: {why}"
+        return TargetChoice(why=words, is_denied=True, prefix=usable[0].address.prefix)
     best = next((target.address for target in free if target.answers), None)
     why = "" if best else "no bridge of this event answers"
-    return TargetChoice(best=best, why=why, is_open=True)
+    prefix = (best or free[0].address).prefix
+    return TargetChoice(best=best, why=why, prefix=prefix)
+
+
+def _usable(allowed: Sequence[Target], wishes: Wishes) -> list[Target]:
+    """Return the chosen target, or those that are used by themselves."""
+    if wishes.address:
+        return [one for one in allowed if one.address.id == wishes.address]
+    is_offered = any(not one.is_older for one in allowed)
+    return [
+        one
+        for one in allowed
+        if not one.contested and not (is_offered and one.is_older and one.rank == 2)
+    ]
+
+
+def _none_usable(allowed: Sequence[Target], wishes: Wishes) -> TargetChoice:
+    prefix = allowed[0].address.prefix
+    if wishes.address:
+        words = "the chosen address is not offered any more"
+        return TargetChoice(why=words, is_contested=True, prefix=prefix)
+    whose = next((one.contested for one in allowed if one.contested), "")
+    words = f"the address is contested ({whose}): choose where to send it"
+    return TargetChoice(why=words, is_contested=True, prefix=prefix)
 
 
 def is_answered(
@@ -144,11 +270,12 @@ def is_answered(
 ) -> bool:
     """Whether a bridge answers for the event, even if its rules deny it."""
     return any(
-        target.answers for target in found if _is_allowed(sources, target.address)
+        target.answers for target in found if is_allowed(sources, target.address)
     )
 
 
-def _is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
+def is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
+    """Whether the hub may send approvals to an address."""
     return any(
         source.approvals is not None
         and source.name == address.source
@@ -157,10 +284,26 @@ def _is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
     )
 
 
-def _denial(target: Target, current: CurrentEvent, now: datetime) -> str | None:
+def refusal_of(target: Target, current: CurrentEvent, now: datetime) -> str | None:
     """Return why a bridge at an address would deny the approval; None = none would."""
     for bridge in target.bridges:
         found = expected_answer(bridge.approvals, current, bridge.name, now)
         if found.verdict is Verdict.DENIES and bridge.liveness is not Liveness.GONE:
             return found.why
     return None
+
+
+def has_offered(
+    known: Sequence[Offer], tried: Collection[tuple[str, str, str]]
+) -> bool:
+    """Whether an outcome of a bridge may close a decision.
+
+    It may, if the decision was sent, and the bridge offers an address that it was sent
+    to, or has never made an offer.
+
+    Args:
+        known: the offers that were heard in its name.
+        tried: the places of the addresses of all attempts.
+    """
+    places = {one.address.place for one in known if one.address is not None}
+    return bool(tried) and (not known or not places.isdisjoint(tried))

@@ -7,7 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from bridge.hub.access_config import AccessConfig
-from bridge.hub.bridges import Liveness
+from bridge.hub.bridges import Liveness, Offer
+from bridge.hub.facts import Address, Reporter
+from bridge.hub.fold import Machine, kept_name
+from bridge.hub.voting import Persons
 
 PAGE = 200
 MESSAGES = 20  # of an event at once
@@ -117,6 +120,9 @@ class DecisionRow:
     Attributes:
         state: decided, sent, done, failed, void or refused.
         by: who decided.
+        address: where it was sent last; "" = nowhere yet, or through ARM.
+        is_overridden: whether it was sent although a bridge would refuse it.
+        about: the vmId that was set aside, or the offer that was dropped; else "".
         event_type: the type of the event at that time.
         machines: the names of its machines at that time.
     """
@@ -132,6 +138,9 @@ class DecisionRow:
     time: datetime
     outcome: str
     outcome_reason: str
+    address: str = ""
+    is_overridden: bool = False
+    about: str = ""
     event_type: str = ""
     machines: tuple[str, ...] = ()
 
@@ -175,6 +184,7 @@ class EventRow:
         dropped: how many of its messages are not kept.
         voters: who has approved the event in its present occurrence.
         decision: the latest decision on the present occurrence; None = there is none.
+        persons: how many people must approve it; None = it is not known who may.
     """
 
     key: str
@@ -205,6 +215,7 @@ class EventRow:
     said_until: datetime | None = None
     doubled: Sequence[Mapping[str, Any]] = ()
     dropped: int = 0
+    persons: Persons | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +244,8 @@ class EventPage:
         decisions: its latest decisions, the newest first.
         trail: the record of votes, decisions and attempts, the oldest first, as far
             back as the messages.
+        aside: the vmIds of reporters whose word does not count for the number of people
+            in the present occurrence.
     """
 
     row: EventRow
@@ -243,6 +256,7 @@ class EventPage:
     older: str
     decisions: tuple[DecisionRow, ...]
     trail: tuple[TrailRow, ...]
+    aside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +265,12 @@ class BridgeRow:
 
     Attributes:
         origin: the name of the hub's source that its messages come from.
+        first_heard: when its first message was enqueued.
+        stopped: when its last message that it stops was enqueued; None = never.
         approvals: where it takes approvals, and by which rules; None = not known.
+        address: where it takes approvals, by its last offer; None = nowhere, or it has
+            made no offer.
+        offers: all known offers in its name, and in that of its machine.
         was_silent: whether there was an alarm that it is silent, and none since that it
             is back.
     """
@@ -266,8 +285,107 @@ class BridgeRow:
     location: str
     liveness: Liveness
     heard: datetime
+    first_heard: datetime
+    stopped: datetime | None
     interval: float
     pending: int | None
     dead: int | None
     approvals: Mapping[str, Any] | None
+    address: Address | None = None
+    offers: tuple[Offer, ...] = ()
     was_silent: bool = False
+
+    @property
+    def machine(self) -> Machine:
+        """The machine it runs on."""
+        name = kept_name(self.name)
+        return Machine(subscription=self.subscription, group=self.group, name=name)
+
+    @property
+    def reporter(self) -> Reporter:
+        """The VM of the bridge."""
+        return Reporter(vm_id=self.vm_id, name=self.name, resource_id=self.resource_id)
+
+    def since(self, place: tuple[str, str, str]) -> datetime:
+        """Return when it, or its machine, was first heard to offer an address.
+
+        Args:
+            place: ``Address.place`` of an address that it offers.
+        """
+        return min(
+            one.first_heard
+            for one in self.offers
+            if one.address is not None and one.address.place == place
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressOption:
+    """An address that an approval of an event could be sent to.
+
+    Attributes:
+        id: by which a person chooses it.
+        machines: the names of the machines whose bridges take approvals there.
+        answers: whether one of them is alive, or may be.
+        is_in_resources: whether one of them is in Resources.
+        is_older: whether only bridges that have never made an offer have named it.
+        contested: why it is not known whose address it is; "" = it is.
+        refusal: why a bridge there would refuse the approval; "" = none would.
+        is_best: whether the hub would send to it, if no bridge refused.
+    """
+
+    id: str
+    entity: str
+    session: str
+    prefix: str
+    machines: tuple[str, ...]
+    answers: bool
+    is_in_resources: bool
+    is_older: bool
+    contested: str
+    refusal: str
+    is_best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferOption:
+    """An offer of the last day, in the name of a machine of an event.
+
+    Attributes:
+        id: by which a person drops it.
+        answer: allows, waits, denies or unknown.
+        why: the reason of the answer.
+    """
+
+    id: str
+    machine: str
+    vm_id: str
+    first_heard: datetime
+    heard: datetime
+    answer: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The decisions that are possible for an event.
+
+    Attributes:
+        closed: why no decision is possible; "" = one is.
+        bridge_why: why no bridge can be asked; "" = one can.
+        is_contested: whether a bridge can be asked once a person chooses the address.
+        is_refused: whether a bridge can be asked although it would refuse.
+        addresses: where the approval could be sent, the best one first.
+        arm_why: why the event cannot be approved through ARM; "" = it can.
+        arm_more: how many people more that takes.
+        offers: the offers that count for ARM.
+    """
+
+    closed: str = ""
+    bridge_why: str = ""
+    is_contested: bool = False
+    is_refused: bool = False
+    addresses: tuple[AddressOption, ...] = ()
+    arm_why: str = ""
+    arm_more: int = 0
+    offers: tuple[OfferOption, ...] = ()

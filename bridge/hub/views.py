@@ -10,6 +10,7 @@ All functions read in the transaction of their connection, and none writes.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -26,11 +27,14 @@ from sqlalchemy import (
 )
 
 from bridge.events.document import ScheduledEvent
+from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine
-from bridge.hub.store.rows import json_of, moment_of
+from bridge.hub.store.current_event import aside_of, details_of, homes_of
+from bridge.hub.store.outcomes import asked
+from bridge.hub.store.rows import json_of, moment_of, voices_in
 from bridge.hub.store.tables import (
     bridges,
     decisions,
@@ -50,6 +54,7 @@ from bridge.hub.view_rows import (
     Situation,
     Voter,
 )
+from bridge.hub.voting import APPROVE, REFUSE, SET_ASIDE, Persons, persons_of
 
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
@@ -150,7 +155,7 @@ def one_event(
     return EventPage(
         row=shown,
         occurrences=state["occurrences"],
-        outcomes=state["outcomes"],
+        outcomes=_outcomes(connection, state["outcomes"], key),
         addresses=state["addresses"],
         messages=tuple(_message(one) for one in reversed(told)),
         older=older,
@@ -163,7 +168,34 @@ def one_event(
                 before=place[0] if place else None,
             )
         ),
+        aside=tuple(sorted(aside_of(connection, key, row.lives))),
     )
+
+
+def _outcomes(
+    connection: Connection, outcomes: Sequence[Mapping[str, Any]], key: str
+) -> list[Mapping[str, Any]]:
+    """Add to each outcome whether it counts for a decision of this hub.
+
+    counted      a bridge that was asked has said it of a decision
+    not-asked    a bridge that was not asked has said it of a decision
+    rule         the rule of a bridge has approved, so there was no message
+    elsewhere    somebody has approved without this hub
+    """
+    query = select(decisions).where(decisions.c.event_key == key)
+    ours = {row.id: row for row in connection.execute(query)}
+    counted = {
+        name: {id(one) for one in asked(connection, row, outcomes)}
+        for name, row in ours.items()
+    }
+    found: list[Mapping[str, Any]] = []
+    for one in outcomes:
+        name = one["message_id"]
+        standing = "elsewhere" if name else "rule"
+        if name in ours:
+            standing = "counted" if id(one) in counted[name] else "not-asked"
+        found.append({**one, "standing": standing})
+    return found
 
 
 def _messages(
@@ -234,7 +266,14 @@ def _rows(
     voters = _voters(connection, keys)
     decided = _decided(connection, keys)
     expected = _with_a_bridge(connection, found, situation)
-    return [_event(row, expected, situation, voters, decided) for row in found]
+    persons = _persons(connection, found, situation.access)
+    return [
+        replace(
+            _event(row, expected, situation, voters, decided),
+            persons=persons.get(row.event_key),
+        )
+        for row in found
+    ]
 
 
 def _resources(life: Mapping[str, Any]) -> tuple[str, ...]:
@@ -255,9 +294,39 @@ def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]
 
 def _decided(connection: Connection, keys: Sequence[str]) -> dict[tuple[str, int], Any]:
     """Return the latest decision on each occurrence of each event."""
-    query = select(decisions).where(decisions.c.event_key.in_(keys))
+    is_decision = decisions.c.action.in_((APPROVE, REFUSE))
+    query = select(decisions).where(decisions.c.event_key.in_(keys), is_decision)
     ordered = connection.execute(query.order_by(decisions.c.time))
     return {(row.event_key, row.life): row for row in ordered}
+
+
+def _persons(
+    connection: Connection, found: Sequence[Any], access: AccessConfig | None
+) -> dict[str, Persons]:
+    """Return how many people must approve each event; none if nobody may decide."""
+    if access is None:
+        return {}
+    keys = [row.event_key for row in found]
+    known = details_of(connection, keys)
+    voices = {key: voices_in(known.get(key, {})) for key in keys}
+    homes = homes_of(connection, list(voices), voices)
+    query = select(decisions.c.event_key, decisions.c.life, decisions.c.about).where(
+        decisions.c.event_key.in_(list(voices)), decisions.c.action == SET_ASIDE
+    )
+    aside = {tuple(row) for row in connection.execute(query)}
+    return {
+        row.event_key: persons_of(
+            access,
+            row.event_type,
+            homes[row.event_key],
+            [
+                voice
+                for voice in voices[row.event_key]
+                if (row.event_key, row.lives, voice.reporter.vm_id) not in aside
+            ],
+        )
+        for row in found
+    }
 
 
 def _with_a_bridge(

@@ -4,18 +4,24 @@
 ``[[hub.access.rules]]`` to the current state of an event.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from bridge.events.document import EVENT_TYPES, ScheduledEvent
 from bridge.events.vocabulary import EventStatus, TransitionKind
 from bridge.hub.access_config import AccessConfig, AccessRule
+from bridge.hub.facts import Reporter
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.vote_rules import voids
 
 BRIDGE, ARM = "bridge", "arm"
+APPROVE, REFUSE = "approve", "refuse"
+SET_ASIDE, DROP_OFFER = "set-aside", "drop-offer"
+ACTIONS = (APPROVE, REFUSE, SET_ASIDE, DROP_OFFER)
 CHANNELS = (BRIDGE, ARM)
+_TYPES = {name.casefold() for name in EVENT_TYPES}
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,8 @@ class CurrentEvent:
         voices: who has reported the occurrence.
         is_by_others: whether the content is by the word of others alone: its changes
             make no vote void.
+        homes: the resource groups of the bridges of each name in Resources.
+        aside: the vmIds of the reporters that people have set aside.
         azure: the latest IMDS object from Azure; None = Azure has not reported it.
         azure_seen: when the latest message of Azure was enqueued.
     """
@@ -56,6 +64,8 @@ class CurrentEvent:
     named: tuple[Machine, ...] = ()
     voices: tuple[Voice, ...] = ()
     is_by_others: bool = False
+    homes: Mapping[str, Collection[str]] = field(default_factory=dict)
+    aside: frozenset[str] = frozenset()
     azure: Mapping[str, object] | None = None
     azure_seen: datetime | None = None
 
@@ -63,6 +73,11 @@ class CurrentEvent:
     def scheduled(self) -> ScheduledEvent:
         """The IMDS object as a ScheduledEvent; empty if it is not known."""
         return ScheduledEvent(event_id=self.event_id, raw=self.event or {})
+
+    @property
+    def spoken(self) -> list[Voice]:
+        """The reporters whose words count for the number of people."""
+        return [v for v in self.voices if v.reporter.vm_id not in self.aside]
 
     def lacks(self) -> str | None:
         """Return why nobody can decide on the event; None = people can."""
@@ -76,10 +91,91 @@ class CurrentEvent:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persons:
+    """How many people must approve an event, by which rule, and by whose word.
+
+    Attributes:
+        raised_by: the reporters by whose word it is more than for the event as it
+            stands, in the groups of the bridges of its machines.
+    """
+
+    wanted: int
+    rule: str
+    raised_by: tuple[Reporter, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The rule, and whose word raised the number."""
+        names = ", ".join(dict.fromkeys(r.name or "a VM" for r in self.raised_by))
+        return f"{self.rule}, by the word of {names}" if names else self.rule
+
+
 def persons_for(access: AccessConfig, current: CurrentEvent) -> tuple[int, str]:
     """Return how many people must approve an event, and by which rule."""
-    groups = {machine.group for machine in current.machines}
-    return persons_wanted(access, current.scheduled.event_type or "", groups)
+    found = persons_of(
+        access, current.scheduled.event_type or "", current.homes, current.spoken
+    )
+    return found.wanted, found.words
+
+
+def persons_of(
+    access: AccessConfig,
+    event_type: str,
+    homes: Mapping[str, Collection[str]],
+    voices: Sequence[Voice],
+) -> Persons:
+    """Return how many people must approve an event.
+
+    That is the largest number for any EventType and resource group that was told in
+    this occurrence. So no message can make it smaller.
+
+    Args:
+        access: the rules.
+        event_type: the EventType of the event as it stands.
+        homes: the resource groups of the bridges of each name in Resources; empty = no
+            bridge of that name is known.
+        voices: who has reported the occurrence, without those who were set aside.
+    """
+    groups = {group for found in homes.values() for group in found or ("",)}
+    base = persons_wanted(access, event_type, groups)
+    every = _largest(access, event_type, groups, voices)
+    if every[0] == base[0]:
+        return Persons(wanted=base[0], rule=base[1])
+    alone = [v for v in voices if _largest(access, event_type, groups, [v]) > base]
+    raised = alone or [v for v in voices if _differs(v, event_type, groups)]
+    return Persons(
+        wanted=every[0],
+        rule=every[1],
+        raised_by=tuple(v.reporter for v in raised[:_MOST_NAMED]),
+    )
+
+
+def _largest(
+    access: AccessConfig, event_type: str, groups: set[str], voices: Sequence[Voice]
+) -> tuple[int, str]:
+    """Return the largest number for any type and group of the event or of voices."""
+    types = {_known_type(event_type)}
+    types |= {_known_type(kind) for voice in voices for kind in voice.event_types}
+    told = {group for voice in voices for _, group in voice.groups if group}
+    named = {name.lower() for rule in access.rules for name in rule.resource_groups}
+    places = [groups, *({group} for group in groups | (told & named))]
+    if told - named:
+        places.append({next(iter(told - named))})
+    return max(
+        (persons_wanted(access, kind, place) for kind in types for place in places),
+        key=lambda found: (found[0], found[1]),
+    )
+
+
+def _known_type(kind: str) -> str:
+    return kind.casefold() if kind.casefold() in _TYPES else ""
+
+
+def _differs(voice: Voice, event_type: str, groups: set[str]) -> bool:
+    types = {kind.casefold() for kind in voice.event_types}
+    told = {group for _, group in voice.groups if group}
+    return not (types <= {event_type.casefold()} and told <= groups)
 
 
 def persons_wanted(
@@ -96,7 +192,7 @@ def persons_wanted(
         groups: the resource groups of its machines; "" stands for an unknown one.
     """
     kind = event_type.casefold()
-    is_known = kind in {name.casefold() for name in EVENT_TYPES}
+    is_known = kind in _TYPES
     by_group = any(rule.resource_groups for rule in access.rules)
     if not is_known or (by_group and (not groups or "" in groups)):
         return access.most_persons, "the largest number of all rules"

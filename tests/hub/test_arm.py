@@ -55,7 +55,7 @@ def given() -> HubConfig:
 async def world(store: Store, given: HubConfig) -> AsyncIterator[HubWorld]:
     """Return a hub where two bridges went silent that would have allowed it."""
     async with HubWorld(store, given).open() as opened:
-        await store.keep([beat(n, approvals=offer(ALLOW)) for n in (0, 1)])
+        await store.keep([beat(n, -3600, approvals=offer(ALLOW)) for n in (0, 1)])
         opened.clock.pass_by(600)
         await store.keep(
             [told(step("scheduled", seconds=5)), grid(azure("Scheduled"), 590)]
@@ -144,7 +144,7 @@ async def test_rules_of_one_bridge_forbid_it(
 async def test_rules_that_are_not_known_mean_no_unless_configured(
     world: HubWorld, approvals: object
 ) -> None:
-    await world.store.keep([beat(1, 100, approvals=approvals)])
+    await world.store.keep([beat(1, -400, approvals=approvals)])
     assert "rules are not known" in str(await objection(world))
     allowing = msgspec.structs.replace(ARM_CONFIG, unknown_rules="allow")
     async with HubWorld(world.store, config(arm=allowing)).open() as other:

@@ -367,6 +367,7 @@ async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
     async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
         browser = Browser(world, http)
         rules = {"action": "allow"}
+        await store.keep([beat(n, -600, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([told(step("scheduled", seconds=5))])
         await browser.open(PAGE)

@@ -5,14 +5,13 @@ for the same person, event and content.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
-from bridge.hub import arm_rules, decision_view, views
+from bridge.hub import decision_view, views
 from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.bridges import Liveness
@@ -26,30 +25,15 @@ from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.pages.tokens import is_token
 from bridge.hub.store import fleet_view
-from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import VoteResult
+from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import PAGE, BridgeRow, Situation
-from bridge.hub.voting import ARM, CurrentEvent
+from bridge.hub.view_rows import PAGE, BridgeRow, Options, Situation
+from bridge.hub.voting import ARM
 
 _LONGEST = 256
 _LONGEST_REASON = 1024
 _STATES = tuple(state.value for state in Liveness)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The decisions that are possible for an event.
-
-    Attributes:
-        closed: why no decision is possible; "" = one is.
-        bridge_why: why no bridge can be asked; "" = one can.
-        is_arm: whether the event can be approved through ARM.
-    """
-
-    closed: str = ""
-    bridge_why: str = ""
-    is_arm: bool = False
 
 
 class Pages:
@@ -127,14 +111,14 @@ class Pages:
         if found is None:
             return missing("Nothing is known of this event")
         access, now = self._config.access, situation.now
-        options = self._options(connection, key, situation)
+        possible = options(connection, key, self._config, situation)
         return Content(
             "event.html",
             {
                 "event": shown.page(found, access, now, is_older=bool(before)),
-                "closed": options.closed,
-                "bridge_why": options.bridge_why,
-                "is_arm_offered": options.is_arm,
+                "options": shown.options(possible or Options()),
+                "raised": shown.raised(found.row),
+                "set_aside": found.aside,
                 "reason": "",
             },
         )
@@ -152,28 +136,6 @@ class Pages:
             content_type="application/json",
             headers={"Cache-Control": "no-store"},
         )
-
-    def _options(
-        self, connection: Connection, key: str, situation: Situation
-    ) -> Options:
-        current = current_event(connection, key)
-        if current is None:
-            return Options(closed="nothing is known of it")
-        if what := current.lacks():
-            return Options(closed=f"Nothing can be decided: {what}.")
-        return self._options_for(connection, current, situation)
-
-    def _options_for(
-        self, connection: Connection, current: CurrentEvent, situation: Situation
-    ) -> Options:
-        bridges, config = event_bridges(connection, current, situation), self._config
-        found = bridges.choose_target(config, current, situation)
-        is_answered = bridges.is_answered(config)
-        objection = arm_rules.objection(
-            config.arm, current, bridges.fleet, situation.now, is_answered=is_answered
-        )
-        why = "" if found.is_open else found.why
-        return Options(bridge_why=why, is_arm=objection is None)
 
     async def decide(self, request: web.Request) -> web.Response:
         """Handle the form of an event: a vote or a refusal."""

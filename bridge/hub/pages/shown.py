@@ -1,6 +1,7 @@
 """Converts rows into the values that the templates show. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from html import escape
 from typing import Any
@@ -20,9 +21,10 @@ from bridge.hub.view_rows import (
     EventPage,
     EventRow,
     MessageRow,
+    Options,
     TrailRow,
 )
-from bridge.hub.voting import ARM, BRIDGE, persons_wanted
+from bridge.hub.voting import ARM, BRIDGE
 
 Shown = dict[str, Any]
 NOT_KNOWN = "-"  # in a path, in place of an unknown subscription or group
@@ -45,8 +47,7 @@ _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"
 
 def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
     """Return the values of an event, as in lists."""
-    groups = {row.group} if row.machines else set[str]()  # as ``voting.persons_for``
-    wanted, _ = persons_wanted(access, row.event_type, groups)
+    wanted = row.persons.wanted if row.persons else access.most_persons
     text, kind = words.approval(row, wanted)
     is_waiting = row.status == "scheduled"
     return {
@@ -89,9 +90,46 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
     }
 
 
+def raised(row: EventRow) -> list[Shown]:
+    """Return the reporters by whose word more people must approve an event."""
+    found = row.persons.raised_by if row.persons else ()
+    return [
+        {"name": one.name or one.vm_id or "an unnamed VM", "vm_id": one.vm_id}
+        for one in found
+    ]
+
+
 def _voters(row: EventRow, via: str) -> list[str]:
     """Return the ids of the people whose votes count."""
     return [one.person for one in row.voters if one.via == via and not one.lapse]
+
+
+def options(found: Options) -> Shown:
+    """Return which decisions are possible, without times that change all the while."""
+    may_override = found.is_refused or (
+        found.is_contested and any(one.refusal for one in found.addresses)
+    )
+    return {
+        "closed": found.closed,
+        "bridge_why": found.bridge_why,
+        "is_contested": found.is_contested,
+        "is_refused": found.is_refused,
+        "may_override": may_override,
+        "may_ask": not found.bridge_why or found.is_contested or found.is_refused,
+        "addresses": [asdict(one) for one in found.addresses[:_MACHINES]],
+        "arm_why": found.arm_why,
+        "arm_more": found.arm_more,
+        "offers": [
+            {
+                "id": one.id,
+                "machine": one.machine,
+                "answer": one.answer,
+                "why": one.why,
+            }
+            for one in found.offers
+            if one.answer != "allows"
+        ][:_MACHINES],
+    }
 
 
 def _is_decided(row: EventRow) -> bool:
@@ -160,6 +198,7 @@ def page(
         "is_older": is_older,
         "older": with_query(href, before=found.older) if found.older else "",
         "decisions": [decision(one, now) for one in found.decisions],
+        "outcomes": [words.outcome(one) for one in found.outcomes],
         "lives": len(found.occurrences),
     }
 
@@ -245,7 +284,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "type_kind": _KINDS.get(row.event_type.lower(), "other"),
         "names": few(row.machines),
         "time": time(row.time, now),
-        "action": "Refused" if row.action == "refuse" else "Approved",
+        "action": words.action(row),
         "by": ", ".join(row.by),
         "rule": row.rule,
         "reason": row.reason,

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from bridge.events.build import rfc3339
+from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.hub.view_rows import DecisionRow, EventRow, Voter
-from bridge.hub.voting import ARM, BRIDGE
+from bridge.hub.voting import ARM, BRIDGE, DROP_OFFER, SET_ASIDE
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _FEW = 3
@@ -50,6 +51,8 @@ _STEPS = {
     "failed": "Failed",
     "void": "Void",
     "refused": "Refused",
+    "set-aside": "Set aside",
+    "drop-offer": "Offer dropped",
 }
 
 
@@ -143,10 +146,39 @@ def step(kind: str) -> str:
     return _STEPS.get(kind, kind)
 
 
+def action(row: DecisionRow) -> str:
+    """Return what was decided, with whom or what it is about."""
+    if row.action == SET_ASIDE:
+        return f"Reporter {row.about} set aside"
+    if row.action == DROP_OFFER:
+        return f"Offer {row.about} dropped"
+    name = "Refused" if row.action == "refuse" else "Approved"
+    return f"{name}, although a bridge would refuse it" if row.is_overridden else name
+
+
+def outcome(found: Mapping[str, Any]) -> str:
+    """Return the outcome of an approval, who said it, and whether it counts."""
+    who = found["reporter"].get("name") or "an unnamed VM"
+    what = " ".join(filter(None, (found["outcome"], found["reason"])))
+    match found["standing"]:
+        case "not-asked":
+            return f"{what}: said by {who}, not asked"
+        case "elsewhere":
+            is_good = found["outcome"] in NOTHING_TO_APPROVE
+            done = "approved elsewhere" if is_good else "asked elsewhere"
+            return f"{what}: {done}, said by {who}"
+        case "rule":
+            return f"{what}: by a rule of the bridge of {who}"
+        case _:
+            return f"{what}: said by {who}"
+
+
 def decided(row: DecisionRow) -> tuple[str, str]:
     """Return the state or outcome of a decision as text, and its CSS class."""
     words, kind = _DECISIONS.get(row.state, (row.state, ""))
     who = ", ".join(row.by)
+    if row.action in {SET_ASIDE, DROP_OFFER}:
+        return f"by {who}", kind
     if row.state == "done":
         return f"approved by {who}: {row.outcome}", kind
     if row.state == "refused":
@@ -186,6 +218,8 @@ def _votes(row: EventRow, wanted: int) -> str:
 def voter(row: Voter) -> str:
     """Return who has voted, the channel if it is ARM, and why a vote does not count."""
     name = f"{row.person} (through ARM)" if row.via == ARM else row.person
+    if row.via.startswith(SET_ASIDE):
+        name = f"{row.person} (to {row.via.replace('-', ' ')})"
     return f"{name} (does not count: {row.lapse})" if row.lapse else name
 
 

@@ -19,17 +19,19 @@ from bridge.hub.decisions import LIVE, MAYBE_SENT, DecisionState, End, persons_l
 from bridge.hub.facts import Address
 from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import void
-from bridge.hub.store.outcomes import EVENT_OVER, close
+from bridge.hub.store.outcomes import EVENT_OVER, close, settle_one, tried_of
 from bridge.hub.store.records import Entry, record
-from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.rows import dumped, json_of, micros, moment_of
 from bridge.hub.store.statements import lock, mark_changed
-from bridge.hub.store.tables import decisions
+from bridge.hub.store.tables import decisions, events
+from bridge.hub.targets import Wishes
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
 LEASE = timedelta(seconds=15)  # the duration of a claim; renewed during an attempt
 _AGAIN = 30.0  # seconds without an outcome until it is sent again; doubles each time
 _MOST_AGAIN = 480.0
+_KIND = ".startrequest.v1"
 _GRACE = timedelta(minutes=2)  # an outcome may still arrive so long after the expiry
 
 
@@ -49,7 +51,7 @@ def claim(
 ) -> Claimed | None:
     """Claim a decision; None = it must not be sent now, or somebody else has it."""
     row = _locked(connection, decision, situation.now)
-    if row is None:
+    if row is None or _has_outcome(connection, row, situation.now):
         return None
     if situation.now > moment_of(row.expires):
         _expire(connection, row, situation.now)
@@ -62,6 +64,22 @@ def claim(
     else:
         _hold_back(connection, row, situation, found.why)
     return None
+
+
+def _has_outcome(connection: Connection, row: Any, now: datetime) -> bool:
+    """Close a decision by an outcome that did not count when it came; return whether.
+
+    The offer of the bridge may have come after its outcome.
+    """
+    if row.via == ARM or row.state not in MAYBE_SENT:
+        return False
+    query = select(events.c.state).where(events.c.event_key == row.event_key)
+    state = connection.scalar(query)
+    outcomes: Any = json_of(state)["outcomes"] if state else []
+    if not settle_one(connection, row, outcomes, now):
+        return False
+    mark_changed(connection, row.event_key)
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +119,27 @@ def _verdict(
         return _Verdict(why=what)
     bridges = event_bridges(connection, current, situation)
     if row.via != ARM:
-        found = bridges.choose_target(config, current, situation)
-        is_waiting = not found.is_denied and found.best is None
+        found = bridges.choose_target(config, current, situation, _wishes(row))
+        is_waiting = found.best is None and not (found.is_denied or found.is_contested)
         return _Verdict(address=found.best, why=found.why, may_wait=is_waiting)
     if config.arm is None:
         return _Verdict(why="approving through ARM is off")
     if situation.clock_fault:
         return _Verdict(why=situation.clock_fault, may_wait=True)
     what = arm_rules.forbids(config.arm, current, bridges.fleet, situation.now)
+    if row.state == DecisionState.DECIDED:
+        what = what or arm_rules.still_heard(bridges.fleet, situation.now)
     return _Verdict(why=what or "")
+
+
+def _wishes(row: Any) -> Wishes:
+    """Return what the people have wished, with the prefix that the message has."""
+    kind = str(json_of(row.message)["type"])
+    return Wishes(
+        address=row.chosen,
+        is_overridden=row.is_overridden,
+        prefix=kind.removesuffix(_KIND),
+    )
 
 
 def _forbids(
@@ -184,6 +214,7 @@ def _claimed(
             "origin": address.source,
             "entity": address.entity,
             "session": address.session,
+            "tried": dumped(sorted({*tried_of(row), address.place})),
         }
     connection.execute(
         update(decisions).where(decisions.c.id == row.id).values(**values)

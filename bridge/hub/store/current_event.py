@@ -1,27 +1,42 @@
 """Reads what a decision depends on: the current event, and the bridges for it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
 
 from bridge.events.vocabulary import PRESENT
+from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address, kept_name
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Address
+from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import json_of, moment_of, named_in, voices_in
-from bridge.hub.store.tables import addresses, bridges, events, machines, messages
-from bridge.hub.store.tables import details as details_table
+from bridge.hub.store.tables import (
+    addresses,
+    bridges,
+    decisions,
+    details,
+    events,
+    machines,
+    messages,
+    offers,
+)
 from bridge.hub.targets import (
+    Claims,
     Target,
     TargetChoice,
+    Wishes,
     choose_target,
     is_answered,
     targets_of,
 )
 from bridge.hub.view_rows import BridgeRow, Situation
-from bridge.hub.voting import CurrentEvent
+from bridge.hub.voting import SET_ASIDE, CurrentEvent
+
+_MOST_CLAIMS = 20
+_PASSED_ON = {Liveness.GONE, Liveness.STOPPED, Liveness.SILENT}
 
 
 def current_event(connection: Connection, key: str) -> CurrentEvent | None:
@@ -34,7 +49,8 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
     lives = state["occurrences"]
     life = lives[-1] if lives else {}
     azure = life.get("azure") or {}
-    details = _details(connection, key)
+    found = details_of(connection, [key]).get(key, {})
+    voices = voices_in(found)
     return CurrentEvent(
         key=row.event_key,
         event_id=row.event_id,
@@ -48,18 +64,61 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
-        named=named_in(details),
-        voices=voices_in(details),
+        named=named_in(found),
+        voices=voices,
         is_by_others=bool(life.get("isByOthers")),
+        homes=homes_of(connection, [key], {key: voices})[key],
+        aside=aside_of(connection, key, row.lives),
         azure=azure.get("event"),
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
     )
 
 
-def _details(connection: Connection, key: str) -> dict[str, Any]:
-    query = select(details_table.c.body).where(details_table.c.event_key == key)
-    body = connection.scalar(query)
-    return {} if body is None else json_of(body)
+def details_of(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the details of events: who has reported them, and who is in Resources."""
+    query = select(details).where(details.c.event_key.in_(keys))
+    return {row.event_key: json_of(row.body) for row in connection.execute(query)}
+
+
+def homes_of(
+    connection: Connection, keys: Sequence[str], voices: Mapping[str, Sequence[Voice]]
+) -> dict[str, dict[str, set[str]]]:
+    """Return the resource groups of the bridges of each name in Resources.
+
+    A bridge counts if its subscription was told by somebody in this occurrence. A name
+    without such a bridge has no group.
+
+    Args:
+        connection: a connection within a transaction.
+        keys: the keys of events.
+        voices: who has reported each of them.
+    """
+    found: dict[str, dict[str, set[str]]] = {key: {} for key in keys}
+    told = {
+        key: {subscription for one in mine for subscription, _ in one.groups}
+        for key, mine in voices.items()
+    }
+    of, place = machines.c, (bridges.c.subscription, bridges.c.group)
+    query = (
+        select(of.event_key, of.name, *place)
+        .join(bridges, bridges.c.name == of.name, isouter=True)
+        .where(of.event_key.in_(keys))
+    )
+    for row in connection.execute(query):
+        homes = found[row.event_key].setdefault(row.name, set())
+        if row.group and row.subscription in told.get(row.event_key, ()):
+            homes.add(row.group)
+    return found
+
+
+def aside_of(connection: Connection, key: str, life: int) -> frozenset[str]:
+    """Return the vmIds of the reporters of an occurrence that were set aside."""
+    query = select(decisions.c.about).where(
+        decisions.c.event_key == key,
+        decisions.c.life == life,
+        decisions.c.action == SET_ASIDE,
+    )
+    return frozenset(connection.scalars(query))
 
 
 def _content_since(connection: Connection, key: str) -> int | None:
@@ -84,11 +143,15 @@ class EventBridges:
     targets: tuple[Target, ...]
 
     def choose_target(
-        self, config: HubConfig, current: CurrentEvent, situation: Situation
+        self,
+        config: HubConfig,
+        current: CurrentEvent,
+        situation: Situation,
+        wishes: Wishes = Wishes(),  # noqa: B008 - frozen
     ) -> TargetChoice:
         """Choose the address to send an approval to."""
         return choose_target(
-            config.bridge_sources, self.targets, current, situation.now
+            config.bridge_sources, self.targets, current, situation.now, wishes
         )
 
     def is_answered(self, config: HubConfig) -> bool:
@@ -102,7 +165,12 @@ def event_bridges(
     """Read the bridges of an event's machines, and the targets for its approvals."""
     named_in_messages = [
         (
-            Address(source=row.origin, entity=row.entity, session=row.session),
+            Address(
+                source=row.origin,
+                entity=row.entity,
+                session=row.session,
+                prefix=row.prefix,
+            ),
             row.vm_id,
         )
         for row in connection.execute(
@@ -111,14 +179,46 @@ def event_bridges(
     ]
     found = _bridge_rows_of(connection, current.key)
     fleet = bridge_rows(connection, found, situation)
-    mine = {(m.subscription, m.group, m.name) for m in current.machines}
-    concerned = tuple(b for b in fleet if _place(b) in mine)
+    by_vm, now = {bridge.vm_id: bridge for bridge in fleet}, situation.now
+    claims = _claims(connection, fleet, situation)
+    mine = set(current.machines)
     return EventBridges(
-        fleet=concerned,
-        targets=tuple(
-            targets_of(named_in_messages, {bridge.vm_id: bridge for bridge in fleet})
-        ),
+        fleet=tuple(bridge for bridge in fleet if bridge.machine in mine),
+        targets=tuple(targets_of(named_in_messages, by_vm, current, now, claims)),
     )
+
+
+def _claims(
+    connection: Connection, fleet: Sequence[BridgeRow], situation: Situation
+) -> Claims:
+    """Return which machines offer the sessions of an event's bridges; see ``Claims``.
+
+    The first ones to offer a session are enough to see whose it is, or that it is
+    shared.
+    """
+    places = {one.address.place for b in fleet for one in b.offers if one.address}
+    found = {}
+    for place in sorted(place for place in places if place[2]):
+        query = select(offers.c.vm_id).where(
+            offers.c.session == place[2],
+            offers.c.origin == place[0],
+            func.lower(offers.c.entity) == place[1],
+        )
+        first = query.order_by(offers.c.first_heard, offers.c.id).limit(_MOST_CLAIMS)
+        rows = connection.execute(
+            select(bridges).where(bridges.c.vm_id.in_(connection.scalars(first).all()))
+        ).all()
+        live = [
+            bridge
+            for bridge in bridge_rows(connection, rows, situation)
+            if bridge.liveness not in _PASSED_ON
+        ]
+        found[place] = {
+            bridge.machine: bridge.since(place)
+            for bridge in live
+            if bridge.address is not None and bridge.address.place == place
+        }
+    return found
 
 
 def _bridge_rows_of(connection: Connection, key: str) -> list[Any]:
@@ -141,7 +241,3 @@ def _bridge_rows_of(connection: Connection, key: str) -> list[Any]:
     ):
         found |= {row.vm_id: row for row in connection.execute(query)}
     return sorted(found.values(), key=lambda row: (row.heard, row.vm_id))
-
-
-def _place(bridge: BridgeRow) -> tuple[str, str, str]:
-    return bridge.subscription, bridge.group, kept_name(bridge.name)

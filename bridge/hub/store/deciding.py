@@ -1,7 +1,7 @@
 """Counts votes and commits decisions, each in one transaction with its record entry."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
@@ -25,10 +25,22 @@ from bridge.hub.store.current_event import EventBridges, current_event, event_br
 from bridge.hub.store.records import Entry, alarm, record
 from bridge.hub.store.rows import dumped, json_of, micros, moment_of
 from bridge.hub.store.statements import insert, lock, mark_changed
-from bridge.hub.store.tables import decisions, votes
+from bridge.hub.store.tables import decisions, offers, votes
+from bridge.hub.targets import TargetChoice, Wishes
 from bridge.hub.view_rows import Situation
 from bridge.hub.vote_rules import missing_votes
-from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
+from bridge.hub.voting import (
+    APPROVE,
+    ARM,
+    BRIDGE,
+    CHANNELS,
+    DROP_OFFER,
+    REFUSE,
+    SET_ASIDE,
+    CurrentEvent,
+    is_void,
+    persons_for,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +49,13 @@ class VoteRequest:
 
     Attributes:
         key: the EventId in capitals.
-        action: approve or refuse.
+        action: approve, refuse, set-aside or drop-offer.
         via: bridge or arm.
         content: the fingerprint of the event as it was shown to the person.
         id: the id of the decision, if this vote completes one.
+        address: the id of the address to send to; "" = the hub chooses.
+        is_overridden: whether it is sent although a bridge would refuse it.
+        about: the vmId of the reporter to set aside, or the id of the offer to drop.
     """
 
     key: str
@@ -50,6 +65,9 @@ class VoteRequest:
     content: str
     person: Person
     id: str
+    address: str = ""
+    is_overridden: bool = False
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +80,13 @@ class VoteResult:
         is_changed: whether the event has changed since it was shown.
         id: the id of the decision.
         missing: how many more people must approve.
+        needs: what the request lacks: "address" = a contested address must be chosen;
+            "override" = a bridge would refuse it; "" = nothing.
     """
 
     status: int
     words: str = ""
+    needs: str = ""
     is_changed: bool = False
     id: str | None = None
     missing: int = 0
@@ -109,7 +130,7 @@ def handle_vote(
     if what := current.lacks():
         return VoteResult(status=409, words=what)
     case = _Case(connection, config, situation, request, current)
-    found = _refuse(case) if request.action == "refuse" else _approve(case)
+    found = _ACTIONS[request.action](case)
     if found.status in {200, 202}:
         mark_changed(connection, request.key)
     return found
@@ -118,12 +139,12 @@ def handle_vote(
 def _approve(case: _Case) -> VoteResult:
     if (live := _live(case)) is not None:
         return VoteResult(status=200, id=live)
-    wanted, rule = persons_for(case.config.access, case.current)
+    wanted, rule = _wanted(case)
     own = _own_vote(case)
     if what := _bars(case, own, wanted):
         return VoteResult(status=403, words=what)
-    if what := _objection(case):
-        return VoteResult(status=409, words=what)
+    if objection := _objection(case):
+        return objection
     if not fits(case.current, own, case.request.via, case.situation.now):
         return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case, own)
@@ -160,6 +181,7 @@ def _live(case: _Case) -> str | None:
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
         decisions.c.via == case.request.via,
+        decisions.c.action == APPROVE,
         decisions.c.state.in_((*LIVE, DecisionState.DONE)),
     )
     for row in case.connection.execute(query).all():
@@ -192,20 +214,58 @@ def void(connection: Connection, row: Any, situation: Situation, why: str) -> No
     alarm(connection, entry)
 
 
-def _objection(case: _Case) -> str | None:
+def _wanted(case: _Case) -> tuple[int, str]:
+    """Return how many people must approve, and by which rule.
+
+    In loopback mode there is only one person, so ARM does not ask for one more.
+    """
+    access = case.config.access
+    wanted, rule = persons_for(access, case.current)
+    if case.request.via != ARM or access.mode == "loopback":
+        return wanted, rule
+    more = arm_rules.more_persons(case.bridges.fleet, case.situation.now)
+    words = f"{rule}; one person more: a bridge has changed in the last 15 min"
+    return wanted + more, words if more else rule
+
+
+def _objection(case: _Case) -> VoteResult | None:
     """Return why the event cannot be approved via the channel; None = it can."""
     if not case.current.is_whole:
-        return "not all Resources of the event are known: approve it on a VM"
-    config, now = case.config, case.situation.now
+        words = "not all Resources of the event are known: approve it on a VM"
+        return VoteResult(status=409, words=words)
     if case.request.via == ARM:
-        if case.situation.clock_fault:
-            return f"approving through ARM is off: {case.situation.clock_fault}"
-        is_answered = case.bridges.is_answered(config)
-        return arm_rules.objection(
-            config.arm, case.current, case.bridges.fleet, now, is_answered=is_answered
-        )
-    found = case.bridges.choose_target(config, case.current, case.situation)
-    return None if found.is_open else found.why
+        what = arm_objection(case.config, case.current, case.bridges, case.situation)
+        return None if what is None else VoteResult(status=409, words=what)
+    found = _choice(case)
+    if found.is_open:
+        return None
+    needs = "override" if found.is_denied else "address" if found.is_contested else ""
+    return VoteResult(status=409, words=found.why, needs=needs)
+
+
+def arm_objection(
+    config: HubConfig,
+    current: CurrentEvent,
+    bridges: EventBridges,
+    situation: Situation,
+) -> str | None:
+    """Return why an event cannot be approved through ARM now; None = it can."""
+    if situation.clock_fault:
+        return f"approving through ARM is off: {situation.clock_fault}"
+    return arm_rules.objection(
+        config.arm,
+        current,
+        bridges.fleet,
+        situation.now,
+        is_answered=bridges.is_answered(config),
+    )
+
+
+def _choice(case: _Case) -> TargetChoice:
+    wishes = Wishes(
+        address=case.request.address, is_overridden=case.request.is_overridden
+    )
+    return case.bridges.choose_target(case.config, case.current, case.situation, wishes)
 
 
 def _keep_vote(case: _Case, vote: Vote) -> None:
@@ -226,8 +286,15 @@ def _keep_vote(case: _Case, vote: Vote) -> None:
     case.connection.execute(
         statement.on_conflict_do_update(index_elements=keys, set_=fresh)
     )
-    entry = Entry.on(current, case.situation.now, what="voted", via=request.via)
-    record(case.connection, entry.by(vote.person, vote.reason))
+    via = _channel(request)
+    entry = Entry.on(current, case.situation.now, what="voted", via=via)
+    words = f"{request.via}: {vote.reason}" if via != request.via else vote.reason
+    record(case.connection, entry.by(vote.person, words))
+
+
+def _channel(request: VoteRequest) -> str:
+    """Return bridge or arm: votes to set a reporter aside have a ``via`` each."""
+    return request.via if request.via in CHANNELS else BRIDGE
 
 
 def votes_of(case: _Case) -> list[Vote]:
@@ -269,21 +336,37 @@ def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     request, current, now = case.request, case.current, case.situation.now
     is_arm = request.via == ARM
     arm_body = arm_message(request.id, current) if is_arm else None
-    body = arm_body or message(request.id, current, found, now)
+    body = arm_body or message(request.id, current, found, now, _prefix(case))
     assert body is not None, "see fits()"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
     _forget_votes(case.connection, current, request.via)
     by = ", ".join(vote.person for vote in found)
     entry = Entry.on(current, now, what="decided", via=request.via)
-    record(case.connection, entry.by(by, rule, request.id))
-    alarm(case.connection, entry.by(by, rule, request.id))
+    detail = "; ".join([rule, *_wishes_in_words(case)])
+    record(case.connection, entry.by(by, detail, request.id))
+    alarm(case.connection, entry.by(by, detail, request.id))
     return VoteResult(status=200, id=request.id)
+
+
+def _wishes_in_words(case: _Case) -> list[str]:
+    """Return what the last voter has chosen and overridden, for the record."""
+    found = []
+    if case.request.address:
+        found.append(f"to the chosen address {case.request.address}")
+    if case.request.is_overridden:
+        found.append("although a bridge would refuse it")
+    return found
+
+
+def _prefix(case: _Case) -> str | None:
+    """Return the prefix of the bridge that is to take the message."""
+    return None if case.request.via == ARM else _choice(case).prefix
 
 
 def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
     request, current, now = case.request, case.current, case.situation.now
-    is_refusal = request.action == "refuse"
-    state = DecisionState.REFUSED if is_refusal else DecisionState.DECIDED
+    is_sent = request.action == APPROVE
+    state = _STATES.get(request.action, DecisionState.DONE)
     case.connection.execute(
         decisions.insert(),
         {
@@ -292,24 +375,28 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "event_id": current.event_id,
             "life": current.life,
             "action": request.action,
-            "via": request.via,
+            "via": _channel(request),
             "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
             "persons": dumped(persons_json(found, current)),
             "time": micros(now),
-            "expires": None if is_refusal else micros(expiry(current, now)),
+            "expires": micros(expiry(current, now)) if is_sent else None,
             "origin": "",
             "entity": "",
             "session": "",
+            "about": request.about,
+            "chosen": request.address,
+            "is_overridden": request.is_overridden,
+            "tried": b"[]",
             "message": body,
             "state": state.value,
             "outcome": "",
             "outcome_reason": "",
             "sent": None,
-            "closed": micros(now) if is_refusal else None,
+            "closed": None if is_sent else micros(now),
             "attempts": 0,
-            "due": None if is_refusal else micros(now),
+            "due": micros(now) if is_sent else None,
         },
     )
 
@@ -328,6 +415,7 @@ def _refuse(case: _Case) -> VoteResult:
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
         decisions.c.life == case.current.life,
+        decisions.c.action == APPROVE,
         decisions.c.state.in_((*LIVE, DecisionState.DONE)),
     )
     found = case.connection.execute(query).all()
@@ -349,3 +437,58 @@ def _refuse(case: _Case) -> VoteResult:
     record(case.connection, entry)
     alarm(case.connection, entry)
     return VoteResult(status=200, id=case.request.id)
+
+
+def _set_aside(case: _Case) -> VoteResult:
+    """Count a vote to set a reporter aside: its words raise the number no more.
+
+    It takes as many people as an approval of the event, by its words too.
+    """
+    request, current = case.request, case.current
+    if request.about not in {one.reporter.vm_id for one in current.spoken}:
+        words = "no such reporter has told of this event, or it is set aside already"
+        return VoteResult(status=404, words=words)
+    case.request = replace(request, via=f"{SET_ASIDE} {request.about}")
+    wanted, rule = persons_for(case.config.access, current)
+    own = _own_vote(case)
+    if what := _bars(case, own, wanted):
+        return VoteResult(status=403, words=what)
+    _keep_vote(case, own)
+    found = votes_of(case)
+    if missing := missing_votes([vote.person for vote in found], wanted):
+        return VoteResult(status=202, missing=missing)
+    return _note(case, found, rule)
+
+
+def _drop_offer(case: _Case) -> VoteResult:
+    """Let an offer count no more for ARM, unless its bridge repeats it."""
+    known = {one.id for b in case.bridges.fleet for one in b.offers}
+    if case.request.about not in known:
+        return VoteResult(status=404, words="no machine of this event has this offer")
+    own = _own_vote(case)
+    if what := _bars(case, own, 1):
+        return VoteResult(status=403, words=what)
+    change = update(offers).where(offers.c.id == case.request.about)
+    case.connection.execute(change.values(dropped=micros(case.situation.now)))
+    return _note(case, [own], "one person drops an offer")
+
+
+def _note(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
+    """Store what people have decided about a reporter or an offer."""
+    request, current, now = case.request, case.current, case.situation.now
+    _insert(case, found, rule, b"")
+    if request.action == SET_ASIDE:
+        _forget_votes(case.connection, current, request.via)
+    by = ", ".join(vote.person for vote in found)
+    entry = Entry.on(current, now, what=request.action, via=_channel(request))
+    record(case.connection, entry.by(by, request.about, request.id))
+    return VoteResult(status=200, id=request.id)
+
+
+_STATES = {APPROVE: DecisionState.DECIDED, REFUSE: DecisionState.REFUSED}
+_ACTIONS: Mapping[str, Callable[[_Case], VoteResult]] = {
+    APPROVE: _approve,
+    REFUSE: _refuse,
+    SET_ASIDE: _set_aside,
+    DROP_OFFER: _drop_offer,
+}

@@ -1,16 +1,18 @@
 """Queries for bridges, with whether each is alive."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
-from bridge.hub.bridges import BridgeState, Liveness, liveness
+from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, liveness
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
-from bridge.hub.store.rows import micros, moment_of
-from bridge.hub.store.tables import bridges, events, machines
+from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.tables import bridges, events, machines, offers
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _SCANNED = 1000
@@ -111,8 +113,58 @@ def bridge_rows(
     connection: Connection, found: Sequence[Any], situation: Situation
 ) -> list[BridgeRow]:
     """Convert rows of the table into BridgeRows, with whether each bridge is alive."""
-    gone = _machines_that_ended(connection, [row.name for row in found])
-    return [_bridge(row, gone, situation) for row in found]
+    names = [row.name for row in found]
+    gone = _machines_that_ended(connection, names)
+    vm_ids = [row.vm_id for row in found]
+    known = _offers(connection, offers.c.vm_id.in_(vm_ids) | offers.c.name.in_(names))
+    return [_bridge(row, gone, situation, known) for row in found]
+
+
+def offers_of(connection: Connection, vm_ids: Sequence[str]) -> Sequence[Offer]:
+    """Return the offers that were heard in the names of bridges."""
+    found = _offers(connection, offers.c.vm_id.in_(vm_ids))
+    return [offer for of_vm in found.by_vm.values() for offer in of_vm]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offers:
+    """Offers by vmId, and by machine; without a resource group, no machine is known."""
+
+    by_vm: Mapping[str, Sequence[Offer]]
+    by_machine: Mapping[tuple[str, str, str], Sequence[Offer]]
+
+    def of(self, row: Any) -> tuple[Offer, ...]:
+        """Return the offers in the name of a bridge, or of its machine."""
+        place = (row.subscription, row.group, row.name)
+        found = (*self.by_vm.get(row.vm_id, ()), *self.by_machine.get(place, ()))
+        return tuple({one.id: one for one in found}.values())
+
+
+def _offers(connection: Connection, wanted: ColumnElement[bool]) -> _Offers:
+    by_vm = defaultdict[str, list[Offer]](list)
+    by_machine = defaultdict[tuple[str, str, str], list[Offer]](list)
+    query = select(offers).where(wanted).order_by(offers.c.first_heard, offers.c.id)
+    for row in connection.execute(query):
+        found = offer_of(row)
+        by_vm[row.vm_id].append(found)
+        if row.group and row.name:
+            by_machine[row.subscription, row.group, row.name].append(found)
+    return _Offers(by_vm, by_machine)
+
+
+def offer_of(row: Any) -> Offer:
+    """Convert a row of the table into an Offer."""
+    data = json_of(row.offer)
+    return Offer(
+        id=row.id,
+        vm_id=row.vm_id,
+        address=address_in(data, row.origin, row.prefix),
+        digest=row.digest,
+        first_heard=moment_of(row.first_heard),
+        heard=moment_of(row.heard),
+        dropped=_moment(row.dropped),
+        data=data,
+    )
 
 
 def _machines_that_ended(
@@ -134,11 +186,16 @@ def _machines_that_ended(
 
 
 def _bridge(
-    row: Any, gone: Mapping[tuple[str, str, str], datetime], situation: Situation
+    row: Any,
+    gone: Mapping[tuple[str, str, str], datetime],
+    situation: Situation,
+    offered: _Offers,
 ) -> BridgeRow:
+    mine = offered.of(row)
     state = BridgeState.from_json(row.vm_id, moment_of(row.heard), row.state)
     ends = [gone.get((row.subscription, row.group, row.name)), _moment(row.forgotten)]
     known = [end for end in ends if end is not None]
+    offer = state.current_offer(mine)
     return BridgeRow(
         vm_id=row.vm_id,
         origin=row.origin,
@@ -157,10 +214,14 @@ def _bridge(
             gone=max(known, default=None),
         ),
         heard=state.heard,
+        first_heard=moment_of(row.first_heard),
+        stopped=_moment(row.stopped),
         interval=state.interval,
         pending=_number(state.beat.data.get("pending")),
         dead=_number(state.beat.data.get("dead")),
-        approvals=state.approvals,
+        approvals=offer.data if offer else state.approvals,
+        address=state.address(mine),
+        offers=mine,
         was_silent=row.was_silent,
     )
 

@@ -50,7 +50,7 @@ _TRIAL = b"""{"specversion": "1.0", "type": "trial.scheduledevent.scheduled.v1",
 _AT_ONCE = 100
 _TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": max}
 _KEY = ("event_key", "source", "id", "vm_id", "content")
-_PLACE = ("event_key", "origin", "entity", "session", "vm_id")
+_PLACE = ("event_key", "origin", "entity", "session", "prefix", "vm_id")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Fact).decode
 
@@ -475,6 +475,8 @@ class _Facts:
             "digest": fact.digest,
             "kind": fact.kind.value,
             "origin": one.origin,
+            "reply_to": one.reply_to,
+            "session": one.session,
             "body": one.body,
         }
 
@@ -525,7 +527,8 @@ def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
     where = fact.address
     if where is None:
         return None
-    return key, where.source, where.entity, where.session, fact.reporter.vm_id
+    vm_id = fact.reporter.vm_id
+    return key, where.source, where.entity, where.session, where.prefix, vm_id
 
 
 def _events_in(state: bytes) -> dict[str, ScheduledEvent | None]:

@@ -1,16 +1,20 @@
 """Stores the outcomes of decisions; a part of ``intake``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, select, update
 
+from bridge.hub.bridges import Offer
 from bridge.hub.decisions import DecisionState, End, end_of
 from bridge.hub.fold import State
 from bridge.hub.store import rows
+from bridge.hub.store.fleet_view import offers_of
 from bridge.hub.store.records import Entry, alarm, record
 from bridge.hub.store.tables import decisions
+from bridge.hub.targets import has_offered
 
 _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
 EVENT_OVER = "event-over"  # the outcome of a decision whose event ended before
@@ -33,9 +37,50 @@ def settle(connection: Connection, states: Mapping[str, State]) -> None:
     )
     for row in connection.execute(query).all():
         state = with_outcomes[row.event_key]
-        end = end_of(rows.outcomes_json(state), row.id)
-        if end is not None and _differs(row, end):
-            close(connection, row, end, state.last_reported)
+        settle_one(connection, row, rows.outcomes_json(state), state.last_reported)
+
+
+def settle_one(
+    connection: Connection,
+    row: Any,
+    outcomes: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> bool:
+    """Close a decision by the outcomes of its event; returns whether one does.
+
+    Args:
+        connection: a connection within a transaction.
+        row: the decision.
+        outcomes: the outcomes of the event, as they are stored.
+        now: the time of the end.
+    """
+    end = end_of(asked(connection, row, outcomes), row.id)
+    if end is None:
+        return False
+    if _differs(row, end):
+        close(connection, row, end, now)
+    return True
+
+
+def asked(
+    connection: Connection, row: Any, outcomes: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the outcomes with the id of a decision, of bridges that were asked.
+
+    They offer an address that it was sent to, or have never made an offer.
+    """
+    mine = [one for one in outcomes if one["message_id"] == row.id]
+    vm_ids = {str(one["reporter"]["vm_id"]) for one in mine}
+    known = {vm_id: list[Offer]() for vm_id in vm_ids}
+    for offer in offers_of(connection, sorted(vm_ids)) if mine else ():
+        known[offer.vm_id].append(offer)
+    tried = tried_of(row)
+    return [one for one in mine if has_offered(known[one["reporter"]["vm_id"]], tried)]
+
+
+def tried_of(row: Any) -> list[tuple[str, str, str]]:
+    """Return the places of the addresses that a decision was sent to."""
+    return [(one[0], one[1], one[2]) for one in orjson.loads(row.tried)]
 
 
 def close_over(connection: Connection, states: Mapping[str, State]) -> None:

@@ -22,6 +22,7 @@ from bridge.hub.store.tables import (
     events,
     machines,
     messages,
+    offers,
     trail,
     unreadable,
     votes,
@@ -49,6 +50,7 @@ def forget(
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
+        + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, unreadable, "seq", "heard", oldest)
         + _rows(connection, alarms, "id", "time", oldest)
     )

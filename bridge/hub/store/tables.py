@@ -50,6 +50,8 @@ messages = Table(
     _text("digest"),  # the fingerprint of the body
     _text("kind"),
     _text("origin"),  # the name of the hub's source
+    Column("reply_to", String),
+    Column("session", String),
     _moment("heard"),
     Column("fact", LargeBinary, nullable=False),  # without IMDS objects, as JSON
     Column("body", LargeBinary, nullable=False),
@@ -63,6 +65,7 @@ addresses = Table(
     _text("origin", key=True),
     _text("entity", key=True),
     _text("session", key=True),
+    _text("prefix", key=True),
     _text("vm_id", key=True),
     _moment("heard"),
 )
@@ -130,11 +133,36 @@ bridges = Table(
     _text("name"),
     _text("resource"),  # the resource id in lower case; "" = not known
     _moment("heard"),
+    _moment("first_heard"),
+    _moment("stopped", may_be_none=True),  # when its last word that it stops was heard
     _moment("forgotten", may_be_none=True),  # when a person declared it gone
     Column("was_silent", Boolean, nullable=False),
     Column("state", LargeBinary, nullable=False),
     Index("bridges_name", "name"),
     Index("bridges_resource", "resource"),
+)
+
+offers = Table(
+    "offers",
+    metadata,
+    _text("id", key=True),
+    _text("vm_id"),
+    _text("subscription"),
+    _text("group"),
+    _text("name"),
+    _text("origin"),
+    _text("prefix"),
+    _text("entity"),
+    _text("session"),
+    _text("digest"),
+    _moment("first_heard"),
+    _moment("heard"),  # the last time that the bridge has repeated it, or its digest
+    _moment("dropped", may_be_none=True),  # when a person said that it does not count
+    Column("offer", LargeBinary, nullable=False),
+    Index("offers_vm", "vm_id", "digest"),
+    Index("offers_name", "name"),
+    Index("offers_session", "session"),
+    Index("offers_heard", "heard"),
 )
 
 unreadable = Table(
@@ -170,7 +198,8 @@ decisions = Table(
     _text("event_key"),
     _text("event_id"),
     Column("life", Integer, nullable=False),
-    _text("action"),  # approve | refuse
+    _text("action"),  # approve | refuse | set-aside | drop-offer
+    _text("about"),  # the vmId that is set aside, or the offer that is dropped
     _text("via"),  # bridge | arm
     _text("content"),
     _text("rule"),
@@ -181,6 +210,9 @@ decisions = Table(
     _text("origin"),
     _text("entity"),
     _text("session"),
+    _text("chosen"),  # the id of the address that a person has chosen; "" = none
+    Column("is_overridden", Boolean, nullable=False),  # sent although a bridge refuses
+    Column("tried", LargeBinary, nullable=False),  # the addresses of all attempts
     Column("message", LargeBinary, nullable=False),
     _text("state"),  # decided | sending | sent | done | failed | void | refused
     _text("outcome"),

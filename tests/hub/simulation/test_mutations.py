@@ -53,7 +53,7 @@ def votes_live_on_after_a_decision(patch: Patch) -> None:
 
 @bug
 def rules_of_bridges_are_not_judged_again(patch: Patch) -> None:
-    patch.setattr(targets, "_denial", lambda *_: None)
+    patch.setattr(targets, "refusal_of", lambda *_: None)
     patch.setattr(arm_rules, "forbids", lambda *_: None)
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.hub.simulation.world import World, run
 
 # Together these meet everything; they were found among the first forty.
-MEETING = (2, 17, 18, 20, 24)
+MEETING = (2, 13, 17, 18, 24)
 # Those are judged where they are played: another process would play them again.
 OTHERS = sorted({*range(30)} - {*MEETING})
 CHUNKS = 4

@@ -24,7 +24,7 @@ from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
 from bridge.hub.store.current_event import current_event
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.intake import Incoming, keep
 from bridge.hub.store.migrate import migrate
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import decisions
@@ -153,7 +153,7 @@ class World:
     hubs: list[Hub] = field(default_factory=list)
     crashes: int = 0
     asked: int = 0
-    offers: set[int] = field(default_factory=set)
+    offers: set[int] = field(init=False)
     handled: dict[str, str] = field(default_factory=dict)
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(Wall()))
     tasks: set[Any] = field(default_factory=set)
@@ -162,6 +162,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.oracle = Oracle(self.plan)
+        self.offers = {n for n, late in enumerate(self.plan.late) if not late}
         self.writer = engine.open_sqlite(self.path, writes=True)
         self.reader = engine.open_sqlite(self.path, writes=False)
 
@@ -193,6 +194,7 @@ class World:
 
     async def run(self) -> None:
         """Let everything happen until nothing is on its way."""
+        self._before()
         jobs: list[Coroutine[Any, Any, None]] = [self._hub(), self._hub()]
         jobs += [self._act(act) for act in self.plan.acts]
         jobs += [self._bridge(number) for number in (0, 1)]
@@ -253,14 +255,31 @@ class World:
             return None
         return past[-1].raw
 
+    def _rules(self, number: int) -> dict[str, object]:
+        rules: list[dict[str, object]] = [{"action": "allow"}]
+        if denied := self.plan.denies[number]:
+            rules.insert(0, {"event_types": [denied], "action": "deny"})
+        return offer(*rules)
+
+    def _before(self) -> None:
+        """Let a bridge have told its rules an hour ago, unless it tells them late."""
+        known = [
+            beat(
+                number,
+                -3600.0,
+                approvals=self._rules(number) if not self.plan.late[number] else None,
+                intervalSeconds=_BEAT,
+            )
+            for number in (0, 1)
+        ]
+        with self.writer.begin() as connection:
+            keep(connection, known)
+
     async def _bridge(self, number: int) -> None:
         """Be heard, and tell the rules, until it dies."""
         while self.time < self.plan.dies[number]:
             knows = self.time >= self.plan.late[number]
-            rules: list[dict[str, object]] = [{"action": "allow"}]
-            if denied := self.plan.denies[number]:
-                rules.insert(0, {"event_types": [denied], "action": "deny"})
-            approvals = offer(*rules) if knows else None
+            approvals = self._rules(number) if knows else None
             said = beat(number, self.time, approvals=approvals, intervalSeconds=_BEAT)
             await self.deliver(said)
             if knows:
