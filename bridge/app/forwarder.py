@@ -31,7 +31,7 @@ from bridge.app.surroundings import TIMINGS, Probe, Surroundings, Timings
 from bridge.configuration.config import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.foundation.workers import run_together, run_workers, unless, waking
 from bridge.health import port
 from bridge.health.status import StatusSource
@@ -56,14 +56,14 @@ async def run(
     Args:
         config: the configuration, with its placeholders.
         stop: set to stop the forwarder.
-        clock: the clock of the process.
+        clock: the clock of this machine; it is corrected by the time of IMDS.
         supervisor: is notified when the forwarder is ready, alive, and stopping.
         timings: the time limits of the forwarder's requests.
 
     Raises:
         BridgeError: the forwarder cannot start or go on; may be in an ExceptionGroup.
     """
-    path = Path(config.state.path)
+    path, clock = Path(config.state.path), ReferenceClock(clock)
     daemon_threads.lend()
     log_unseen_errors(asyncio.get_running_loop())
     async with AsyncExitStack() as stack:

@@ -14,7 +14,7 @@ from bridge.events.build import EventContext, Outcome, OutgoingEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Watcher
 from bridge.events.watch import Moment
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, is_settled
 from bridge.outbox.records import Decision, Reply
 from bridge.outbox.store import Outbox
 
@@ -63,7 +63,9 @@ class ApprovalContext:
             return NO_EVIDENCE
         names = self.terms.commands
         standings = await self.outbox.commands.standings(event.key, names)
-        now = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        # Until the time is certain, no success gets a monotonic time.
+        monotonic = self.clock.monotonic() if is_settled(self.clock) else None
+        now = Moment(at=self.clock.now(), monotonic=monotonic)
         return self.successes.evidences(event, standings, now)
 
     async def conclude(

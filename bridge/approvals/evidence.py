@@ -109,7 +109,9 @@ class SuccessCheck(Struct):
         at, since = self._since.get(place, (None, None))
         if since is None or at != success.at:
             began = datetime.fromtimestamp(success.at, UTC)
-            since = Moment(at=began, monotonic=None).anchored(now)
+            since = Moment(at=began, monotonic=None)
+        if since.monotonic is None:
+            since = since.anchored(now)
             self._since[place] = (success.at, since)
         return since.least_elapsed(now)
 

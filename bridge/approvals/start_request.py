@@ -38,7 +38,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import unless
@@ -149,6 +149,8 @@ class StartRequestFlow:
             found=await self._evidences(event),
         )
         step = decide(self.request, look, standing, self.context.terms)
+        if _is_expired(step) and not is_settled(self.context.clock):
+            return Wait()  # one odd Date must not refuse an approval
         if isinstance(step, Post) and self._failures and self._left() <= 0:
             return self._failed(self._fault)
         if isinstance(step, Post):
@@ -262,6 +264,10 @@ class StartRequestFlow:
         """Return the time by the clock of IMDS if a look gave it, else by ours."""
         gone = self.context.clock.monotonic() - self._anchor.monotonic
         return self._anchor.now + timedelta(seconds=gone)
+
+
+def _is_expired(step: Conclusion | Post | Wait) -> bool:
+    return isinstance(step, Conclusion) and step.kind is OutcomeKind.EXPIRED
 
 
 def _retry_after_of(error: MetadataError) -> float | None:

@@ -23,6 +23,7 @@ from bridge.diagnostics import status_query
 from bridge.diagnostics.status_query import Status
 from bridge.foundation.clock import SystemClock
 from bridge.health import status_table
+from bridge.health.status_view import corrected
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
 
@@ -62,7 +63,7 @@ def status(
         echo_json(answer.report)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        paint, now = painter(sys.stdout), clock.now()
+        paint, now = painter(sys.stdout), corrected(answer.report, clock.now())
         text = status_table.plain(answer.report, now, width=width, paint=paint)
         click.echo(text, color=True)
     if not answer.is_live:

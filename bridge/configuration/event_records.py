@@ -281,6 +281,9 @@ _BRIDGE = record(
         "intervalSeconds": field(
             {"type": "number"}, "Seconds between heartbeats; 0: none is sent.", 60
         ),
+        "clockOffsetSeconds": field(
+            WHOLE, "How many seconds the VM's clock is ahead of IMDS's time.", 0, 7200
+        ),
         "approvals": field(
             {"type": ["object", "null"]},
             "Where the bridge receives approvals, and its rules; in a heartbeat only "
@@ -301,7 +304,7 @@ _BRIDGE = record(
     },
     optional=(
         *("pending", "dead", "freeDiskBytes", "eventId", "since"),
-        *("intervalSeconds", "approvals"),
+        *("intervalSeconds", "approvals", "clockOffsetSeconds"),
     ),
 )
 

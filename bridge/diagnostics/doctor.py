@@ -65,7 +65,7 @@ _NO_IDENTITY = (
 )
 _WRONG_CLOCK = (
     "let chrony (Linux: the host's clock at /dev/ptp_hyperv) or w32time (Windows) "
-    "set the clock: the bridge computes expiry and due times with it"
+    "set the clock: a running bridge goes by IMDS's time, everything else by this clock"
 )
 _WITHOUT_SESSION = "it may require sessions: set approvals.sessions"
 _WITH_SESSION = "it may not support sessions: remove approvals.sessions"

@@ -2,10 +2,19 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
+
+_ROUNDED, _STALE = 0.5, 2.0  # a Date may be so much later or earlier than it was sent
+_SLACK = 1.0  # the machine's clock is not corrected by less
+_MOST_DATES = 5
+_PATIENCE = 300.0  # without a Date, the machine's clock counts as right after that
+_EARLIEST, _LATEST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -119,3 +128,134 @@ class SystemClock:
         for other, earliest in self._with_slack.items():
             if earliest <= now and not other.done():
                 other.set_result(False)
+
+
+class ReferenceClock:
+    """A clock that follows the Date of a server, where this machine's clock is wrong.
+
+    The server is IMDS, whose time Azure keeps. NotBefore is a time of that clock, and a
+    VM's own clock may be wrong by hours, or be set at any moment.
+
+        no Date yet              now = the clock of the machine
+        it fits the last Dates   now = the clock of the machine
+        it does not              now = the time by the last Dates, from there on by the
+                                 monotonic clock: a jump of the wall clock adds nothing
+
+    A Date has whole seconds, may be a second old when it is sent, and arrives after a
+    round trip: within these bounds, the machine's clock is right. One odd Date moves
+    nothing: of the last five, the largest group that agrees with each other counts. The
+    machine's clock breaks a tie. If it was set, and agrees with the new Date, earlier
+    Dates no longer count: the machine was asleep.
+
+    Args:
+        base: the clock of this machine.
+    """
+
+    def __init__(self, base: Clock) -> None:
+        self.base = base
+        self.monotonic = base.monotonic
+        self.wait = base.wait
+        self._began = base.monotonic()
+        self._is_confirmed = False
+        # Wall clock minus monotonic clock: by each of the last Dates, as bounds; by all
+        # of them; and by the machine at the last Date.
+        self._bounds = deque[_Bounds](maxlen=_MOST_DATES)
+        self._offset: float | None = None
+        self._own: float | None = None
+        self._is_own = True  # whether the offset is that of the machine
+
+    def now(self) -> datetime:
+        """Return the present time in UTC, as the server has it."""
+        now = self.base.now()
+        return now + timedelta(seconds=self._correction(now))
+
+    @property
+    def ahead(self) -> float | None:
+        """How many seconds the machine's clock is ahead; None = no Date is known."""
+        if self._offset is None:
+            return None
+        return 0.0 - self._correction(self.base.now())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the time is confirmed: by two Dates, or by one and the machine.
+
+        Also true if the server sends no Date, or does not answer for five minutes.
+        """
+        waited = self.base.monotonic() - self._began
+        return self._is_confirmed or (self._offset is None and waited > _PATIENCE)
+
+    def note(self, date: datetime | None, sent: float) -> None:
+        """Take the Date of a response that has just arrived.
+
+        Args:
+            date: the time; None = the response has none.
+            sent: when the request was sent, in monotonic seconds.
+        """
+        if date is None:
+            self._is_confirmed = self._is_confirmed or self._offset is None
+        if date is None or not _EARLIEST < date < _LATEST:
+            return
+        received, at = self.base.monotonic(), date.timestamp()
+        own = self.base.now().timestamp() - received
+        bounds = _Bounds(at - _ROUNDED - received, at + _STALE - sent)
+        was_set = self._own is not None and abs(own - self._own) > _SLACK
+        if was_set and bounds.include(own):
+            self._bounds.clear()
+        self._own = own
+        self._bounds.append(bounds)
+        self._follow(own)
+
+    def _follow(self, own: float) -> None:
+        """Choose the offset by the last Dates; ``own`` is that of the machine."""
+        votes = [self._votes(one, own) for one in self._bounds]
+        most, offset = max(votes), self._offset
+        self._is_confirmed = self._is_confirmed or most > 1
+        best = [one for one, n in zip(self._bounds, votes, strict=True) if n == most]
+        fitting = [one for one in best if offset is not None and one.include(offset)]
+        chosen = (fitting or best)[-1]
+        if chosen.include(own, margin=_SLACK if self._is_own else 0.0):
+            self._offset, self._is_own = own, True
+        elif self._is_own or not fitting:
+            self._offset, self._is_own = chosen.likely, False
+
+    def _votes(self, bounds: "_Bounds", own: float) -> float:
+        """Return how many Dates agree with one; the machine has half a vote."""
+        return sum(map(bounds.meet, self._bounds)) + 0.5 * bounds.include(own)
+
+    def _correction(self, now: datetime) -> float:
+        """Return how many seconds to add to a time of the machine's clock."""
+        if self._offset is None:
+            return 0.0
+        error = self._offset - (now.timestamp() - self.base.monotonic())
+        return error if abs(error) > _SLACK else 0.0
+
+
+class _Bounds(Struct, frozen=True):
+    """Between which values wall clock minus monotonic clock is, by one Date."""
+
+    least: float
+    most: float
+
+    @property
+    def likely(self) -> float:
+        """The most likely value: half a second after the Date, which is cut."""
+        return min(self.least + 2 * _ROUNDED, self.most)
+
+    def include(self, offset: float, margin: float = 0.0) -> bool:
+        """Return whether an offset is within the bounds."""
+        return self.least - margin <= offset <= self.most + margin
+
+    def meet(self, other: "_Bounds") -> bool:
+        """Return whether some offset is within the bounds of both."""
+        return self.least <= other.most and other.least <= self.most
+
+
+def own_time(clock: Clock) -> datetime:
+    """Return the time of this machine, for what others have computed with it."""
+    return clock.base.now() if isinstance(clock, ReferenceClock) else clock.now()
+
+
+def is_settled(clock: Clock) -> bool:
+    """Return whether a clock will not be corrected soon, as it may be after a start."""
+    return clock.is_settled if isinstance(clock, ReferenceClock) else True

@@ -16,11 +16,13 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from bridge.foundation.errors import ForeignFolderError
 
 _ROOT = 0
+_PROGRAM = (__file__, os.__file__)  # a file of the program, and one of its Python
 _MOST_LINKS = 40
 _OWNER_ONLY = 0o600
 # Where it exists, O_PATH opens a file without the right to read it. Closing such a
@@ -97,17 +99,38 @@ else:
         if owner is None:
             return None
         uid, gid = owner
+        text = f"{path.parent} belongs to uid {uid}, which"
         try:
+            if (closed := _closed_program(uid, gid)) is not None:
+                raise ForeignFolderError(f"{text} may not read the program: {closed}")
             os.setgroups([])
             os.setgid(gid)
             os.setuid(uid)
         except OSError as error:
-            text = f"{path.parent} belongs to uid {uid}, which this process cannot be"
-            raise ForeignFolderError(f"{text}: {error.strerror}") from error
-        if not os.access(__file__, os.R_OK):
-            text = f"{path.parent} belongs to uid {uid}, which may not read the program"
-            raise ForeignFolderError(f"{text} in {Path(__file__).parents[1]}")
+            what = f"{text} this process cannot be: {error.strerror}"
+            raise ForeignFolderError(what) from error
         return uid
+
+    @cache
+    def _closed_program(uid: int, gid: int) -> str | None:
+        """Return a file of the program that an account may not read; None = it may.
+
+        Without root's rights this process could not load the rest of its modules.
+        """
+        groups = os.getgroups()
+        os.setgroups([])
+        os.setegid(gid)
+        os.seteuid(uid)
+        try:
+            return next((one for one in _PROGRAM if not _may_read(one)), None)
+        finally:
+            os.seteuid(_ROOT)
+            os.setegid(os.getgid())
+            os.setgroups(groups)
+
+    def _may_read(path: str) -> bool:
+        is_possible = os.access in os.supports_effective_ids
+        return not is_possible or os.access(path, os.R_OK, effective_ids=True)
 
     def leaves_root(path: Path) -> bool:
         """Whether ``enter`` would give up root's rights, or refuse."""

@@ -73,6 +73,12 @@ class HoldReport(TypedDict):
     reason: str
 
 
+class ClockReport(TypedDict):
+    """How many seconds this VM's clock is ahead of IMDS's, once that is known."""
+
+    offsetSeconds: int
+
+
 class StatusReport(TypedDict):
     """The status. Only a running forwarder adds the members that are not required.
 
@@ -86,6 +92,7 @@ class StatusReport(TypedDict):
     approvals: list[Any]
     commands: list[dict[str, object]]
     replies: RepliesReport
+    clock: NotRequired[ClockReport]
     receivers: NotRequired[list[ReceiverReport]]
     missing: NotRequired[list[str]]
     notes: NotRequired[list[str]]

@@ -45,6 +45,7 @@ class Missing(StrEnum):
     STATE = "state"
     SINKS = "sinks"
     TRAFFIC = "traffic"
+    CLOCK = "clock"
     HTTP = "http"
     OTHER = "other"
 

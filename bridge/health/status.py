@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct, field
 
 from bridge.events.build import EventContext, rfc3339
-from bridge.foundation.clock import Clock
-from bridge.imds.poller import Poller
+from bridge.foundation.clock import Clock, ReferenceClock
+from bridge.imds.poller import CLOCK_LIMIT, Poller
 from bridge.net.listening import Port
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
@@ -159,11 +159,29 @@ class StatusSource(Struct):
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)
         found = [f"traffic: out of rotation ({why})"] if why else []
+        if (difference := self._clock_difference()) is not None:
+            found.append(difference)
         return found + [
             f"sinks.{relay.sink}: parked ({relay.last_error})"
             for relay in self.relays
             if relay.state == "parked"
         ]
+
+    @property
+    def _ahead(self) -> float | None:
+        """How many seconds this VM's clock is ahead of IMDS's; None = not known."""
+        return self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
+
+    def _clock_difference(self) -> str | None:
+        """Return what is wrong with this VM's clock; None if it is right."""
+        ahead = self._ahead or 0.0
+        if abs(ahead) <= CLOCK_LIMIT:
+            return None
+        where = "ahead of" if ahead > 0 else "behind"
+        return (
+            f"clock: this VM's clock is {abs(ahead):.0f} s {where} IMDS's, "
+            "whose time is used"
+        )
 
     async def status(self) -> "StatusReport":
         """Return the JSON of ``/status`` and ``sebridge status --json``."""
@@ -197,6 +215,8 @@ class StatusSource(Struct):
     def _add_own(self, found: "StatusReport") -> None:
         """Add the members that only a running forwarder knows."""
         found["receivers"] = [_receiver(*item) for item in self.receivers.items()]
+        if (ahead := self._ahead) is not None:
+            found["clock"] = {"offsetSeconds": round(ahead)}
         found["missing"] = self.missing()
         found["notes"] = self.notes()
         found["withheld"] = [

@@ -6,7 +6,7 @@ unexpected type counts as absent, and control characters are escaped. Pure.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
@@ -115,6 +115,12 @@ def _facts(
         ("Bridge", Cell(_text(vm, "version"))),
     ]
     return [(name, cell) for name, cell in found if cell.text]
+
+
+def corrected(status: Mapping[str, object], now: datetime) -> datetime:
+    """Return a time of the VM's clock as IMDS's, to which all times belong."""
+    ahead = _object(status, "clock").get("offsetSeconds")
+    return now - timedelta(seconds=ahead) if isinstance(ahead, int) else now
 
 
 def _traffic(standing: Mapping[str, object]) -> Cell:

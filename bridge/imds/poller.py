@@ -7,12 +7,13 @@ document; the observer does.
 
 import asyncio
 import logging
+from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from bridge.events.document import Document
 from bridge.events.look import Look
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Bell, Clock
+from bridge.foundation.clock import Bell, Clock, ReferenceClock
 from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
@@ -32,6 +33,7 @@ _UNCONDITIONAL_EVERY = 10.0
 _LEAST_BACKOFF = 1.0
 _REMIND_EVERY = 60.0
 LEAST_OVERDUE = 30.0
+CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
 
 _Waiting: TypeAlias = "asyncio.Future[Look]"
 
@@ -127,6 +129,7 @@ class Poller:
         self._unconditional = float("-inf")
         self._waiting = list[_Waiting]()
         self._is_over = False
+        self._is_clock_wrong = False
         self._wake = Bell()
         self._patience = Patience(started=clock.monotonic())
 
@@ -241,6 +244,7 @@ class Poller:
         answer = await self.client.fetch(etag=etag, timeout=timeout)
         if etag is None:
             self._unconditional = began
+        self._follow(answer, began)
         read = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
         before = self.observer.document
         document = await self.observer.observe(answer.body, read)
@@ -251,11 +255,33 @@ class Poller:
         return Look(
             document=document,
             watch=self.observer.watch,
-            now=answer.date or read.at,
+            now=self._time_of(answer, read),
             began=began,
             read=read,
             is_unconditional=etag is None,
         )
+
+    def _follow(self, answer: Answer, sent: float) -> None:
+        """Let the clock follow IMDS's; log once when it begins or ends to differ."""
+        if not isinstance(self.clock, ReferenceClock):
+            return
+        self.clock.note(answer.date, sent)
+        ahead = self.clock.ahead or 0.0
+        self.metrics.clock_offset.set(ahead)
+        was_wrong, self._is_clock_wrong = self._is_clock_wrong, abs(ahead) > CLOCK_LIMIT
+        if self._is_clock_wrong and not was_wrong:
+            log.warning(
+                "this VM's clock differs from IMDS's: IMDS's time is used",
+                extra={"offsetSeconds": round(ahead)},
+            )
+        elif was_wrong and not self._is_clock_wrong:
+            log.info("this VM's clock agrees with IMDS's again")
+
+    def _time_of(self, answer: Answer, read: Moment) -> datetime:
+        """Return the time of IMDS; a clock that follows it knows odd Dates."""
+        if isinstance(self.clock, ReferenceClock):
+            return read.at
+        return answer.date or read.at
 
     def _succeeded(self) -> None:
         if self._patience.failures:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from bridge.events.watch import Watch
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
 from bridge.outbox.other_processes import Stamp
@@ -204,9 +204,11 @@ class Housekeeping:
     async def _look(self) -> None:
         if self.outbox.database.is_degraded:
             await self.outbox.database.heal()
-        await self._follow_clock()
+        if is_settled(self.clock):  # else rows may look older than they are
+            await self._follow_clock()
         await self._outside.look()
-        await self._pruning.step()
+        if is_settled(self.clock):
+            await self._pruning.step()
 
     async def _follow_clock(self) -> None:
         """Correct the age of all rows if the wall clock was set."""

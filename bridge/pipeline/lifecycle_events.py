@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bridge.events.build import EventContext, from_bridge
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
@@ -90,7 +90,16 @@ class LifecycleEvents(Struct):
 
     def _terms(self) -> dict[str, object]:
         """Return the interval of heartbeats, and how approvals are accepted."""
-        return {"intervalSeconds": float(self.heartbeat), "approvals": self.offer}
+        return {
+            "intervalSeconds": float(self.heartbeat),
+            "approvals": self.offer,
+            **self._clock_offset(),
+        }
+
+    def _clock_offset(self) -> dict[str, object]:
+        """Return how far this VM's clock is ahead of IMDS's; empty if not known."""
+        ahead = self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
+        return {} if ahead is None else {"clockOffsetSeconds": round(ahead)}
 
     async def _pause(self, stop: asyncio.Event) -> None:
         """Wait for the next look, or exactly until the next heartbeat."""
@@ -112,6 +121,7 @@ class LifecycleEvents(Struct):
                 "dead": sum(t.dead for n, t in tallies.items() if n != REPLIES),
                 "intervalSeconds": float(self.heartbeat),
                 "approvals": self.offer and {"digest": self.offer["digest"]},
+                **self._clock_offset(),
                 **await _free_disk(self.state_path.parent),
             },
         )

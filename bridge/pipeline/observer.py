@@ -19,7 +19,7 @@ from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint
@@ -62,6 +62,7 @@ class Observer(Struct):
     _body: bytes | None = None
     _touched: float = float("-inf")
     _offset: float | None = None  # wall clock minus monotonic clock
+    _is_anchored: bool = False  # whether restored moments have a monotonic time
     _held: Held = field(default_factory=Held)
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -72,12 +73,21 @@ class Observer(Struct):
         if body is None:
             return
         try:
-            self.watch = anchored(checkpoint.decode(body), self._moment())
+            self.watch = checkpoint.decode(body)
+            self._anchor(self._moment())
         except msgspec.DecodeError as error:  # SQLite itself found no damage
             log.error(  # noqa: TRY400 - a traceback would not help
                 "checkpoint in the state file is damaged: starting without it",
                 extra={"fault": str(error)},
             )
+
+    def _anchor(self, now: Moment) -> None:
+        """Count the age of restored events by the monotonic clock from now on.
+
+        That waits until the time is certain: the clock may be wrong after a boot.
+        """
+        if not self._is_anchored and is_settled(self.clock):
+            self._is_anchored, self.watch = True, anchored(self.watch, now)
 
     async def set_identity(self, event_context: EventContext) -> None:
         """Set the identity: publish all events that wait, and wait no more."""
@@ -97,6 +107,7 @@ class Observer(Struct):
             MalformedDocumentError: the body is not a valid document.
             OutboxFullError: there is no room for the new events.
         """
+        self._anchor(read)
         is_same = body is None or body == self._body
         is_idle = not (self._held.observations or self._committing.locked())
         if self.document is not None and is_same and is_idle and self._is_settled:

@@ -140,6 +140,11 @@ class Metrics:
             "When IMDS last returned a valid document.",
             registry=registry,
         )
+        self.clock_offset = Gauge(
+            "sebridge_clock_offset_seconds",
+            "How far this VM's clock is ahead of IMDS's; 0 within what a Date shows.",
+            registry=registry,
+        )
         self.incarnation = Gauge(
             "sebridge_document_incarnation",
             "DocumentIncarnation of the last valid document.",

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bridge.events.identity import Identity
 from bridge.events.look import Starter
 from bridge.events.routing import Route, When
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
@@ -51,7 +53,7 @@ from tests.support.builders import (
     observed,
     router,
 )
-from tests.support.fakes import FakeClock, settled
+from tests.support.fakes import START, FakeClock, settled
 
 DRAIN, SIEM = "drain", "siem"
 PATIENCE = 60.0
@@ -84,6 +86,7 @@ class PlayedImds:
     Attributes:
         done: for each POST: the commands whose success was on disk at that moment.
         hangs: whether a POST is never answered.
+        time: the time of IMDS, for the Date of its answers; None = they have none.
     """
 
     path: Path
@@ -92,6 +95,7 @@ class PlayedImds:
     posts: list[str] = field(default_factory=list)
     done: list[list[str]] = field(default_factory=list)
     hangs: bool = False
+    time: Callable[[], datetime] | None = None
     config: ImdsConfig = field(default_factory=ImdsConfig)
     turns: Turns = field(default_factory=lambda: Turns(FakeClock(), spacing=0.0))
 
@@ -101,7 +105,8 @@ class PlayedImds:
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the protocol's word
         body = body_of(*self.events, incarnation=self.incarnation)
-        return Answer(body=body, etag=None, date=None)
+        date = None if self.time is None else self.time().replace(microsecond=0)
+        return Answer(body=body, etag=None, date=date)
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         self.posts.append(event_id)
@@ -126,6 +131,7 @@ class Life:
 
     Attributes:
         file: the same state file, opened for the test.
+        time: the clock of all workers.
         runner: a fake of the command; an end in ``ends``, or ``let``, ends a run.
     """
 
@@ -133,6 +139,7 @@ class Life:
     file: Outbox
     imds: PlayedImds
     clock: FakeClock
+    time: Clock
     runner: ScriptedRunner
     rules: tuple[Rule, ...]
     options: Mapping[str, Any]
@@ -153,7 +160,7 @@ class Life:
             self.imds,
             self.outbox,
             event_context_of(self.me),
-            self.clock,
+            self.time,
             Metrics((DRAIN, SIEM), "1", acting=(DRAIN,)),
         )
         self.relay = self._relay()
@@ -176,7 +183,7 @@ class Life:
             terms=self.config,
             outlook=self,
             runner=self.runner,
-            clock=self.clock,
+            clock=self.time,
             account=None,
             outer={"PATH": "/bin"},
         )
@@ -184,7 +191,7 @@ class Life:
             sink=DRAIN,
             deliver=_never,
             outbox=self.outbox,
-            clock=self.clock,
+            clock=self.time,
             metrics=self.poller.metrics,
             policy=RelayPolicy(backoff=RetryPolicy(), max_age=1, slots=1),
             chance=lambda: 0.5,
@@ -203,10 +210,10 @@ class Life:
             event_context=event_context_of(self.me),
             watcher=self.poller,
             poster=Poster(
-                self.imds.turns, self.poller, self.imds, self.clock, poll_interval=1.0
+                self.imds.turns, self.poller, self.imds, self.time, poll_interval=1.0
             ),
-            waits=Waits(self.poller, self.clock),
-            clock=self.clock,
+            waits=Waits(self.poller, self.time),
+            clock=self.time,
             chance=lambda: 0.5,
             count=self.counts.append,
             rotation=self.rotation,
@@ -286,7 +293,12 @@ async def _never(_: object) -> None:
 
 @dataclass
 class Stage:
-    """The parts that survive a run: state file, IMDS, clock, and the fake command."""
+    """The parts that survive a run: state file, IMDS, clock, and the fake command.
+
+    Attributes:
+        follows_imds: whether IMDS's answers have a Date, which the bridge's clock
+            follows, while the clock of the machine is set.
+    """
 
     path: Path
     clock: FakeClock = field(default_factory=FakeClock)
@@ -294,12 +306,18 @@ class Stage:
     options: Mapping[str, Any] = field(default_factory=dict)
     me: Identity = ME
     rotation: Rotation = STAYS
+    follows_imds: bool = False
     imds: PlayedImds = field(init=False)
     runner: ScriptedRunner = field(init=False)
 
     def __post_init__(self) -> None:
         self.imds = PlayedImds(self.path)
+        if self.follows_imds:
+            self.imds.time = self._truth
         self.runner = ScriptedRunner(self.clock)
+
+    def _truth(self) -> datetime:
+        return START + timedelta(seconds=self.clock.monotonic() - 1000.0)
 
     @asynccontextmanager
     async def life(
@@ -321,6 +339,7 @@ class Stage:
                 file=Outbox(database, router()),
                 imds=self.imds,
                 clock=self.clock,
+                time=ReferenceClock(self.clock) if self.follows_imds else self.clock,
                 runner=self.runner,
                 rules=self.rules,
                 options=self.options,

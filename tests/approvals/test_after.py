@@ -17,6 +17,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import When
 from bridge.foundation.hashing import hash32
+from bridge.foundation.values import Duration
 from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
 from bridge.outbox.admin import Ledger, Selection
@@ -157,6 +158,60 @@ async def test_delay_after_a_command_ends_on_time(stage: Stage) -> None:
         async with asyncio.timeout(PATIENCE):
             while not stage.imds.posts:
                 await settled(life.file)
+
+
+WRONG = pytest.mark.parametrize("jump", [7200.0, -3600.0, 60.0, -60.0])
+
+
+@WRONG
+async def test_delay_after_a_command_goes_by_imds_over_a_restart(
+    stage: Stage, jump: float
+) -> None:
+    """The machine's clock is wrong after the restart, and IMDS's is not."""
+    stage = Stage(stage.path, rules=(after_rule(delay=300),), follows_imds=True)
+    async with stage.life() as life:
+        await life.sees(reboot())
+        await life.ran()
+        stage.runner.let.set()
+        await life.passes(10)
+    stage.clock.jump(jump)
+    stage.clock.pass_by(20)
+    async with stage.life() as life:
+        await life.passes(265)
+        assert not stage.imds.posts
+        await life.passes(15)
+        assert stage.imds.done == [[DRAIN]]
+
+
+@WRONG
+async def test_delay_of_a_rule_goes_by_imds_over_a_restart(
+    stage: Stage, jump: float
+) -> None:
+    rule = Rule(name="r", action="auto-approve", delay=Duration(300))
+    stage = Stage(stage.path, rules=(rule,), follows_imds=True)
+    async with stage.life() as life:
+        await life.sees(reboot())
+        await life.passes(10)
+    stage.clock.jump(jump)
+    stage.clock.pass_by(20)
+    async with stage.life() as life:
+        await life.passes(265)
+        assert not stage.imds.posts
+        await life.passes(15)
+        assert stage.imds.posts == [EVENT_ID]
+
+
+@WRONG
+async def test_command_begins_by_the_time_of_imds(stage: Stage, jump: float) -> None:
+    """NotBefore is in 15 minutes, and the lead is 10."""
+    stage = Stage(stage.path, options={"lead": 600.0}, follows_imds=True)
+    stage.clock.jump(jump)
+    async with stage.life() as life:
+        await life.sees(reboot(NotBefore=not_before(900.0)))
+        await life.passes(280)
+        assert not stage.runner.ran
+        await life.passes(20)
+        assert len(stage.runner.ran) == 1
 
 
 async def test_rule_without_an_event_waits_for_the_next_document(

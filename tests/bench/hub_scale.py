@@ -35,6 +35,8 @@ _AT_ONCE = 200
 _GETS = 40
 _EVERY = 5.0  # seconds between the looks of a browser without JavaScript
 _WAVE_SECONDS = 10.0
+_STREAM = {"Accept": "text/event-stream"}
+_LISTS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class Size:
         originals: events that are over, of which the others are copies.
         messages: that are kept, of events that are over for the most part.
         wave: events that come in ten seconds.
+        streams: live pages that one viewer has open.
     """
 
     bridges: int
@@ -54,6 +57,7 @@ class Size:
     messages: int
     browsers: int
     wave: int
+    streams: int
 
 
 FULL = Size(
@@ -63,8 +67,11 @@ FULL = Size(
     messages=1_000_000,
     browsers=200,
     wave=3_000,
+    streams=480,
 )
-QUICK = Size(bridges=200, open=60, originals=20, messages=2_000, browsers=10, wave=60)
+QUICK = Size(
+    bridges=200, open=60, originals=20, messages=2_000, browsers=10, wave=60, streams=60
+)
 
 
 def life_of(number: int, size: Size, *, is_over: bool) -> Iterator[Incoming]:
@@ -165,7 +172,7 @@ async def gets(url: str, path: str) -> float:
 
 @dataclass(slots=True)
 class Browsers:
-    """Whoever looks at the list, by server-sent events.
+    """Whoever looks at the list: a stream tells of a change, and the page is fetched.
 
     Attributes:
         seen: when each was shown a list last, in seconds of this process.
@@ -185,10 +192,15 @@ class Browsers:
             aiohttp.ClientSession(
                 connector=connector, timeout=timeout, read_bufsize=2**22
             ) as http,
-            http.get(f"{self.url}/live?q=NEW") as stream,
+            http.get(f"{self.url}/?q=NEW", headers=_STREAM) as stream,
         ):
             async for line in stream.content:
-                if line.startswith(b"data: "):
+                if mark := line.removeprefix(b"data:").strip().decode():
+                    if not line.startswith(b"data:"):
+                        continue
+                    given = {"X-Sebridge-Mark": mark}
+                    async with http.get(f"{self.url}/?q=NEW", headers=given) as page:
+                        await page.read()
                     self.seen[number] = time.perf_counter()
                     self.frames += 1
 
@@ -235,6 +247,33 @@ async def wave(world: HubWorld, size: Size) -> tuple[list[float], float, float]:
     return late, slowest, memory
 
 
+async def crowd(world: HubWorld, size: Size) -> float:
+    """Return how many seconds a new viewer waits for rows and for the live page.
+
+    One viewer has nearly all streams that a hub gives, of as many different lists as it
+    gives, while events come.
+    """
+    async with AsyncExitStack() as stack:
+        connector = aiohttp.TCPConnector(limit=0)
+        session = aiohttp.ClientSession(connector=connector)
+        http = await stack.enter_async_context(session)
+        await asyncio.sleep(2)  # the browsers of the wave have left
+        for number in range(size.streams):
+            url = f"{world.url}/?q=web-{number % (_LISTS - 1)}"
+            await stack.enter_async_context(http.get(url, headers=_STREAM))
+        raws = [event(f"CROWD-{n}", Resources=[f"web-{n}"]) for n in range(size.open)]
+        for raw in raws[:_AT_ONCE]:
+            await world.store.keep([told(step("scheduled", raw))])
+        began = time.perf_counter()
+        async with http.get(f"{world.url}/?type=Freeze") as page:
+            assert "<tr id=" in await page.text()
+        async with http.get(f"{world.url}/?type=Freeze", headers=_STREAM) as stream:
+            assert stream.status == 200, stream.status
+            while not (await stream.content.readline()).startswith(b"data:"):
+                pass
+        return time.perf_counter() - began
+
+
 async def one_get(url: str) -> float:
     """Return how long a page takes, in milliseconds."""
     began = time.perf_counter()
@@ -275,11 +314,14 @@ async def measure(address: str, kind: str, size: Size) -> list[Figure]:
             taken = await gets(world.url, path)
             found.append(figure(f"{path}, p95", taken, "ms", wanted))
         late, slowest, memory = await wave(world, size)
+        waited = await crowd(world, size)
+        words = f"a new viewer beside {size.streams} streams of another"
         return [
             *found,
             figure(f"{size.browsers} browsers see the wave", max(late), "s", "<= 5"),
             figure("/ meanwhile, the slowest", slowest, "ms"),
             figure("memory with the browsers", memory, "MiB"),
+            figure(words, waited, "s", "<= 5"),
         ]
 
 

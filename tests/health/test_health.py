@@ -64,6 +64,7 @@ PATIENCE = 30
 METRICS = {
     "sebridge_imds_requests_total",
     "sebridge_imds_last_success_timestamp_seconds",
+    "sebridge_clock_offset_seconds",
     "sebridge_document_incarnation",
     "sebridge_scheduled_events",
     "sebridge_transitions_total",

@@ -380,6 +380,30 @@ async def test_alarm_reaches_a_sink_and_is_not_handed_on_again(
     assert await fleet.store.read(alarms.waiting) == []
 
 
+async def test_alarm_goes_out_though_its_file_cannot_be_locked(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Only a lock that another process holds ends a start."""
+    await fleet.store.keep([beat(0)])
+    fleet.clock.pass_by(200)
+    await fleet.fleet_monitor.step()
+    (tmp_path / "state.db.lock").mkdir()
+    async with receiving() as (receiver, sink):
+        file, stop = file_with(tmp_path, sink), asyncio.Event()
+        opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
+        async with opened as workers, asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.run(stop))
+
+            async def has_come() -> bool:
+                return bool(receiver.got)
+
+            await until(has_come)
+            stop.set()
+            fleet.clock.pass_by(1)
+    assert receiver.got[0]["data"]["headline"] == "1 bridge is silent: web-0"
+
+
 async def test_alarm_waits_for_a_sink_that_is_down(
     tmp_path: Path, clock: FakeClock
 ) -> None:

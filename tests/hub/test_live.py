@@ -140,6 +140,18 @@ async def test_person_has_five_streams_and_others_have_theirs(world: HubWorld) -
             assert other.status == 200
 
 
+async def test_page_that_was_left_is_not_counted(world: HubWorld) -> None:
+    """Who goes from page to page has one at a time; a ping would take 15 s to tell."""
+    async with AsyncExitStack() as stack:
+        for _ in range(5):
+            await stack.enter_async_context(stream(world, "/"))
+    async with asyncio.timeout(10):
+        while True:
+            async with stream(world, "/") as found:
+                if found.status == 200:
+                    return
+
+
 async def test_local_person_has_as_many_as_they_like(store: Store) -> None:
     given = config(access=AccessConfig(approvers=("local",)))
     async with HubWorld(store, given).open() as world, AsyncExitStack() as stack:
@@ -157,8 +169,11 @@ async def test_fifty_different_lists_are_live_and_no_more(world: HubWorld) -> No
             assert found.status == 503
         async with stream(world, "/?q=7") as found:
             assert found.status == 200, "it is one of them"
-    async with asyncio.timeout(30), stream(world, "/?q=more") as found:
-        assert found.status == 200, "the others have left"
+    async with asyncio.timeout(10):  # the others have left
+        while True:
+            async with stream(world, "/?q=more") as found:
+                if found.status == 200:
+                    return
 
 
 # -- the stream itself -------------------------------------------------------------

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +30,8 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from tests.hub.test_sources import rows, send, until
+from tests.support.browser import NO_BROWSER, find
+from tests.support.devtools import opened_tab
 from tests.support.fleet import event, life, outcome, step
 from tests.support.hub import HubWorld, config, offer
 from tests.support.ports import free_port
@@ -216,6 +219,23 @@ async def test_hub_that_is_killed_again_and_again_loses_nothing(fleet: Fleet) ->
     assert set(fleet.taken) == set(ids.values())
     assert all(len(bodies) == 1 for bodies in fleet.taken.values()), "the same bytes"
     assert fleet.broker.snapshot()["t/Subscriptions/hub"].dead == 0
+
+
+@pytest.mark.parametrize("hub_config", ["sqlite"], indirect=True)
+async def test_page_of_a_frozen_hub_is_not_live(fleet: Fleet) -> None:
+    """Its connection stays open, and nothing comes: after 35 s the page says so."""
+    if (program := find()) is None:
+        pytest.skip(NO_BROWSER)
+    words = "document.getElementById('live').textContent"
+    async with fleet.hub() as process, opened_tab(program.program) as tab:
+        await tab.open(f"{fleet.url}/")
+        await tab.until(f"{words} === 'live'")
+        os.kill(process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        await tab.until(f"{words}.startsWith('not live since')")
+        assert time.monotonic() - began < 40
+        os.kill(process.pid, signal.SIGCONT)
+        await tab.until(f"{words} === 'live'")
 
 
 @pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)

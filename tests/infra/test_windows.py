@@ -407,6 +407,23 @@ def test_service_that_dies_again_and_again_is_no_good_version() -> None:
     assert "(Get-ProcessNumber) -ne $number" in restart
 
 
+def test_application_fails_where_its_configuration_is_refused() -> None:
+    """The first one, too; and whatever ends install.ps1, what was before comes back."""
+    path = HERE / "vm-application.ps1"
+    install = text_of(functions(path)["Install-Given"])
+
+    assert install.index("Copy-Given") > install.index("try {")
+    assert install.index("install.ps1") < install.index("catch {")
+    assert "'check', '-c', $config)) -eq 0" in install
+    assert "if (-not (Install-Given)) {\n            Undo-Given" in path.read_text()
+
+
+def test_file_in_use_fails_no_upgrade() -> None:
+    remove = body("Remove-OldVersion")
+
+    assert remove.index("try {") < remove.index("Remove-Item") < remove.index("catch {")
+
+
 def test_half_made_service_is_completed_at_the_next_run() -> None:
     install = body("Install-Service")
     after = install[install.index("else {") :]

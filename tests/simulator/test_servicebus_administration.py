@@ -191,8 +191,10 @@ async def test_time_of_access_is_year_1_until_it_is_used(
     broker.put("fresh", b"x")
 
     used = await admin.get_queue_runtime_properties("fresh")
+    inner = await admin.get_subscription_runtime_properties("news", "all")
     assert fresh.accessed_at_utc.year == 1
     assert used.accessed_at_utc.year > 2000
+    assert inner.accessed_at_utc.year > 2000  # a subscription's is never year 1
 
 
 async def test_size_of_a_topic_counts_scheduled_messages(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import ssl
 import sys
 from collections.abc import Iterator
@@ -227,6 +228,20 @@ def test_forwarder_that_root_starts_runs_as_the_account(machine: World) -> None:
 
     assert "root's rights are given up" in said.stderr
     assert machine.owners() == {root_world.ACCOUNT}
+
+
+def test_account_that_may_not_read_the_program_is_named(machine: World) -> None:
+    """It could not load the modules that are still missing: root keeps out."""
+    shutil.copytree(ROOT / "bridge", machine.closed / "bridge")
+    code = "import sys; from bridge.cli.main import main; main()"
+    words = spoken(machine, ("outbox", "list"), "bridge.toml")
+    environ = {"PYTHONPATH": str(machine.closed), "PYTHONSAFEPATH": "1"}
+
+    said = machine.run(sys.executable, "-c", code, *words, environ=environ)
+
+    assert said.returncode == 1
+    assert "may not read the program" in said.stderr
+    assert "Traceback" not in said.stderr
 
 
 async def test_secrets_that_only_root_can_read_are_used(machine: World) -> None:

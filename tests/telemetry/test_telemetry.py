@@ -370,6 +370,21 @@ async def test_error_that_nobody_waits_for_is_logged_without_its_text(
     assert vars(record)["where"][0].endswith(" fail")
 
 
+async def test_equal_errors_that_nobody_waits_for_are_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio reports each accept() without a free file descriptor."""
+    loop = asyncio.get_running_loop()
+    log_unseen_errors(loop)
+
+    for _ in range(1500):
+        loop.call_exception_handler({"exception": OSError(24, "too many open files")})
+    loop.call_exception_handler({"exception": KeyError("a")})
+
+    kinds = [vars(record)["kind"] for record in caplog.records]
+    assert kinds == ["OSError", "KeyError"]
+
+
 async def test_trouble_of_the_loop_without_an_error_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -114,6 +114,7 @@ document.addEventListener("submit", (event) => {
 const state = document.getElementById("live"), stale = document.getElementById("stale");
 const POLL = 10000;
 let source = null, heard = Date.now(), busy = false, wanted = "", poll = 0, opened = 0;
+let polls = 0;
 function show(words, isOn) {
   state.classList.toggle("on", isOn);
   set(state, words);
@@ -177,7 +178,7 @@ function open() {
   source.onerror = () => {
     if (source?.readyState !== EventSource.CLOSED) return; // the browser tries again
     close(); // refused: too many live pages, or nobody is signed in
-    poll = setInterval(refresh, POLL);
+    poll = setInterval(() => (++polls % 6 ? refresh() : open()), POLL);
     refresh();
   };
 }

@@ -102,7 +102,7 @@ class Live:
         )
         try:
             await response.prepare(request)
-            await self._send(response, watched)
+            await self._send(response, watched, lambda: _is_gone(request))
         except (TimeoutError, ConnectionResetError):
             pass  # the browser is gone, or does not read
         finally:
@@ -125,10 +125,15 @@ class Live:
         if not self._people[person]:
             del self._people[person]
 
-    async def _send(self, response: web.StreamResponse, watched: _Watched) -> None:
+    async def _send(
+        self,
+        response: web.StreamResponse,
+        watched: _Watched,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
         mark, sent, stop = "", self.clock.monotonic(), asyncio.Event()
         await self._write(response, b"retry: 3000\n\n")
-        while True:
+        while not is_gone():
             try:
                 content = await self._content(watched)
             except HubStoreError:  # nothing is sent: the page is not live
@@ -185,3 +190,8 @@ class Live:
         if version is None:
             raise HubStoreAwayError("it did not answer a moment ago")
         return version
+
+
+def _is_gone(request: web.Request) -> bool:
+    """Whether the browser has left: its next page must not be one too many."""
+    return request.transport is None or request.transport.is_closing()

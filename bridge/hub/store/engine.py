@@ -47,6 +47,17 @@ _READERS = 4
 # WITH CHECK OPTION, program limit exceeded (a text too long for an index), RAISE.
 _OF_VALUES = ("21", "22", "23", "44", "54", "P0")
 _SQLITE_OF_VALUES = ("SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+_LIMIT = f"SET LOCAL statement_timeout = {_STATEMENT_MS}"
+# How long a silent server is waited for; and no prepared statements.
+_POSTGRES: dict[str, object] = {
+    "connect_timeout": _CONNECT_SECONDS,
+    "tcp_user_timeout": _SILENT_MS,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "application_name": "sebridge hub",
+    "prepare_threshold": None,
+}
 _OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
@@ -138,9 +149,14 @@ def _prepare_sqlite(connection: Any) -> None:
 
 
 def open_postgres(url: str) -> Engine:
-    """Return an engine for a database."""
+    """Return an engine for a database; PgBouncer may stand before it.
+
+    In its transaction mode another connection of the server may take each transaction:
+    nothing may be left in a session, such as a prepared statement or a setting.
+    Source: https://www.pgbouncer.org/features.html
+    """
     rest = url.partition("://")[2]
-    return create_engine(
+    engine = create_engine(
         f"postgresql+psycopg://{rest}",
         pool_size=_READERS * 2,
         max_overflow=0,
@@ -148,23 +164,15 @@ def open_postgres(url: str) -> Engine:
         pool_pre_ping=True,
         pool_recycle=1800,
         hide_parameters=True,
-        connect_args=_postgres_options(url),
+        connect_args=_POSTGRES,
     )
+    if "options=" not in urlsplit(url).query:  # PgBouncer refuses it at the start
 
+        @event.listens_for(engine, "begin")
+        def limit(connection: Connection) -> None:
+            connection.exec_driver_sql(_LIMIT)
 
-def _postgres_options(url: str) -> dict[str, object]:
-    """Return connection options that limit how long a silent server is waited for."""
-    options: dict[str, object] = {
-        "connect_timeout": _CONNECT_SECONDS,
-        "tcp_user_timeout": _SILENT_MS,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "application_name": "sebridge hub",
-    }
-    if "options=" not in urlsplit(url).query:
-        options["options"] = f"-c statement_timeout={_STATEMENT_MS}"
-    return options
+    return engine
 
 
 @contextmanager

@@ -120,7 +120,8 @@ class Storage:
             entry: the entry, which is already unlocked.
             failed: whether this counts as a failed delivery.
         """
-        entry.delivery_count += failed
+        # As in the cloud, deliveries of a dead letter are not counted.
+        entry.delivery_count += failed and self._dead_letters is not None
         limit = self._settings.max_delivery_count
         if self._dead_letters is not None and entry.delivery_count >= limit:
             self.dead_letter(

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, own_time
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -303,7 +303,8 @@ class _Token:
     async def _renewed(self) -> "AccessToken":
         """Return the token; renew it if it expires soon and that succeeds."""
         token = self._token
-        left = token.expires_on - self.clock.now().timestamp() if token else 0.0
+        now = own_time(self.clock).timestamp()  # azure-identity adds to this clock
+        left = token.expires_on - now if token else 0.0
         if token is not None and left > _SPARE_SECONDS:
             return token
         try:

@@ -20,6 +20,7 @@ from bridge.simulator.servicebus.administration.descriptions import shape_of
 from bridge.simulator.servicebus.administration.fields import (
     MAX_SIZE,
     PARTITIONS,
+    SUBSCRIPTION,
     Values,
 )
 from bridge.simulator.servicebus.queues import Queue
@@ -80,8 +81,10 @@ def _max_size(_entity: Queue | Topic, record: Record) -> str:
     return element(MAX_SIZE, str(size * parts))
 
 
-def _accessed_at(entity: Queue | Topic) -> str:
+def _accessed_at(entity: Queue | Topic, record: Record) -> str:
     at = entity.use.accessed_at
+    if at is None and shape_of(entity) is SUBSCRIPTION:
+        at = record.created_at  # as in the cloud
     return _NEVER if at is None else moment(at)
 
 
@@ -125,7 +128,9 @@ _COUNTED: Mapping[str, Callable[[Queue | Topic, Record], str]] = {
     "SubscriptionCount": _subscription_count,
     "CreatedAt": lambda _, record: element("CreatedAt", moment(record.created_at)),
     "UpdatedAt": lambda _, record: element("UpdatedAt", moment(record.updated_at)),
-    "AccessedAt": lambda entity, _: element("AccessedAt", _accessed_at(entity)),
+    "AccessedAt": lambda entity, record: element(
+        "AccessedAt", _accessed_at(entity, record)
+    ),
     "SqlFilterCount": lambda entity, _: _filter_count("SqlFilterCount", entity),
     "CorrelationFilterCount": lambda entity, _: _filter_count(
         "CorrelationFilterCount", entity
