@@ -11,7 +11,8 @@ from bridge.foundation.errors import (
 )
 
 _PATIENT_AFTER_TIMEOUTS = 3
-_LONGEST_BACKOFF = 10.0
+_LONGEST_BACKOFF = 2.0  # a Spot eviction is announced only 30 s before
+_LIMITED_BACKOFF = 10.0  # after a 429: there were too many requests
 _REFUSED_BACKOFF = 60.0
 _LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss events
 
@@ -58,7 +59,9 @@ class Patience(Struct):
         self.failures += 1
         self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
         self.outcome = error.outcome
-        count, longest = self.failures, _LONGEST_BACKOFF
+        is_limited = error.outcome == "429"
+        count = self.failures
+        longest = _LIMITED_BACKOFF if is_limited else _LONGEST_BACKOFF
         if isinstance(error, MetadataRefusedError):
             self.refusals += 1
             count, longest = self.refusals, _REFUSED_BACKOFF

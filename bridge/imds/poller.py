@@ -202,9 +202,13 @@ class Poller:
         return self.clock.monotonic() - self.last_success > limit
 
     def is_unreachable(self) -> bool:
-        """Return whether IMDS is overdue; the slow first request does not count."""
+        """Return whether IMDS fails for long; the slow first request does not count.
+
+        A pause of the VM is no failure of IMDS, and may break one read: so two reads in
+        a row must have failed.
+        """
         if self.last_success is not None:
-            return self.is_overdue()
+            return self.is_overdue() and self._patience.failures > 1
         patience = self.client.config.first_request_timeout
         return self.clock.monotonic() - self._patience.started > patience
 

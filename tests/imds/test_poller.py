@@ -788,17 +788,26 @@ async def times_of(rig: Rig, seconds: float) -> list[float]:
     return found
 
 
-async def test_failures_are_followed_by_longer_and_longer_waits(rig: Rig) -> None:
-    rig.metadata.fails(unavailable())
+async def test_limits_of_imds_are_followed_by_longer_and_longer_waits(
+    rig: Rig,
+) -> None:
+    rig.metadata.fails(unavailable("429"))
 
     assert await times_of(rig, 50) == [0, 1, 3, 7, 15, 25, 35, 45]
+
+
+async def test_other_failures_are_followed_by_short_waits(rig: Rig) -> None:
+    """A Spot eviction is announced 30 s before: an IMDS that is back is seen soon."""
+    rig.metadata.fails(unavailable())
+
+    assert await times_of(rig, 12) == [0, 1, 3, 5, 7, 9, 11]
 
 
 async def test_good_answer_brings_the_pace_back(rig: Rig) -> None:
     rig.metadata.fails(unavailable(), unavailable(), unavailable())
     rig.metadata.says(EMPTY)
 
-    assert await times_of(rig, 10) == [0, 1, 3, 7, 8, 9, 10]
+    assert await times_of(rig, 10) == [0, 1, 3, 5, 6, 7, 8, 9, 10]
 
 
 async def test_wish_of_imds_to_be_left_alone_has_its_limit(rig: Rig) -> None:
@@ -829,7 +838,7 @@ async def test_refusal_after_an_outage_costs_no_more_than_any_other(rig: Rig) ->
     rig.metadata.fails(*[unavailable()] * 5, refused("400"), unavailable())
     rig.metadata.says(EMPTY)
 
-    assert await times_of(rig, 37) == [0, 1, 3, 7, 15, 25, 26, 36, 37]
+    assert await times_of(rig, 13) == [0, 1, 3, 5, 7, 9, 10, 12, 13]
 
 
 async def asked_after(rig: Rig, seconds: float, error: MetadataError) -> list[float]:
@@ -970,7 +979,20 @@ async def test_imds_is_overdue_after_three_polls_or_half_a_minute(
     rig.clock.pass_by(1)
 
     assert rig.poller.is_overdue()
+
+
+async def test_pause_of_the_vm_is_no_failure_of_imds(rig: Rig) -> None:
+    """Nothing was read for long, and one read may have been cut by the pause."""
+    await rig.sees(EMPTY)
+    rig.clock.pass_by(300)
+    assert not rig.poller.is_unreachable()
+
+    await rig.fails(unavailable("timeout"))
+    assert not rig.poller.is_unreachable()
+    await rig.fails(unavailable("timeout"))
     assert rig.poller.is_unreachable()
+    await rig.sees(EMPTY)
+    assert not rig.poller.is_unreachable()
 
 
 async def test_imds_is_not_unreachable_during_the_patient_first_request(

@@ -37,3 +37,32 @@ async def test_what_appears_while_imds_is_away_is_told_soon_after_its_return(
         gap = data_of(delivery)["unobservedSeconds"]
         assert isinstance(gap, int)
         assert seconds - 2 <= gap <= seconds + 11
+
+
+@pytest.mark.parametrize("outcome", ["500", "410", "reset", "503", "404"])
+async def test_event_is_found_within_two_seconds_after_failures(
+    outcome: str, rig: Rig
+) -> None:
+    """A Spot eviction gives 30 s."""
+    rig.metadata.says(EMPTY)
+    async with running(rig):
+        await live(rig, 2, step=1)
+        rig.metadata.fails(unavailable(outcome))
+        await live(rig, 20, step=1)
+        rig.metadata.answers.clear()
+        rig.metadata.says(SCHEDULED)
+        await live(rig, 2, step=0.5)
+
+        assert await rig.told() == ["scheduled"]
+
+
+async def test_imds_that_limits_requests_is_left_alone_for_longer(rig: Rig) -> None:
+    rig.metadata.says(EMPTY)
+    async with running(rig):
+        await live(rig, 2, step=1)
+        rig.metadata.fails(unavailable("429"))
+        await live(rig, 15, step=1)
+        before = len(rig.metadata.asked)
+        await live(rig, 20, step=1)
+
+        assert len(rig.metadata.asked) - before <= 3

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.events.build import EventContext
 from bridge.events.routing import Route, When
-from bridge.foundation.errors import Reason
+from bridge.foundation.errors import MetadataUnavailableError, Reason
 from bridge.foundation.hashing import hash32
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
@@ -67,6 +67,13 @@ class Rig:
         self.metadata.says(body_of(incarnation=1))
         await self.poller.step()
 
+    async def fails(self) -> None:
+        """Let IMDS fail once."""
+        self.metadata.answers.clear()
+        self.metadata.fails(MetadataUnavailableError("no answer", outcome="timeout"))
+        await self.poller.step()
+        self.metadata.answers.clear()
+
     async def stored(self) -> list[Delivery]:
         found, _ = await self.outbox.deliveries.due(SINK, now=9e9, limit=100)
         return found
@@ -118,10 +125,24 @@ async def test_imds_that_never_answered_is_told_after_its_patience(rig: Rig) -> 
     assert orjson.loads(event.body)["data"]["reason"] == "starting"
 
 
+async def test_pause_of_the_vm_is_not_told_as_a_failure_of_imds(rig: Rig) -> None:
+    await rig.answers()
+    rig.clock.pass_by(33)
+    await rig.lifecycle.step()
+    await rig.fails()  # the read that the pause has cut
+    await rig.lifecycle.step()
+    await rig.answers()
+    await rig.lifecycle.step()
+
+    assert await rig.told() == []
+
+
 async def test_imds_lost_and_found_is_told_once_each(rig: Rig) -> None:
     await rig.answers()
     for _ in range(5):
         rig.clock.pass_by(31)
+        await rig.fails()
+        await rig.fails()
         await rig.lifecycle.step()
     await rig.answers()
     for _ in range(5):
