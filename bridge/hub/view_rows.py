@@ -8,8 +8,8 @@ from typing import Any
 
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness, Offer
-from bridge.hub.facts import Address, Reporter
-from bridge.hub.fold import Machine, kept_name
+from bridge.hub.facts import Address, Reporter, kept_name
+from bridge.hub.fold import Machine
 from bridge.hub.voting import Persons
 
 PAGE = 200
