@@ -26,8 +26,8 @@ from bridge.hub.facts import Address, Reporter, group_of, kept_name, table, text
 from bridge.hub.fold import Machine
 
 _INTERVALS = 3
-_STOPPED_SECONDS = 86_400.0
 MOST_OFFERS = 50  # of one machine; beyond, they are an attack and none is stored
+_STOPPED_SECONDS = 86_400.0
 _LIFE = {"started", "stopped"}
 _IMDS = {"imds-unreachable", "imds-recovered"}
 _BEATS = {"started", "heartbeat"}

@@ -210,12 +210,12 @@ class EventRow:
     event: Mapping[str, Any] | None
     voters: tuple[Voter, ...] = ()
     decision: DecisionRow | None = None
+    persons: Persons | None = None
     said: str | None = None
     said_by: Mapping[str, Any] | None = None
     said_until: datetime | None = None
     doubled: Sequence[Mapping[str, Any]] = ()
     dropped: int = 0
-    persons: Persons | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,14 @@ from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
 from bridge.hub.facts import kept_name, key_of
-from bridge.hub.fold import Machine
-from bridge.hub.store.current_event import aside_of, details_of, homes_of
+from bridge.hub.fold import Machine, Voice
+from bridge.hub.store.current_event import aside_of, homes_of
 from bridge.hub.store.outcomes import asked
 from bridge.hub.store.rows import json_of, moment_of, voices_in
 from bridge.hub.store.tables import (
     bridges,
     decisions,
+    details,
     events,
     machines,
     messages,
@@ -306,9 +307,7 @@ def _persons(
     """Return how many people must approve each event; none if nobody may decide."""
     if access is None:
         return {}
-    keys = [row.event_key for row in found]
-    known = details_of(connection, keys)
-    voices = {key: voices_in(known.get(key, {})) for key in keys}
+    voices = _voices(connection, [row.event_key for row in found])
     homes = homes_of(connection, list(voices), voices)
     query = select(decisions.c.event_key, decisions.c.life, decisions.c.about).where(
         decisions.c.event_key.in_(list(voices)), decisions.c.action == SET_ASIDE
@@ -327,6 +326,15 @@ def _persons(
         )
         for row in found
     }
+
+
+def _voices(connection: Connection, keys: Sequence[str]) -> dict[str, Sequence[Voice]]:
+    """Return who has reported the latest occurrence of each event."""
+    query = select(details.c.event_key, details.c.body).where(
+        details.c.event_key.in_(keys)
+    )
+    stored = {row.event_key: json_of(row.body) for row in connection.execute(query)}
+    return {key: voices_in(stored.get(key, {})) for key in keys}
 
 
 def _with_a_bridge(

@@ -41,10 +41,10 @@ class CurrentEvent:
         named: the machines whose word counts as that of one in Resources; ask by
             ``fold.is_named``.
         voices: who has reported the occurrence.
-        is_by_others: whether the content is by the word of others alone: its changes
-            make no vote void.
         homes: the resource groups of the bridges of each name in Resources.
         aside: the vmIds of the reporters that people have set aside.
+        is_by_others: whether the content is by the word of others alone: its changes
+            make no vote void.
         azure: the latest IMDS object from Azure; None = Azure has not reported it.
         azure_seen: when the latest message of Azure was enqueued.
     """
@@ -63,9 +63,9 @@ class CurrentEvent:
     machines: tuple[Machine, ...]
     named: tuple[Machine, ...] = ()
     voices: tuple[Voice, ...] = ()
-    is_by_others: bool = False
     homes: Mapping[str, Collection[str]] = field(default_factory=dict)
     aside: frozenset[str] = frozenset()
+    is_by_others: bool = False
     azure: Mapping[str, object] | None = None
     azure_seen: datetime | None = None
 

@@ -17,12 +17,12 @@ from bridge.hub.store.tables import (
     addresses,
     bridges,
     decisions,
-    details,
     events,
     machines,
     messages,
     offers,
 )
+from bridge.hub.store.tables import details as details_table
 from bridge.hub.targets import (
     Claims,
     Target,
@@ -49,8 +49,8 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
     lives = state["occurrences"]
     life = lives[-1] if lives else {}
     azure = life.get("azure") or {}
-    found = details_of(connection, [key]).get(key, {})
-    voices = voices_in(found)
+    details = _details(connection, key)
+    voices = voices_in(details)
     return CurrentEvent(
         key=row.event_key,
         event_id=row.event_id,
@@ -64,20 +64,14 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
-        named=named_in(found),
+        named=named_in(details),
         voices=voices,
-        is_by_others=bool(life.get("isByOthers")),
         homes=homes_of(connection, [key], {key: voices})[key],
         aside=aside_of(connection, key, row.lives),
+        is_by_others=bool(life.get("isByOthers")),
         azure=azure.get("event"),
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
     )
-
-
-def details_of(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the details of events: who has reported them, and who is in Resources."""
-    query = select(details).where(details.c.event_key.in_(keys))
-    return {row.event_key: json_of(row.body) for row in connection.execute(query)}
 
 
 def homes_of(
@@ -119,6 +113,12 @@ def aside_of(connection: Connection, key: str, life: int) -> frozenset[str]:
         decisions.c.action == SET_ASIDE,
     )
     return frozenset(connection.scalars(query))
+
+
+def _details(connection: Connection, key: str) -> dict[str, Any]:
+    query = select(details_table.c.body).where(details_table.c.event_key == key)
+    body = connection.scalar(query)
+    return {} if body is None else json_of(body)
 
 
 def _content_since(connection: Connection, key: str) -> int | None:

@@ -573,8 +573,8 @@ def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
     where = fact.address
     if where is None:
         return None
-    vm_id = fact.reporter.vm_id
-    return key, where.source, where.entity, where.session, where.prefix, vm_id
+    place = (where.source, where.entity, where.session, where.prefix)
+    return key, *place, fact.reporter.vm_id
 
 
 def _events_in(state: bytes) -> dict[str, ScheduledEvent | None]:
