@@ -113,13 +113,16 @@ def _occurrence(life: Occurrence) -> Row:
     }
 
 
-def details_json(state: State, lists: Mapping[str, tuple[str, ...]]) -> bytes:
+def details_json(
+    state: State, lists: Mapping[str, tuple[str, ...]], full: datetime | None
+) -> bytes:
     """Return what the rules need to know of the latest occurrence, and no list shows.
 
     Args:
         state: the state of the event.
         lists: the names in Resources by which machines were found; the small ones are
             stored, so that the next fold need not read them from bodies.
+        full: see ``Folded.full``.
     """
     now = state.now
     room, kept = _MOST_LISTED, dict[str, tuple[str, ...]]()
@@ -132,6 +135,7 @@ def details_json(state: State, lists: Mapping[str, tuple[str, ...]]) -> bytes:
             "named": _by_group(now.named if now else ()),
             "voices": now.voices if now else (),
             "lists": kept,
+            "full": None if full is None else micros(full),
         }
     )
 

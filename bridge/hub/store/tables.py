@@ -50,6 +50,8 @@ messages = Table(
     _text("digest"),  # the fingerprint of the body
     _text("kind"),
     _text("origin"),  # the name of the hub's source
+    Column("reply_to", String),
+    Column("session", String),
     _moment("heard"),
     Column("fact", LargeBinary, nullable=False),  # without IMDS objects, as JSON
     Column("body", LargeBinary, nullable=False),
