@@ -70,6 +70,23 @@ def _config_or_default(
     return default
 
 
+def _hub_config_or_default(
+    ctx: click.Context, _parameter: click.Parameter, path: Path | None
+) -> Path:
+    """Return the hub's configuration file that was named, or the default one.
+
+    Raises:
+        click.UsageError: none was named, and the default file does not exist.
+    """
+    if path is None and not HUB_CONFIG.exists() and not ctx.resilient_parsing:
+        raise click.UsageError(
+            f"There is no {HUB_CONFIG}; -c FILE or {CONFIG_VARIABLE} names a file in "
+            "another place.",
+            ctx,
+        )
+    return path or HUB_CONFIG
+
+
 def is_remote(ctx: click.Context) -> bool:
     """Whether a command asks a hub or Azure: then it needs no configuration file."""
     return bool(ctx.params.get("hub")) or ctx.params.get("via") == "arm"
@@ -91,6 +108,19 @@ config_option = click.option(
     callback=_config_or_default,
     show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
     help="The configuration file (TOML).",
+)
+
+
+HUB_CONFIG = Path("/etc/sebridge-hub/hub.toml")  # where sebridge-hub.service has it
+hub_config_option = click.option(
+    "-c",
+    "--config",
+    "path",
+    envvar=CONFIG_VARIABLE,
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_hub_config_or_default,
+    show_default=f"${CONFIG_VARIABLE}, else {HUB_CONFIG}",
+    help="The configuration file of the hub (TOML).",
 )
 
 

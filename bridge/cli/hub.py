@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from bridge.cli import door
-from bridge.cli.common import config_option
+from bridge.cli.common import hub_config_option
 from bridge.cli.long_running import raise_file_limit, until_stopped
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import MissingExtraError
@@ -21,7 +21,7 @@ _EXTRA = {"alembic", "jinja2", "mako", "markupsafe", "psycopg", "sqlalchemy"}
 
 
 @click.command()
-@config_option
+@hub_config_option
 def hub(path: Path) -> None:
     """Run the hub until it is asked to stop.
 

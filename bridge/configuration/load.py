@@ -56,6 +56,9 @@ def load(
         ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
+    if "hub" in root:
+        text = f"{path}: is the file of a hub, because it has [hub]: "
+        raise ConfigError([f"{text}`sebridge hub -c {path}` runs it"])
     if not allow_empty:
         _refuse_empty(root, reader)
     return _config(root, reader)

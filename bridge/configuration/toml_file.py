@@ -48,7 +48,8 @@ class TomlFile:
         try:
             return cls(tomllib.loads(text), text)
         except ValueError as error:  # also for an integer that is too long for Python
-            raise ConfigError([f"{path}: no valid TOML: {error}"]) from error
+            what = f"{path}: no valid TOML: {error}{_hint(str(error), text)}"
+            raise ConfigError([what]) from error
         except RecursionError as error:
             raise ConfigError([f"{path}: no valid TOML: nested too deep"]) from error
 
@@ -91,6 +92,25 @@ class TomlFile:
                 return None
         is_sink = len(keys) == 2 and keys[0] == "sinks"
         return found if is_sink and isinstance(found, str) else None
+
+
+_PLACE = re.compile(r"\(at line (\d+), column \d+\)")
+_BARE = re.compile(r"""\s*[\w."'-]+\s*=\s*(?P<value>[^\s"'#\[{][^"'#]*?)\s*(#.*)?""")
+_OF_SHELL = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+
+
+def _hint(fault: str, text: str) -> str:
+    """Return what was probably meant by a value without quotes; "" = not known."""
+    lines, place = text.splitlines(), _PLACE.search(fault)
+    number = int(place[1]) if place else 0
+    if not 0 < number <= len(lines) or not (
+        found := _BARE.fullmatch(lines[number - 1])
+    ):
+        return ""
+    value = found["value"]
+    if variable := _OF_SHELL.fullmatch(value):
+        return f'; did you mean "env:{variable[1]}"?'
+    return '; text needs quotation marks: "…"'
 
 
 def _joined(place: str, keys: Keys) -> str:

@@ -1,6 +1,7 @@
 """``sebridge check --connect``: test every configured connection; send nothing."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -54,7 +55,26 @@ _REFUSING_IMDS = (
     "does a proxy on this machine intercept requests to 169.254.169.254, or does this "
     "cloud not support imds.api_version?"
 )
+_GUARDED_IMDS = (
+    "Azure's Metadata Security Protocol guards IMDS on this VM, or a proxy intercepts "
+    "it: allow the account of the service, see infra/guarded-imds.md"
+)
+_OTHER_THAN_IMDS = (
+    "something else answers at imds.endpoint, such as a proxy or a sign-in page of the "
+    "network: let 169.254.169.254 go past it"
+)
+# Source: https://man7.org/linux/man-pages/man8/systemd-imdsd@.service.8.html
+_LOCKED_IMDS = (
+    "this machine forbids direct access to IMDS: systemd-imdsd (kernel command line "
+    "systemd.imds.network=unlocked) or a firewall, see infra/guarded-imds.md"
+)
+_PROHIBITED = {errno.EACCES, errno.EPERM}
 _UNREACHABLE = "check name resolution, routes and firewalls of this VM"
+_NO_SUCH_NAME = "does not exist (ServiceBusConnectionError"
+_NAME = (
+    "compare it with the host name of the namespace in the portal; a private endpoint "
+    "needs the DNS zone privatelink.servicebus.windows.net"
+)
 _BUS_UNREACHABLE = (
     f'{_UNREACHABLE} (Service Bus: port 5671, or transport = "amqp-websocket" for 443)'
 )
@@ -138,12 +158,25 @@ async def _check_sink(checks: "_Checks", sink: SinkConfig) -> Finding:
 
 def _advice(error: Exception, if_unreachable: str) -> str:
     """Return advice that the error itself does not give; "" = none."""
-    if isinstance(error, MetadataRefusedError):
-        return _REFUSING_IMDS
     if isinstance(error, MetadataError):
-        return _NO_IMDS
+        return _imds_advice(error)
+    if _NO_SUCH_NAME in str(error):
+        return _NAME
     reason = error.reason if isinstance(error, DeliveryError) else None
     return if_unreachable if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
+
+
+def _imds_advice(error: MetadataError) -> str:
+    """Return advice for an answer of IMDS, or for none."""
+    if error.outcome == "403":
+        return _GUARDED_IMDS
+    if isinstance(error, MetadataRefusedError):
+        return _REFUSING_IMDS
+    if error.outcome == "malformed" or error.outcome.startswith("3"):
+        return _OTHER_THAN_IMDS
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PROHIBITED:
+        return _LOCKED_IMDS
+    return _NO_IMDS
 
 
 @dataclass(slots=True)

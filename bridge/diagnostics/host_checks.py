@@ -297,7 +297,7 @@ def listening_fault(host: str, number: int) -> str | None:
 
 def secrets(config: Config) -> Iterator[Finding]:
     """Check who may access the files of secrets; all of them could be read before."""
-    found = list(config.secrets())
+    found = [one for one in config.secrets() if not one[1].is_literal]
     if found:
         yield _good(f"secrets: {len(found)} can be read")
     for place, secret in found:

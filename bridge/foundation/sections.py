@@ -193,7 +193,8 @@ class Reader(Struct):
             try:
                 return self._converted(annotation, value)
             except msgspec.ValidationError as error:
-                self.fault(_origin(value, where), _plain(str(error), annotation))
+                what = _plain(str(error), annotation, value)
+                self.fault(_origin(value, where), what)
         unread.add(where)
         return _stand_in(annotation)
 
@@ -288,10 +289,13 @@ _TYPES = {
 }
 
 
-def _plain(message: str, annotation: object) -> str:
+def _plain(message: str, annotation: object, value: object) -> str:
     """Rewrite an error text of msgspec in the words of the configuration file."""
-    if allowed := ", ".join(f'"{value}"' for value in _choices(annotation)):
-        return f"must be one of {allowed}"
+    choices = [str(choice) for choice in _choices(annotation)]
+    if allowed := ", ".join(f'"{choice}"' for choice in choices):
+        near = nearest(value, choices) if isinstance(value, str) else None
+        hint = f"; did you mean {near!r}?" if near else ""
+        return f"must be one of {allowed}{hint}"
     if match := _EXPECTED.fullmatch(message):
         kinds = [w for w in match["want"].split(" | ") if w != "null"]
         want = " or ".join(_TYPES.get(kind, kind) for kind in kinds)

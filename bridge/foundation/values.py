@@ -239,11 +239,18 @@ class Address(Secret):
         return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
 
 
+_OF_SHELL = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+
+
 def misspelt_reference(text: str) -> str | None:
     """Return a fault if a secret looks like a misspelt ``env:`` or ``file:``.
 
-    The fault repeats only the part of the text before the colon.
+    The fault repeats only the part of the text before the colon, or the name of a
+    variable of a shell.
     """
+    if found := _OF_SHELL.fullmatch(text):
+        name = found[1] or found[2]
+        return f"{text!r} is not filled in here; did you mean 'env:{name}'?"
     for scheme, pattern in _REFERENCES.items():
         found = pattern.fullmatch(text)
         if found and found[1] != scheme and _is_slip(found[1].lower(), scheme):
@@ -289,9 +296,21 @@ def _filled_in(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
-    if not environ.get(name):
-        raise ValueError(f"the environment variable {name} is not set")
-    return environ[name]
+    if value := environ.get(name):
+        return value
+    text = f"the environment variable {name} is not set"
+    if name != _CREDENTIALS:
+        raise ValueError(text)
+    if _is_root() and _SECRETS.is_dir():
+        return str(_SECRETS)
+    raise ValueError(
+        f"{text}: systemd sets it for the service; at a shell, run "
+        f"`sudo env {_CREDENTIALS}={_SECRETS} sebridge …`"
+    )
+
+
+def _is_root() -> bool:
+    return sys.platform != "win32" and os.geteuid() == 0
 
 
 def _holds_secret(url: str) -> bool:
@@ -315,6 +334,8 @@ def _read_secret_file(path: Path) -> str:
     return text
 
 
+_CREDENTIALS = "CREDENTIALS_DIRECTORY"
+_SECRETS = Path("/etc/sebridge/secrets")  # systemd gives the service a copy of it
 _BRACES = re.compile(r"\{[^{}]*\}?|\}")
 
 

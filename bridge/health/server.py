@@ -83,7 +83,8 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
         return _liveness(status_source)
 
     async def readyz(request: web.Request) -> web.Response:
-        return _readiness(status_source, names_all=_may_see_details(config, request))
+        names_all = _may_see_details(config, request)
+        return await _readiness(status_source, names_all=names_all)
 
     async def status(_: web.Request) -> web.Response:
         return _json(await status_source.status())
@@ -124,9 +125,10 @@ def _liveness(status_source: StatusSource) -> web.Response:
     )
 
 
-def _readiness(status_source: StatusSource, *, names_all: bool) -> web.Response:
+async def _readiness(status_source: StatusSource, *, names_all: bool) -> web.Response:
+    notes = await status_source.notes()
     missing = status_source.missing()
-    found = [*missing, *status_source.notes()]
+    found = [*missing, *notes]
     shown = found if names_all else kinds_of(found)
     return _json(shown, status=503 if missing else 200)
 

@@ -1,6 +1,8 @@
 """The status and the readiness of the bridge, for people and machines."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -8,6 +10,7 @@ from msgspec import Struct, field
 
 from bridge.events.build import EventContext, rfc3339
 from bridge.foundation.clock import Clock, ReferenceClock
+from bridge.foundation.errors import OutboxError
 from bridge.imds.poller import CLOCK_LIMIT, Poller
 from bridge.net.listening import Port
 from bridge.outbox.records import REPLIES, Tally
@@ -17,6 +20,9 @@ from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.health.report import ReceiverReport, StatusReport
+
+
+_PATIENCE = 1.0  # seconds; a probe waits for the answer
 
 
 class Receiver(Protocol):
@@ -153,19 +159,37 @@ class StatusSource(Struct):
     def _closed_ports(self) -> list[str]:
         return [port.fault for port in self.ports if port.fault is not None]
 
-    def notes(self) -> list[str]:
-        """Return notes that do not affect readiness, such as parked sinks."""
+    async def notes(self) -> list[str]:
+        """Return what needs attention, but does not affect readiness.
+
+        These are a VM out of rotation, failing sinks, and dead letters. A state file
+        that does not answer at once leaves the dead letters out.
+        """
+        if self.outbox is None:
+            return self._notes({})
+        tallies: Mapping[str, Tally] = {}
+        with suppress(OutboxError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                tallies = await self.outbox.deliveries.tallies()
+        return self._notes(tallies)
+
+    def _notes(self, tallies: Mapping[str, Tally]) -> list[str]:
         standing = {} if self.rotation is None else self.rotation.shown()
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)
         found = [f"traffic: out of rotation ({why})"] if why else []
         if (difference := self._clock_difference()) is not None:
             found.append(difference)
-        return found + [
-            f"sinks.{relay.sink}: parked ({relay.last_error})"
-            for relay in self.relays
-            if relay.state == "parked"
-        ]
+        for relay in self.relays:
+            tally = tallies.get(relay.sink)
+            # With nothing left to send, the last error is that of a dead letter.
+            if relay.trouble is not None and (tally is None or tally.pending):
+                found.append(f"sinks.{relay.sink}: {relay.trouble}")
+            if tally is not None and tally.dead:
+                found.append(f"sinks.{relay.sink}: {_dead(tally, relay.last_error)}")
+        if (replies := tallies.get(REPLIES, Tally())).dead:
+            found.append(f"approvals: replies: {_dead(replies, None)}")
+        return found
 
     @property
     def _ahead(self) -> float | None:
@@ -207,18 +231,18 @@ class StatusSource(Struct):
             found = writer.report(
                 vm, self.poller.imds_state, self.poller.watch, sinks=sinks, found=stored
             )
-            self._add_own(found)
+            self._add_own(found, tallies)
         if self.rotation is not None:
             found["traffic"] = self.rotation.shown()
         return found
 
-    def _add_own(self, found: "StatusReport") -> None:
+    def _add_own(self, found: "StatusReport", tallies: Mapping[str, Tally]) -> None:
         """Add the members that only a running forwarder knows."""
         found["receivers"] = [_receiver(*item) for item in self.receivers.items()]
         if (ahead := self._ahead) is not None:
             found["clock"] = {"offsetSeconds": round(ahead)}
         found["missing"] = self.missing()
-        found["notes"] = self.notes()
+        found["notes"] = self._notes(tallies)
         found["withheld"] = [
             {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
             for auto_approver in self.auto_approvers
@@ -238,6 +262,14 @@ class StatusSource(Struct):
             self.metrics.dead.labels(name).set(tally.dead)
             self.metrics.oldest.labels(name).set(tally.age(now) or 0)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
+
+
+def _dead(tally: Tally, error: str | None) -> str:
+    """Return how many dead letters there are, the last error, and the command."""
+    what = "dead letter" if tally.dead == 1 else "dead letters"
+    why = error or tally.last_error
+    command = "sebridge outbox list --state dead"
+    return f"{tally.dead} {what}{f' ({why})' if why else ''}: {command}"
 
 
 def _receiver(name: str, receiver: Receiver) -> "ReceiverReport":

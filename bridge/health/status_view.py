@@ -23,6 +23,7 @@ _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
 _LONG = 120  # seconds: a notice is shown if a delivery waits longer
 _NOBODY_ANSWERS = "No forwarder answers. This is the content of its state file."
+_TEST = "sebridge check --connect"
 _NOT_ASKED = (
     "http.listen is off, so it is not known whether the forwarder runs. This is the "
     "content of its state file."
@@ -59,11 +60,17 @@ def overview(status: Mapping[str, object], now: datetime) -> Overview:
     events = _objects(_object(status, "document"), "events")
     vm = _object(status, "vm")
     return Overview(
-        title=_title(len(events), _text(vm, "vmName")),
+        title=_title(len(events), _text(vm, "vmName"), _object(status, "imds"), now),
         notices=tuple(_notices(status)),
         facts=tuple(_facts(status, vm, now)),
         tables=(
-            _events(events, _text(vm, "vmName"), _withheld(status), now),
+            _events(
+                events,
+                _text(vm, "vmName"),
+                _withheld(status),
+                now,
+                empty=_nothing(_object(status, "imds")),
+            ),
             _deliveries(status),
             _receivers(status, now),
             _approvals(status, now),
@@ -72,21 +79,46 @@ def overview(status: Mapping[str, object], now: datetime) -> Overview:
     )
 
 
-def _title(count: int, vm: str) -> str:
+def _title(count: int, vm: str, imds: Mapping[str, object], now: datetime) -> str:
+    """Return how many events there are, and whether that is known at all."""
+    where, last = f" on {vm}" if vm else "", parse_time(_text(imds, "lastSuccess"))
+    if not count and last is None:
+        return f"Scheduled events{where}: {_nothing(imds)}"
     what = "scheduled event" if count == 1 else "scheduled events"
-    return f"{count or 'No'} {what}{f' on {vm}' if vm else ''}"
+    title = f"{count or 'No'} {what}{where}"
+    if count or last is None or _text(imds, "state") == "ok":
+        return title
+    return f"{title} when IMDS answered last, {countdown(last, now)}"
+
+
+def _nothing(imds: Mapping[str, object]) -> str:
+    """Return what an empty list of events means."""
+    if parse_time(_text(imds, "lastSuccess")) is not None:
+        return "Nothing is scheduled."
+    state = _text(imds, "state")
+    if state in {"not answering", "unknown"}:  # said of a forwarder that does not run
+        return f"not known, no forwarder has read a document yet: {_TEST}"
+    return f"not known, IMDS has not answered yet ({state}): {_TEST}"
 
 
 def _notices(status: Mapping[str, object]) -> list[Cell]:
-    notes = [Cell(text, "warning") for text in _texts(status, "notes")]
+    texts = list(_texts(status, "notes"))
     for sink in _objects(status, "sinks"):
-        notes += [Cell(text, "warning") for text in _shortfalls(sink)]
+        texts += [text for text in _shortfalls(sink) if not _is_said(sink, text, texts)]
+    notes = [Cell(text, "warning") for text in texts]
     state = _text(_object(status, "imds"), "state")
     if state in _QUIET_STATES:
         return [Cell(_QUIET_STATES[state], "warning"), *notes]
     missing = [Cell(f"Not ready: {text}", "bad") for text in _texts(status, "missing")]
     ready = Cell("Ready, but see below.", "warning") if notes else _READY
     return [*(missing or [ready]), *notes]
+
+
+def _is_said(sink: Mapping[str, object], text: str, notes: Sequence[str]) -> bool:
+    """Return whether a note has the dead letters of a sink already."""
+    start = f"sinks.{_text(sink, 'name')}: "
+    found = [note for note in notes if note.startswith(start)]
+    return "dead letter" in text and any("dead letter" in note for note in found)
 
 
 def _shortfalls(sink: Mapping[str, object]) -> Iterator[str]:
@@ -157,6 +189,8 @@ def _events(
     me: str,
     withheld: Mapping[str, str],
     now: datetime,
+    *,
+    empty: str,
 ) -> Table:
     more = len(events) - _MOST_EVENTS
     return Table(
@@ -178,7 +212,7 @@ def _events(
             )
             for event in events[:_MOST_EVENTS]
         ),
-        empty="Nothing is scheduled.",
+        empty=empty,
     )
 
 

@@ -150,6 +150,11 @@ class Circuit:
         return SinkState.RETRYING if self.last_error else SinkState.OK
 
     @property
+    def was_reached(self) -> bool:
+        """Whether any attempt of this process has succeeded."""
+        return self._succeeded_at > float("-inf")
+
+    @property
     def is_parked(self) -> bool:
         """Whether the sink is parked; usually a person must correct something."""
         return self._parking.is_parked

@@ -94,6 +94,17 @@ class Relay:
         return self._loop.trying.circuit.last_error
 
     @property
+    def trouble(self) -> str | None:
+        """Why deliveries fail now, with the last error; None if they do not."""
+        circuit = self._loop.trying.circuit
+        if (error := circuit.last_error) is None:
+            return None
+        if circuit.is_parked:
+            return f"parked ({error})"
+        what = "failing" if circuit.was_reached else "nothing delivered since the start"
+        return f"{what} ({error})"
+
+    @property
     def obstacle(self) -> str | None:
         """Why the sink cannot work at all; None if it can. See ``ActingRelay``."""
         return None

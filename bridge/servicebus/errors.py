@@ -6,6 +6,7 @@ again later. No text of the service is repeated: only our own
 words, the name of the error and its condition.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,6 +39,8 @@ _TRANSIENT = {
     "SessionLockLostError": (Reason.SERVER, "has lost its lock"),
     "MessageLockLostError": (Reason.SERVER, "has lost its lock"),
 }
+# EAI_NONAME and EAI_NODATA of Linux, macOS and Windows.
+_NO_SUCH_NAME = re.compile(r"\[Errno (-2|-5|8|11001|11004)\]")
 _GONE, _TROUBLE = 404, 500  # statuses with which a token is refused
 _NOT_SO = {"amqp:not-allowed", "com.microsoft:argument-error"}
 # When a connection dies, the SDK may raise errors such as "'NoneType' object has no
@@ -57,23 +60,26 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def delivery_errors(target: str, *, size: int | None = None) -> Iterator[None]:
+def delivery_errors(
+    target: str, *, size: int | None = None, host: str = ""
+) -> Iterator[None]:
     """Turn errors of the SDK into delivery errors.
 
     Args:
         target: the name of the entity for the text.
         size: the bytes that are sent, for the text of "too large".
+        host: the host of the namespace, for the text of "cannot be reached".
     """
     try:
         yield
     except failures() as error:
-        raise as_delivery_error(error, target, size=size) from error
+        raise as_delivery_error(error, target, size=size, host=host) from error
 
 
 def as_delivery_error(
-    error: Exception, target: str, *, size: int | None = None
+    error: Exception, target: str, *, size: int | None = None, host: str = ""
 ) -> DeliveryError:
-    """Return the delivery error for an error of the SDK."""
+    """Return the delivery error for an error of the SDK; see ``delivery_errors``."""
     cause = _origin(error)
     if isinstance(cause, DeliveryError):  # a copy, since several callers may raise it
         return type(cause)(str(cause), cause.reason)
@@ -89,9 +95,21 @@ def as_delivery_error(
             return RefusedDeliveryError(f"{target}: {words} {_named(cause)}", reason)
         if name in _TRANSIENT:
             reason, words = _TRANSIENT[name]
+            if reason is Reason.CONNECTION:
+                words = _unreachable(cause, words, host)
             return TransientDeliveryError(f"{target}: {words} {_named(cause)}", reason)
     text = f"{target}: failed {_named(cause)}"
     return TransientDeliveryError(text, Reason.UNFORESEEN)
+
+
+def _unreachable(error: Exception, words: str, host: str) -> str:
+    """Return the words for a host that cannot be reached, with its name.
+
+    The SDK hides the error of the resolver, but its text has the number.
+    """
+    if _NO_SUCH_NAME.search(str(error)):
+        return f"the name {host or 'of its host'} does not exist"
+    return f"{words} at {host}" if host else words
 
 
 def remedy(error: DeliveryError, role: str, entity: str) -> str:

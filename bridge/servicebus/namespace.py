@@ -154,6 +154,13 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
         return None if self.connection_string is not None else _token_use(self)
 
     @property
+    def host_if_known(self) -> str:
+        """The host for texts; "" if the connection string cannot be read now."""
+        with suppress(ValueError):
+            return self.host
+        return ""
+
+    @property
     def host(self) -> str:
         """Host in lower case, with the port of an emulator, to compare namespaces.
 

@@ -264,7 +264,8 @@ class ApprovalQueue:
 
     def _break(self, error: Exception) -> ApprovalQueueError:
         """Mark the receiver as broken; return the error to raise."""
-        meant = as_delivery_error(error, f"Service Bus {self._source}")
+        host = self._config.host_if_known
+        meant = as_delivery_error(error, f"Service Bus {self._source}", host=host)
         self.last_error = str(meant)
         if is_held_elsewhere(error) and not self.stands_by:
             log.info("session held elsewhere", extra={"source": str(self._source)})

@@ -93,6 +93,7 @@ class Sender:
         self, config: NamespaceConfig, entity: str, timings: Timings = TIMINGS
     ) -> None:
         self._target = f"Service Bus entity {entity}"
+        self._config = config
         self._guard = asyncio.Lock()
         self._waiting: deque[Waiting] = deque()
         self.link = KeptLink(partial(linked, config, entity), timings)
@@ -136,7 +137,7 @@ class Sender:
             for one in mine:
                 if not one.is_done:
                     self._waiting.remove(one)
-        return [_meaning(one, self._target) for one in mine]
+        return [self._meaning(one) for one in mine]
 
     async def reach(self) -> None:
         """Open a link to the entity and send nothing.
@@ -144,7 +145,7 @@ class Sender:
         Raises:
             DeliveryError: as ``send``.
         """
-        with delivery_errors(self._target):
+        with delivery_errors(self._target, host=self._config.host_if_known):
             async with self._guard:
                 await self.link.reopen()
 
@@ -219,13 +220,13 @@ class Sender:
             if waiting in self._waiting:  # else its caller was cancelled
                 self._waiting.remove(waiting)
 
-
-def _meaning(one: Waiting, target: str) -> DeliveryError | None:
-    if one.error is None:
-        return None
-    error = as_delivery_error(one.error, target, size=one.size)
-    error.__cause__ = one.error
-    return error
+    def _meaning(self, one: Waiting) -> DeliveryError | None:
+        if one.error is None:
+            return None
+        host = self._config.host_if_known
+        error = as_delivery_error(one.error, self._target, size=one.size, host=host)
+        error.__cause__ = one.error
+        return error
 
 
 def _together(waiting: Sequence[Waiting], mix: _Mix, most: int) -> list[Waiting]:

@@ -398,3 +398,51 @@ def test_variables_that_mean_the_same_clash(tmp_path: Path) -> None:
         ": sebridge__log__level: means the same as SEBRIDGE__LOG__LEVEL: "
         "unset one of them"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("level = info", 'text needs quotation marks: "…"'),
+        ("level = in-fo # quietly", 'text needs quotation marks: "…"'),
+        ("level = $LEVEL", 'did you mean "env:LEVEL"?'),
+        ("level = ${LEVEL}", 'did you mean "env:LEVEL"?'),
+    ],
+)
+def test_value_without_quotation_marks_says_what_was_meant(
+    line: str, hint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text(f"[log]\n{line}\n")
+
+    with pytest.raises(ConfigError, match="no valid TOML") as caught:
+        load(path, {})
+
+    assert str(caught.value).endswith(f"; {hint}")
+
+
+@pytest.mark.parametrize("given", ["$SLACK", "${SLACK}"])
+def test_variable_of_a_shell_is_no_secret(given: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text(f'[[sinks]]\nname = "a"\ntype = "slack"\nwebhook_url = "{given}"\n')
+
+    with pytest.raises(ConfigError, match="did you mean 'env:SLACK'"):
+        load(path, {"SLACK": "https://a.example/"})
+
+
+def test_misspelt_choice_has_a_suggestion(tmp_path: Path) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text('[log]\nlevel = "inf"\n')
+
+    with pytest.raises(ConfigError, match="did you mean 'info'"):
+        load(path, {}, allow_empty=True)
+
+
+def test_file_of_a_hub_is_said_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text('[hub]\nlisten = "127.0.0.1:9470"\n')
+
+    with pytest.raises(ConfigError, match="is the file of a hub") as caught:
+        load(path, {})
+
+    assert f"`sebridge hub -c {path}`" in str(caught.value)

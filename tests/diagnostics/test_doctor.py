@@ -121,7 +121,13 @@ async def test_slow_first_answer_is_not_waited_for_forever(inbox: Inbox) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "advice"), [(404, "is this an Azure VM"), (403, "does a proxy on this")]
+    ("status", "advice"),
+    [
+        (404, "is this an Azure VM"),
+        (400, "does a proxy on this"),
+        (403, "Azure's Metadata Security Protocol guards IMDS"),
+        (302, "something else answers at imds.endpoint"),
+    ],
 )
 async def test_silent_and_refusing_imds_get_different_advice(
     status: int, advice: str, inbox: Inbox
@@ -141,6 +147,13 @@ async def test_ephemeral_os_disk_is_a_warning(inbox: Inbox) -> None:
 
     assert (disk.is_good, disk.is_warning) == (True, True)
     assert "ephemeral" in disk.text
+
+
+async def test_page_in_place_of_a_document_gets_its_own_advice(inbox: Inbox) -> None:
+    inbox.answer = b"<html><title>Sign in</title></html>"
+
+    for one in await examined(config_of(inbox.url)):
+        assert "something else answers at imds.endpoint" in one.advice or one.is_good
 
 
 @pytest.mark.parametrize(

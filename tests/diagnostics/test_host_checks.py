@@ -271,6 +271,8 @@ def test_secret_readable_by_all_is_named_but_not_shown(folder: Path) -> None:
 
 def test_no_secrets_are_no_finding(folder: Path) -> None:
     assert list(host_checks.secrets(config_of(folder))) == []
+    literal = [{"name": "a", "type": "webhook", "url": "https://a.example/"}]
+    assert list(host_checks.secrets(config_of(folder, sinks=literal))) == []
 
 
 def test_proxy_variable_is_reported_without_its_address() -> None:

@@ -383,6 +383,11 @@ def test_path_of_a_secret_may_name_a_folder_of_the_environment(tmp_path: Path) -
         Secret(secret.reference, {}).reveal()
 
 
+def test_variable_of_systemd_that_is_not_set_says_how_to_set_it() -> None:
+    with pytest.raises(ValueError, match="sudo env CREDENTIALS_DIRECTORY=/etc/sebrid"):
+        Secret("file:${CREDENTIALS_DIRECTORY}/token", {}).reveal()
+
+
 def test_dollar_without_braces_belongs_to_the_path(tmp_path: Path) -> None:
     (tmp_path / "$TOKEN").write_text(SECRET)
 

@@ -24,6 +24,7 @@ from bridge.foundation.errors import (
     DeliveryError,
     MetadataUnavailableError,
     OutboxError,
+    PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
@@ -320,6 +321,29 @@ async def test_parked_sink_is_a_note_of_a_ready_bridge(
     assert json.loads(text) == ["sinks.siem: parked (siem answered 401)"]
 
 
+async def test_sink_that_fails_is_a_note_at_once(bridge: Bridge) -> None:
+    error = TransientDeliveryError("siem cannot be reached", Reason.CONNECTION)
+    await bridge.fail(error, attempts=1)
+
+    assert await bridge.get("/readyz") == (
+        200,
+        '["sinks.siem: nothing delivered since the start (siem cannot be reached)"]',
+    )
+
+
+async def test_dead_letters_are_a_note_at_once(bridge: Bridge) -> None:
+    error = PermanentDeliveryError("siem answered 400", Reason.REJECTED)
+    await bridge.fail(error, attempts=1)
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == 200
+    (note,) = json.loads(text)
+    command = "sebridge outbox list --state dead"
+    assert note == f"sinks.siem: 1 dead letter (siem answered 400): {command}"
+    assert (await bridge.json("/status"))["notes"] == [note]
+
+
 async def test_all_causes_are_reported_at_once(bridge: Bridge) -> None:
     bridge.status_source.receivers = {
         "a": FakeReceiver(attached=False),
@@ -424,7 +448,8 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
         '"replies":{"pending":0,"dead":0,"lastError":null},'
         '"receivers":[{"entity":"vm-approvals","attached":true,"standsBy":false,'
         '"linkSeconds":null,"lastReceive":null,"lastError":null}],'
-        '"missing":[],"notes":[],'
+        '"missing":[],'
+        '"notes":["sinks.siem: nothing delivered since the start (siem answered 503)"],'
         f'"withheld":[{{"eventId":"{EVENT_ID}","rule":"r","reason":"Delay"}}],'
         '"traffic":{"traffic":"in"}}'
     )

@@ -78,4 +78,7 @@ def test_colours_do_not_move_columns() -> None:
 def test_empty_status_is_shown_as_empty() -> None:
     text = shown(nothing_known("not answering"))
 
-    assert text.startswith("No scheduled events\nNo forwarder answers.")
+    assert text.startswith(
+        "Scheduled events: not known, no forwarder has read a document yet: "
+        "sebridge check --connect\nNo forwarder answers."
+    )

@@ -61,6 +61,30 @@ def test_title_says_how_many_events_there_are(count: int, title: str) -> None:
     assert overview(status_of(*[imds_event()] * count), START).title == title
 
 
+def test_nobody_is_told_that_there_are_no_events_before_there_is_a_document() -> None:
+    imds = {"lastSuccess": None, "state": "403"}
+    status = status_of(imds=imds)
+    unknown = "not known, IMDS has not answered yet (403): sebridge check --connect"
+
+    assert overview(status, START).title == f"Scheduled events on WestNO_0: {unknown}"
+    assert table(status, "Events").empty == unknown
+
+
+def test_old_document_is_not_shown_as_the_present_one() -> None:
+    imds = {"lastSuccess": "2026-03-02T11:55:00Z", "state": "timeout"}
+
+    assert overview(status_of(imds=imds), START).title == (
+        "No scheduled events on WestNO_0 when IMDS answered last, 5 min 00 s ago"
+    )
+
+
+def test_dead_letters_of_a_note_are_not_said_twice() -> None:
+    note = "sinks.bus: 1 dead letter (x): sebridge outbox list --state dead"
+    status = status_of(sinks=[{**WELL, "dead": 1}], notes=[note])
+
+    assert overview(status, START).notices[1:] == (Cell(note, "warning"),)
+
+
 def test_event_is_shown_with_a_countdown() -> None:
     (row,) = rows(status_of(imds_event()), "Events (1)")
 

@@ -169,6 +169,24 @@ async def test_sizes_are_those_of_the_tier_standard(
         await admin.create_queue("big", **given)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2026, 11, 27, 10, 0, 7),  # noqa: DTZ001 - without a zone
+        datetime(2026, 11, 27, 10, tzinfo=UTC),
+        5,
+        2**40,
+    ],
+)
+async def test_value_of_a_rule_comes_back_as_it_was(admin: Admin, value: Any) -> None:
+    given = SqlRuleFilter("at = @at", parameters={"@at": value})
+    await admin.create_rule("news", "all", "r", filter=given)
+
+    found = await admin.get_rule("news", "all", "r")
+
+    assert found.filter.parameters == {"@at": value}
+
+
 async def test_filters_of_a_topic_are_counted(admin: Admin) -> None:
     """What admits everything counts as a filter of SQL, as in the cloud."""
     await admin.create_topic("t")

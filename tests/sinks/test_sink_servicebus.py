@@ -21,6 +21,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.hashing import hash32
+from bridge.foundation.values import Secret
 from bridge.servicebus.kept_link import KeptLink, linked
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender
@@ -386,6 +387,19 @@ async def test_entity_that_refuses_parks_the_sink_until_it_takes_again(
     await sender.send(message(1))
 
     assert caught.value.reason is reason
+
+
+async def test_name_of_a_host_that_does_not_exist_is_said() -> None:
+    """The name is of a domain that can have no addresses (RFC 6761)."""
+    text = "Endpoint=sb://nobody.invalid/;SharedAccessKeyName=a;SharedAccessKey=YWJj"
+    sender = Sender(NamespaceConfig(connection_string=Secret(text, {})), "q")
+
+    with pytest.raises(TransientDeliveryError) as caught:
+        await sender.send(message(1))
+
+    assert "Service Bus entity q: the name nobody.invalid does not exist" in str(
+        caught.value
+    )
 
 
 async def test_unknown_entity_is_refused(namespace: NamespaceConfig) -> None:
