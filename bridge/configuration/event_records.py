@@ -297,6 +297,7 @@ _BRIDGE = record(
             },
             None,
         ),
+        "truncated": _TRUNCATED,
         "eventId": field(
             TEXT_OR_NULL, "The event that took the VM out of rotation.", EVENT_ID, None
         ),
@@ -304,7 +305,7 @@ _BRIDGE = record(
     },
     optional=(
         *("pending", "dead", "freeDiskBytes", "eventId", "since"),
-        *("intervalSeconds", "approvals", "clockOffsetSeconds"),
+        *("intervalSeconds", "approvals", "clockOffsetSeconds", "truncated"),
     ),
 )
 

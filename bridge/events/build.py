@@ -263,7 +263,7 @@ def from_bridge(
         },
     )
     return OutgoingEvent(
-        event=cloud_event, cause=own_id, subject=Subject(is_lifecycle=True)
+        event=fitted(cloud_event), cause=own_id, subject=Subject(is_lifecycle=True)
     )
 
 

@@ -1,8 +1,9 @@
 """Cuts an event down to a size that every receiver accepts. Pure.
 
-These parts are dropped, in this order, until the event is small enough: ``previous``,
-Resources after the first hundred, Description after 1 KiB, all fields that Azure does
-not document, and the whole document. ``data.truncated`` names what was dropped.
+These parts are dropped, in this order, until the event is small enough: the rules of a
+bridge's approvals (their digest stays), ``previous``, Resources after the first
+hundred, Description after 1 KiB, all fields that Azure does not document, and the whole
+document. ``data.truncated`` names what was dropped.
 
 Source: config/events.md; CloudEvents asks intermediaries to pass on 64 KiB.
 """
@@ -22,7 +23,13 @@ _LONG_NAME = 64
 
 def fitted(event: CloudEvent) -> CloudEvent:
     """Return the event in at most 60 KiB; ``data.truncated`` names what was dropped."""
-    steps = (_without_previous, _fewer_resources, _shorter_description, _known_only)
+    steps = (
+        _without_rules,
+        _without_previous,
+        _fewer_resources,
+        _shorter_description,
+        _known_only,
+    )
     dropped: list[str] = []
     data = dict(event.data)
     for step in (*steps, _without_document):
@@ -32,6 +39,15 @@ def fitted(event: CloudEvent) -> CloudEvent:
             dropped.append(name)
             event = replace(event, data={**data, "truncated": list(dropped)})
     return event
+
+
+def _without_rules(data: dict[str, object]) -> str | None:
+    """Drop the rules of approvals; their digest stays."""
+    approvals = data.get("approvals")
+    if not isinstance(approvals, dict) or "rules" not in approvals:
+        return None
+    data["approvals"] = {k: v for k, v in approvals.items() if k != "rules"}
+    return "rules"
 
 
 def _without_previous(data: dict[str, object]) -> str | None:

@@ -192,6 +192,8 @@ class Folded:
     Attributes:
         state: the state; None = no message is kept.
         kept: the facts that the state is derived from.
+        full: when the latest of them was enqueued, if no more appearances by others are
+            kept; None = they are.
         dropped: how many facts are not kept.
         past: the occurrences before those.
         lists: the names in Resources that were needed, by ``Fact.names``.
@@ -199,6 +201,7 @@ class Folded:
 
     state: State | None
     kept: tuple[Fact, ...]
+    full: datetime | None = None
     dropped: int
     past: Past
     lists: Mapping[str, tuple[str, ...]]
@@ -263,6 +266,7 @@ def fold_in(
     return Folded(
         state=state,
         kept=tuple(ordered),
+        full=max(moments) if lives and lives[-1].is_full else None,
         dropped=count - len(kept),
         past=past,
         lists=reading.lists,

@@ -155,6 +155,11 @@ class Life:
         opener = self.opener.reporter.vm_id if self.opener else ""
         return self.told[""] <= self.told[opener or "?"]
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more appearances by others are kept, and none opens another."""
+        return len(self.facts) >= _MOST_FACTS and not self.ends
+
     def said_until(self, end: Fact) -> datetime:
         """Return when an end by the word of others counts."""
         known = self.not_before.get(True) or self.not_before.get(False)

@@ -835,3 +835,18 @@ def test_reading_of_the_builders_is_what_the_service_writes() -> None:
 
     assert event.not_before == START + timedelta(minutes=15)
     assert not_before(0) == "Mon, 02 Mar 2026 12:00:00 GMT"
+
+
+def test_offer_of_a_bridge_with_very_many_rules_keeps_its_digest() -> None:
+    """A hub does not read what is larger; without rules it knows that it knows none."""
+    rules = [{"name": f"rule-{n}", "action": "allow"} for n in range(3000)]
+    offer = {"entity": "vm-approvals", "rules": rules, "digest": "d"}
+    now = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+    event = from_bridge(
+        event_context_of(ME), "started", observed_at=now, more={"approvals": offer}
+    ).event
+
+    assert len(event.to_json()) <= MAX_BYTES
+    assert event.data["approvals"] == {"entity": "vm-approvals", "digest": "d"}
+    assert event.data["truncated"] == ["rules"]

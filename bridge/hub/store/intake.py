@@ -6,7 +6,7 @@ objects, so that a fold reads no bodies. An IMDS object that it needs is in the 
 in the stored state. If not, it is read from the body of its message.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import AZURE, Fact, digest_of
-from bridge.hub.fold import Folded, State, fold_in
+from bridge.hub.fold import Folded, State, fold_in, machine_of
 from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
@@ -103,9 +103,55 @@ def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
 def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
-    heard = _heard(with_fact)
-    times = {key: _times(before.get(key), heard[key]) for key in keys}
-    _fold_again(connection, with_fact, before, times)
+    surplus = _surplus(connection, with_fact, before)
+    left_out = {id(one) for one in surplus}
+    needed = [one for one in with_fact if id(one) not in left_out]
+    heard = _heard(needed)
+    times = {key: _times(before.get(key), heard[key]) for key in heard}
+    if needed:
+        _fold_again(connection, needed, before, times)
+    _count_surplus(connection, surplus)
+
+
+def _surplus(
+    connection: Connection, with_fact: Sequence[Incoming], before: Mapping[str, Any]
+) -> list[Incoming]:
+    """Return the messages that change nothing, whatever else is in the batch.
+
+    An event has enough messages, none of which tells its end, and here is one more
+    appearance: by a machine that is not in Resources, and has not reported it before.
+    """
+    keys = [key for key, row in before.items() if row["dropped"]]
+    if not keys:
+        return []
+    found = connection.execute(select(details).where(details.c.event_key.in_(keys)))
+    known = {row.event_key: rows.json_of(row.body) for row in found}
+    full: dict[str, Any] = {key: one.get("full") for key, one in known.items()}
+    named = {key: set(rows.named_in(known[key])) for key in known if full[key]}
+    voices = {
+        key: {voice.reporter for voice in rows.voices_in(known[key])} for key in named
+    }
+    return [
+        one
+        for one in with_fact
+        if one.fact is not None
+        and one.fact.key in named
+        and rows.micros(one.fact.enqueued) > full[one.fact.key]
+        and one.fact.kind.is_appearance
+        and not one.fact.is_azures
+        and one.fact.reporter not in voices[one.fact.key]
+        and machine_of(one.fact.reporter) not in named[one.fact.key]
+    ]
+
+
+def _count_surplus(connection: Connection, surplus: Sequence[Incoming]) -> None:
+    """Count messages that are not kept."""
+    counts = Counter(one.fact.key for one in surplus if one.fact)
+    mine = events.c.event_key == bindparam("key")
+    change = (
+        update(events).where(mine).values(dropped=events.c.dropped + bindparam("n"))
+    )
+    put(connection, change, [{"key": key, "n": n} for key, n in counts.items()])
 
 
 def end_said(connection: Connection, now: datetime) -> int:
@@ -475,6 +521,8 @@ class _Facts:
             "digest": fact.digest,
             "kind": fact.kind.value,
             "origin": one.origin,
+            "reply_to": one.reply_to,
+            "session": one.session,
             "body": one.body,
         }
 
@@ -498,7 +546,7 @@ class _Facts:
 
     def _keep_details(self, found: Mapping[str, Folded]) -> None:
         bodies = {
-            key: rows.details_json(one.state, one.lists)
+            key: rows.details_json(one.state, one.lists, one.full)
             for key, one in found.items()
             if one.state is not None
         }

@@ -50,6 +50,8 @@ messages = Table(
     _text("digest"),  # the fingerprint of the body
     _text("kind"),
     _text("origin"),  # the name of the hub's source
+    Column("reply_to", String),
+    Column("session", String),
     _moment("heard"),
     Column("fact", LargeBinary, nullable=False),  # without IMDS objects, as JSON
     Column("body", LargeBinary, nullable=False),
@@ -97,6 +99,7 @@ events = Table(
     _moment("heard"),
     _moment("azure_received", may_be_none=True),
     _moment("azure_seen", may_be_none=True),
+    Column("summary", LargeBinary, nullable=False),  # of the state, what lists show
     Column("state", LargeBinary, nullable=False),
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
