@@ -20,7 +20,7 @@ from bridge.hub.view_rows import (
 from bridge.hub.voting import Persons
 
 Json = dict[str, Any]
-_NAMES = 100  # of an event or a decision; all of them are in ``event``
+_NAMES = 100  # of a decision
 
 _NOT_SHOWN = (
     "digest",
@@ -42,8 +42,8 @@ def event(row: EventRow) -> Json:
         "eventSource": row.event_source or None,
         "subscription": row.subscription or None,
         "resourceGroup": row.group or None,
-        "machines": list(row.machines[:_NAMES]),
-        "machineCount": len(row.machines),
+        "machines": list(row.machines),
+        "machineCount": row.machine_count,
         "content": row.content,
         "notBefore": _time(row.not_before),
         "opened": _time(row.opened),

@@ -166,7 +166,10 @@ def _schemas() -> Json:
         "messagesNotKept": {"type": "integer"},
         "azureStatus": _MAYBE,
         "occurrence": {"type": "integer"},
-        "event": {"type": ["object", "null"]},
+        "event": {
+            "type": ["object", "null"],
+            "description": "In a list, with the first 100 names of Resources.",
+        },
         "approval": _object(
             {
                 "votes": {"type": "array", "items": _object(vote)},

@@ -172,7 +172,8 @@ class EventRow:
         version: the number of its last change, counted over all events.
         status: scheduled, started, completed, cancelled, ended, other, or unknown.
         content: the fingerprint of the event, which a vote must name.
-        machines: the names of the machines, as they were spelt.
+        machines: the first 100 names of the machines, as they were spelt.
+        machine_count: how many machines it names.
         first_reported_by: the reporter of the first message: a bridge, or Azure.
         is_unreported: Azure has reported it, and no bridge did in time.
         bridges_say: the end that bridges reported, if Azure reported another one.
@@ -198,6 +199,7 @@ class EventRow:
     group: str
     content: str
     machines: tuple[str, ...]
+    machine_count: int
     not_before: datetime | None
     opened: datetime
     ended: datetime | None

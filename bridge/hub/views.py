@@ -26,7 +26,6 @@ from sqlalchemy import (
     tuple_,
 )
 
-from bridge.events.document import ScheduledEvent
 from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import is_unreported
 from bridge.hub.decision_view import decision_row, trail_of
@@ -147,6 +146,7 @@ def one_event(
         return None
     (shown,) = _rows(connection, query, situation)
     state: dict[str, Any] = json_of(row.state)
+    life = state["occurrences"][-1] if state["occurrences"] else {}
     place = place_of_message(before)
     found = _messages(connection, key, place)
     older = f"{found[-2].time}-{found[-2].seq}" if len(found) > MESSAGES else ""
@@ -154,7 +154,7 @@ def one_event(
     decided = select(decisions).where(decisions.c.event_key == key)
     newest = decided.order_by(decisions.c.time.desc()).limit(MESSAGES)
     return EventPage(
-        row=shown,
+        row=replace(shown, event=life.get("event")),
         occurrences=state["occurrences"],
         outcomes=_outcomes(connection, state["outcomes"], key),
         addresses=state["addresses"],
@@ -277,13 +277,6 @@ def _rows(
     ]
 
 
-def _resources(life: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in Resources as they were spelt, each once."""
-    raw = life.get("event") or {}
-    named = ScheduledEvent(event_id="", raw=raw).resources
-    return tuple(dict.fromkeys(name.removeprefix("_") for name in named))
-
-
 def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     query = select(votes).where(votes.c.event_key.in_(keys))
@@ -368,8 +361,7 @@ def _event(
     voters: Mapping[str, list[Any]],
     decided: Mapping[tuple[str, int], Any],
 ) -> EventRow:
-    lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
-    life = lives[-1] if lives else {}
+    life: dict[str, Any] = json_of(row.summary)
     last_reported, absent = moment_of(row.told), situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
     mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
@@ -385,7 +377,8 @@ def _event(
         subscription=row.subscription,
         group=row.group,
         content=row.content,
-        machines=_resources(life),
+        machines=tuple(life.get("names", ())),
+        machine_count=life.get("nameCount", 0),
         not_before=_moment(row.not_before),
         opened=moment_of(row.opened),
         ended=_moment(row.ended),

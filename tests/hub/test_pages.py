@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from sqlalchemy import select
 from yarl import URL
 
 from bridge.hub.access_config import AccessRule
@@ -22,6 +23,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.pages.words import plain_span, span
 from bridge.hub.store.store import Store
+from bridge.hub.store.tables import events
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, azure, event, outcome, step, vm
 from tests.support.hub import (
@@ -486,6 +488,23 @@ def way(text: str) -> list[str]:
     shown = text.partition('id="way"')[2].partition("</ol>")[0]
     found = re.findall(r'<li class="(\w*)"[^>]*>([^<]*)</li>', shown)
     return [f"{kind} {words}" for kind, words in found]
+
+
+async def test_list_reads_little_of_an_event_with_very_many_names(
+    browser: Browser,
+) -> None:
+    """The first page parses 200 of them; the page of the event has all."""
+    names = [f"Web-{n}" for n in range(2000)]
+    await browser.world.scheduled(Resources=names)
+    assert "and 1997 more" in await browser.open("/")
+    (listed,) = (await browser.world.get("/api/v1/events"))["events"]
+    assert (len(listed["machines"]), listed["machineCount"]) == (100, 2000)
+    assert listed["event"]["Resources"] == names[:100]
+    told_as_json = await browser.world.get(f"/api/v1{PAGE}")
+    assert told_as_json["event"]["Resources"] == names
+    assert "and 1900 more" in await browser.open(PAGE)
+    read = await browser.world.store.read(lambda c: c.scalar(select(events.c.summary)))
+    assert len(read or b"") < 10_000
 
 
 async def test_reason_of_a_refused_form_is_kept(browser: Browser) -> None:

@@ -63,8 +63,8 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "is_unreported": row.is_unreported,
         "duration": words.duration(row.event),
         "description": short((row.event or {}).get("Description")),
-        "names": few(row.machines),
-        "machine_count": len(row.machines),
+        "names": few(row.machines, row.machine_count),
+        "machine_count": row.machine_count,
         "group": short(row.group),
         "key": row.key,
         "not_before": time(row.not_before, now) if is_waiting else None,
@@ -147,10 +147,10 @@ def _obstacle(row: EventRow) -> str:
     return "An approval is on its way: its outcome comes by itself."
 
 
-def few(names: Sequence[str]) -> Shown:
+def few(names: Sequence[str], count: int) -> Shown:
     """Return the first names of a list, and how many more there are."""
     first = [name_of(one) for one in names[:_FEW]]
-    return {"first": first, "more": max(len(names) - _FEW, 0)}
+    return {"first": first, "more": max(count - _FEW, 0)}
 
 
 def name_of(name: str) -> str:
@@ -191,7 +191,7 @@ def page(
             {"name": name_of(name), "href": machine_search(name)}
             for name in names[:_MACHINES]
         ],
-        "more_machines": max(len(names) - _MACHINES, 0),
+        "more_machines": max(found.row.machine_count - _MACHINES, 0),
         "json": f"/api/v1{href}",
         "steps": [one for _, one in reversed(steps)],
         "messages": [_raw(one, href) for one in reversed(found.messages)],
@@ -282,7 +282,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
         "type_kind": _KINDS.get(row.event_type.lower(), "other"),
-        "names": few(row.machines),
+        "names": few(row.machines, len(row.machines)),
         "time": time(row.time, now),
         "action": words.action(row),
         "by": ", ".join(row.by),

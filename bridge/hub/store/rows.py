@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from bridge.events.build import clean, rfc3339
+from bridge.events.document import ScheduledEvent
 from bridge.hub.facts import Fact, Reporter, digest_of
 from bridge.hub.fold import Machine, Occurrence, State, Voice
 from bridge.hub.vote_rules import digest
@@ -15,6 +16,8 @@ from bridge.hub.vote_rules import digest
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST = 256
+NAMES = 100  # of an event in a list
+_NOT_LISTED = ("machines", "named", "voices")
 _MOST_LISTED = 4000
 
 Row = dict[str, object]
@@ -56,6 +59,7 @@ def event_row(state: State) -> Row:
         "opened": micros(now.opened if now else state.last_reported),
         "ended": micros(now.ended) if now and now.ended and not is_pending else None,
         "told": micros(state.last_reported),
+        "summary": _summary_json(state),
         "state": _state_json(state),
     }
 
@@ -63,6 +67,30 @@ def event_row(state: State) -> Row:
 def short(value: str | None) -> str:
     """Return a text of an event, cut and cleaned for a column."""
     return clean((value or "")[:_LONGEST])
+
+
+def _summary_json(state: State) -> bytes:
+    """Return what a list shows of the latest occurrence: small, whatever was sent.
+
+    The state has all names of Resources, several times: a list of 200 events must not
+    parse it.
+    """
+    if state.now is None:
+        return orjson.dumps({})
+    life = {k: v for k, v in _occurrence(state.now).items() if k not in _NOT_LISTED}
+    if event := state.now.event:
+        names = spelt(event)
+        life |= {"names": names[:NAMES], "nameCount": len(names)}
+        life["event"] = {**event.raw, "Resources": list(event.resources[:NAMES])}
+    if azure := state.now.azure:
+        status = azure.event.raw.get("EventStatus") if azure.event else None
+        life["azure"] = {"status": status, "time": rfc3339(azure.time)}
+    return orjson.dumps(life)
+
+
+def spelt(event: ScheduledEvent) -> tuple[str, ...]:
+    """Return the names in Resources as they were spelt, each once."""
+    return tuple(dict.fromkeys(name.removeprefix("_") for name in event.resources))
 
 
 def _state_json(state: State) -> bytes:

@@ -99,6 +99,7 @@ events = Table(
     _moment("heard"),
     _moment("azure_received", may_be_none=True),
     _moment("azure_seen", may_be_none=True),
+    Column("summary", LargeBinary, nullable=False),  # of the state, what lists show
     Column("state", LargeBinary, nullable=False),
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
