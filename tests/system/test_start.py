@@ -51,7 +51,7 @@ class Trouble:
 @contextmanager
 def mounted(path: Path, options: str) -> Iterator[None]:
     path.mkdir()
-    how = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
+    how = ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", str(path)]
     try:
         subprocess.run(how, check=True, capture_output=True)  # noqa: S603 - ours
     except (OSError, subprocess.CalledProcessError):
