@@ -65,7 +65,7 @@ class Message:
     reply_to: str | None = None
     reply_to_session_id: str | None = None
     time_to_live: timedelta | None = None
-    application_properties: Mapping[str, str] = field(default_factory=dict)
+    application_properties: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class _Mix(Enum):

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 from msgspec.structs import replace as with_fields
 
@@ -27,6 +26,7 @@ from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender
 from bridge.servicebus.timings import Timings
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.errors import Condition
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.batch import BatchSink
@@ -94,7 +94,7 @@ def test_message_is_the_event_in_the_words_of_service_bus() -> None:
             "cloudEvents_datacontenttype": "application/json",
             "cloudEvents_dataschema": "urn:sebridge:schema:scheduledevent:v1",
             "cloudEvents_correlationid": EVENT_ID,
-            "cloudEvents_severitynumber": "17",
+            "cloudEvents_severitynumber": 17,
         },
     )
 
@@ -187,18 +187,52 @@ async def test_message_arrives_as_it_was_rendered(
         await sink.deliver(event)
 
     (message,) = await drained(broker)
-    properties = text_properties(message)
+    properties = message.application_properties or {}
     assert b"".join(message.body) == event.to_json()
     assert message.content_type == "application/cloudevents+json"
     assert (message.message_id, message.subject) == (event.id, event.type)
     assert (message.correlation_id, message.session_id) == (EVENT_ID, EVENT_ID)
     assert (message.reply_to, message.reply_to_session_id) == ("vm-approvals", "web")
-    assert properties["cloudEvents_severitynumber"] == "17"
+    assert properties[b"cloudEvents_type"] == event.type.encode()
+    assert properties[b"cloudEvents_severitynumber"] == 17
 
 
-def text_properties(message: ServiceBusReceivedMessage) -> Mapping[str, str]:
-    pairs = (message.application_properties or {}).items()
-    return {bytes(key).decode(): bytes(value).decode() for key, value in pairs}  # type: ignore[arg-type]  # they arrive as bytes
+def sql(expression: str) -> dict[str, object]:
+    return {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
+
+
+def correlation(severity: object) -> dict[str, object]:
+    wanted = {"Properties": {"cloudEvents_severitynumber": severity}}
+    return {"FilterType": "Correlation", "CorrelationFilter": wanted}
+
+
+def with_rule(properties: Mapping[str, object]) -> str:
+    """Return an entity file in which this rule lets messages into the subscription."""
+    rules = [{"Name": "severe", "Properties": properties}]
+    subscriptions = [{"Name": "consumer", "Rules": rules}]
+    topics = [{"Name": "scheduled-events", "Subscriptions": subscriptions}]
+    namespaces = [{"Name": "sbemulatorns", "Topics": topics}]
+    file = {"UserConfig": {"Namespaces": namespaces}}
+    return msgspec.json.encode(file).decode()
+
+
+@pytest.mark.parametrize(
+    ("rule", "arrives"),
+    [
+        (sql("cloudEvents_severitynumber >= 13"), True),
+        (sql("cloudEvents_severitynumber > 17"), False),
+        (correlation(17), True),
+        (correlation("17"), False),
+    ],
+)
+async def test_filters_see_the_severity_as_a_number(
+    rule: Mapping[str, object], resources: Resources, *, arrives: bool
+) -> None:
+    async with Broker(parse_entities(with_rule(rule))) as broker:
+        async with opened_sink(resources, bus(broker)) as sink:
+            await sink.deliver(cloud_event())
+        counts = broker.snapshot()["scheduled-events/Subscriptions/consumer"]
+    assert counts.active == arrives
 
 
 async def test_no_reply_goes_to_another_namespace(

@@ -227,8 +227,7 @@ def render(
         reply_to_session_id=reply_to.session if reply_to else None,
         time_to_live=_lifetime(event),
         application_properties={
-            f"cloudEvents_{name}": str(value)
-            for name, value in event.attributes().items()
+            f"cloudEvents_{name}": value for name, value in event.attributes().items()
         },
     )
 
