@@ -26,7 +26,7 @@ from bridge.hub.store.statements import lock, mark_changed
 from bridge.hub.store.tables import decisions, events
 from bridge.hub.targets import Wishes
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
+from bridge.hub.voting import ARM, CurrentEvent, persons_for
 
 LEASE = timedelta(seconds=15)  # the duration of a claim; renewed during an attempt
 _AGAIN = 30.0  # seconds without an outcome until it is sent again; doubles each time
@@ -117,6 +117,8 @@ def _verdict(
         return _Verdict(why="the event is not known any more")
     if what := _forbids(row, current, config, situation.now):
         return _Verdict(why=what)
+    if what := current.lacks():
+        return _Verdict(why=what, may_wait=True)
     bridges = event_bridges(connection, current, situation)
     if row.via != ARM:
         found = bridges.choose_target(config, current, situation, _wishes(row))
@@ -149,9 +151,10 @@ def _forbids(
     persons: Any = json_of(row.persons)
     if row.life != current.life:
         return "the event is over, and another one has come"
-    if what := current.lacks():
+    is_said = current.is_open and current.is_by_others
+    if not is_said and (what := current.lacks()):
         return what
-    if is_void(persons["seen"], current.event or {}):
+    if current.voids(persons["seen"], row.via):
         return "the event has changed"
     wanted, _ = persons_for(config.access, current)
     if len(set(persons["by"])) < wanted:
