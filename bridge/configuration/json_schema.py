@@ -385,7 +385,7 @@ _CLOUD_EVENT = record(
 )
 
 
-_, _, _OUTCOME = KINDS["startrequest"]
+_OUTCOME = KINDS["startrequest"][2]
 _REPLY = record(
     "ApprovalReply",
     {
