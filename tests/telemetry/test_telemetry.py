@@ -75,7 +75,7 @@ def test_line_is_one_json_object_with_its_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zone", "offset"), [("UTC0", "+00:00"), ("IST-5:30", "+05:30"), ("X3", "-03:00")]
+    ("zone", "offset"), [("UTC0", "+00:00"), ("IST-5:30", "+05:30"), ("BRT3", "-03:00")]
 )
 def test_time_in_the_log_is_rfc_3339(
     zone: str, offset: str, monkeypatch: pytest.MonkeyPatch
