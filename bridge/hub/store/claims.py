@@ -115,10 +115,10 @@ def _verdict(
     current = current_event(connection, row.event_key)
     if current is None:
         return _Verdict(why="the event is not known any more")
-    if what := _forbids(row, current, config, situation.now):
-        return _Verdict(why=what)
-    if what := current.lacks():
-        return _Verdict(why=what, may_wait=True)
+    what = _forbids(row, current, config, situation.now)
+    said = current.lacks()  # if nothing forbids it: a start that others alone tell of
+    if what or said:
+        return _Verdict(why=what or said or "", may_wait=not what)
     bridges = event_bridges(connection, current, situation)
     if row.via != ARM:
         found = bridges.choose_target(config, current, situation, _wishes(row))
