@@ -157,7 +157,7 @@ def _approve(case: _Case) -> VoteResult:
     return _decide(case, found, rule)
 
 
-def _agreed(case: _Case, votes_: Sequence[Vote], own: Vote) -> Sequence[Vote]:
+def _agreed(case: _Case, votes_: Sequence[Vote], own: Vote) -> list[Vote]:
     """Return the votes that agree to one content of an event that others tell of.
 
     Their changes make no vote void, so people may have seen different contents. What
