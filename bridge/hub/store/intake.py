@@ -116,10 +116,12 @@ def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
 def _surplus(
     connection: Connection, with_fact: Sequence[Incoming], before: Mapping[str, Any]
 ) -> list[Incoming]:
-    """Return the messages that change nothing, whatever else is in the batch.
+    """Return the messages that change nothing.
 
-    An event has enough messages, none of which tells its end, and here is one more
-    appearance: by a machine that is not in Resources, and has not reported it before.
+    An event has enough messages, none of which tells its end, and the batch holds
+    nothing about it but more appearances: by machines that are not in Resources, and
+    have not reported it before. Anything else might make them count: an end, or the
+    word that such a machine is in Resources.
     """
     keys = [key for key, row in before.items() if row["dropped"]]
     if not keys:
@@ -131,7 +133,7 @@ def _surplus(
     voices = {
         key: {voice.reporter for voice in rows.voices_in(known[key])} for key in named
     }
-    return [
+    extra = [
         one
         for one in with_fact
         if one.fact is not None
@@ -142,6 +144,9 @@ def _surplus(
         and one.fact.reporter not in voices[one.fact.key]
         and machine_of(one.fact.reporter) not in named[one.fact.key]
     ]
+    told = Counter(one.fact.key for one in with_fact if one.fact)
+    told.subtract(one.fact.key for one in extra if one.fact)
+    return [one for one in extra if one.fact and not told[one.fact.key]]
 
 
 def _count_surplus(connection: Connection, surplus: Sequence[Incoming]) -> None:
