@@ -104,10 +104,9 @@ def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
     surplus = _surplus(connection, with_fact, before)
-    left_out = {id(one) for one in surplus}
-    needed = [one for one in with_fact if id(one) not in left_out]
-    heard = _heard(needed)
-    times = {key: _times(before.get(key), heard[key]) for key in heard}
+    left_out = {one.fact.key for one in surplus if one.fact}
+    needed = [one for one in with_fact if one.fact and one.fact.key not in left_out]
+    times = {k: _times(before.get(k), new) for k, new in _heard(needed).items()}
     if needed:
         _fold_again(connection, needed, before, times)
     _count_surplus(connection, surplus)
@@ -118,10 +117,9 @@ def _surplus(
 ) -> list[Incoming]:
     """Return the messages that change nothing.
 
-    An event has enough messages, none of which tells its end, and the batch holds
-    nothing about it but more appearances: by machines that are not in Resources, and
-    have not reported it before. Anything else might make them count: an end, or the
-    word that such a machine is in Resources.
+    An event has enough messages, no end among them, and the batch holds only more
+    appearances, by machines not in Resources that have not reported it. What else
+    it held, as an end, could make them count.
     """
     keys = [key for key, row in before.items() if row["dropped"]]
     if not keys:
@@ -144,18 +142,16 @@ def _surplus(
         and one.fact.reporter not in voices[one.fact.key]
         and machine_of(one.fact.reporter) not in named[one.fact.key]
     ]
-    told = Counter(one.fact.key for one in with_fact if one.fact)
-    told.subtract(one.fact.key for one in extra if one.fact)
-    return [one for one in extra if one.fact and not told[one.fact.key]]
+    left = {id(one) for one in extra}
+    kept = {one.fact.key for one in with_fact if one.fact and id(one) not in left}
+    return [one for one in extra if one.fact and one.fact.key not in kept]
 
 
 def _count_surplus(connection: Connection, surplus: Sequence[Incoming]) -> None:
     """Count messages that are not kept."""
     counts = Counter(one.fact.key for one in surplus if one.fact)
-    mine = events.c.event_key == bindparam("key")
-    change = (
-        update(events).where(mine).values(dropped=events.c.dropped + bindparam("n"))
-    )
+    more = {"dropped": events.c.dropped + bindparam("n")}
+    change = update(events).where(events.c.event_key == bindparam("key")).values(more)
     put(connection, change, [{"key": key, "n": n} for key, n in counts.items()])
 
 
