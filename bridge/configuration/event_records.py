@@ -249,9 +249,7 @@ _COMMAND = record(
         ),
         "timedOut": field({"type": "boolean"}, "Whether it ran too long.", *(False,)),
         "seconds": field({"type": "number", "minimum": 0}, "How long it ran.", 4.2),
-        "attempts": field(
-            {"type": "integer", "minimum": 0}, "How many times it was started.", 1
-        ),
+        "attempts": field({**WHOLE, "minimum": 0}, "How many times it was started.", 1),
         "output": field(
             TEXT_OR_NULL, "Its output, shortened; null: not kept.", "drained", None
         ),

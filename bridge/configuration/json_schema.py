@@ -385,8 +385,28 @@ _CLOUD_EVENT = record(
 )
 
 
+_OUTCOME = KINDS["startrequest"][2]
+_REPLY = record(
+    "ApprovalReply",
+    {
+        "messageId": field(
+            TEXT_OR_NULL, "The MessageId of the approval, as CorrelationId.", "m-1"
+        ),
+        "outcomes": field(
+            {"type": "array", "minItems": 1, "items": ref(_OUTCOME["title"])},
+            "For each EventId, in the order of the approval: the data of its outcome.",
+            [_example(_OUTCOME)],
+        ),
+    },
+    description="The body of a reply to an approval. It is not a CloudEvent.",
+)
+
+
 def approval() -> Json:
-    """Return the schema of an approval message's body: plain or as a CloudEvent."""
+    """Return the schema of an approval message's body: plain or as a CloudEvent.
+
+    The definition ``ApprovalReply`` is the body of the reply to it.
+    """
     definitions = [
         record(
             "ApprovalBody",
@@ -397,6 +417,8 @@ def approval() -> Json:
         _CLOUD_EVENT,
         record("ApprovalData", {**_BODY, **_CLAIMS}, _CLAIMS),
         _START_REQUEST,
+        _REPLY,
+        _OUTCOME,
     ]
     return {
         "$schema": DRAFT,
@@ -405,8 +427,9 @@ def approval() -> Json:
         "description": (
             "The body of a message to the approval entity. The case of letters in the "
             "names of StartRequests, EventId, claims and limits does not matter. A "
-            "member that looks like another limit makes the message invalid."
+            "member that looks like another limit makes the message invalid. The reply "
+            "is #/$defs/ApprovalReply."
         ),
         "anyOf": [ref("ApprovalBody"), ref("ApprovalEvent")],
-        "$defs": {found["title"]: found for found in definitions},
+        "$defs": {found["title"]: found for found in definitions} | DEFINITIONS,
     }

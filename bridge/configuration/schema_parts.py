@@ -9,8 +9,8 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 PREFIX = "[a-zA-Z0-9][a-zA-Z0-9.-]*"  # of types: events.type_prefix
 TEXT = {"type": "string"}
 TEXT_OR_NULL = {"type": ["string", "null"]}
-WHOLE = {"type": "integer"}
-WHOLE_OR_NULL = {"type": ["integer", "null"]}
+WHOLE = {"type": "integer", "format": "int64"}
+WHOLE_OR_NULL = {"type": ["integer", "null"], "format": "int64"}
 YES_NO_OR_NULL = {"type": ["boolean", "null"]}
 TIME = {"type": "string", "format": "date-time"}
 TIME_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
@@ -47,8 +47,21 @@ IMDS_MEANINGS = {
 
 
 def field(schema: Json, description: str, *examples: object) -> Json:
-    """Return the schema of a field, with its description and examples."""
-    return {"description": description, **schema, "examples": list(examples)}
+    """Return the schema of a field, with its description and examples.
+
+    It has a type beside an enumeration or a constant: code generators need it.
+    """
+    full = _type_of_values(schema) | schema
+    return {"description": description, **full, "examples": list(examples)}
+
+
+_TYPES = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
+
+
+def _type_of_values(schema: Json) -> Json:
+    values = [schema["const"]] if "const" in schema else schema.get("enum", ())
+    names = list(dict.fromkeys(_TYPES[type(value)] for value in values))
+    return {"type": names[0] if len(names) == 1 else names} if names else {}
 
 
 LINK = field(

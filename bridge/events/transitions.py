@@ -89,6 +89,7 @@ def diff(  # noqa: PLR0913 - the transitions depend on each of them
             incarnation=document.incarnation,
             seen=now,
             since=look.since(event),
+            had_started=look.has_started(event),
         )
         for key, event in document.events.items()
     }
@@ -186,6 +187,13 @@ class _Look(Struct):
             return self.now
         return before.since.anchored(self.now)
 
+    def has_started(self, event: ScheduledEvent) -> bool:
+        """Whether the event runs; a status that is not known does not undo a start."""
+        if event.status in (EventStatus.SCHEDULED, EventStatus.STARTED):
+            return event.status == EventStatus.STARTED
+        before = self.watch.known.get(event.key)
+        return before is not None and _had_started(before)
+
     def steps(self) -> Iterator[Transition]:
         for key, event in self.document.events.items():
             before = self.watch.known.get(key)
@@ -211,7 +219,7 @@ class _Look(Struct):
         return self._step(kind, event, before)
 
     def _gone(self, before: Known) -> Transition:
-        if before.event.status == EventStatus.STARTED:
+        if _had_started(before):
             kind = TransitionKind.COMPLETED
         elif self._is_cancelled(before):
             kind = TransitionKind.CANCELLED
@@ -254,6 +262,11 @@ class _Look(Struct):
             announced=announced if kind in GONE else self.announced(event),
             unobserved=None if self.unobserved is None else int(self.unobserved),
         )
+
+
+def _had_started(known: Known) -> bool:
+    # The status counts, too: a checkpoint of an older version has no had_started.
+    return known.had_started or known.event.status == EventStatus.STARTED
 
 
 def _differ(before: ScheduledEvent, after: ScheduledEvent) -> bool:

@@ -73,6 +73,7 @@ class Known(Struct, frozen=True, kw_only=True):
         incarnation: that of the document in which the event was last seen.
         seen: when the event was last seen.
         since: when it was first seen with its present content; None = not known.
+        had_started: whether its status is Started, or was before one that is not known.
     """
 
     event: ScheduledEvent
@@ -80,6 +81,7 @@ class Known(Struct, frozen=True, kw_only=True):
     incarnation: int | None
     seen: Moment
     since: Moment | None = None
+    had_started: bool = False
 
     def age(self, now: Moment) -> float:
         """Return for how many seconds, at least, the content has not changed."""

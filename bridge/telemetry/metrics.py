@@ -7,6 +7,7 @@ metrics are those of infra/prometheus/README.md. Each forwarder has its own ``Me
 import json
 import logging
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from msgspec import Struct
@@ -77,7 +78,6 @@ def configure_logging(
                     "levelname": "level",
                     "name": "logger",
                 },
-                datefmt="%Y-%m-%dT%H:%M:%S%z",
             )
         )
     else:
@@ -91,6 +91,14 @@ def configure_logging(
 
 class JsonFormatter(OrjsonFormatter):
     """Writes one JSON object per line, whatever the fields contain."""
+
+    def formatTime(  # noqa: N802 - logging's own name
+        self, record: logging.LogRecord, datefmt: str | None = None
+    ) -> str:
+        """Return the local time as RFC 3339; its offset has a colon."""
+        del datefmt
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        return moment.isoformat(timespec="seconds")
 
     def jsonify_log_record(self, log_data: dict[str, object]) -> str:
         """Return the line. If orjson refuses a value, json writes the line."""

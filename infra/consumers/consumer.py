@@ -6,10 +6,12 @@ freezes. It needs azure-servicebus, and azure-identity if there is no connection
     SERVICEBUS            a connection string, such as that of ``sebridge simulate``
     SERVICEBUS_NAMESPACE  or the host name of the namespace: ``az login``, an identity
     TOPIC, SUBSCRIPTION   default: scheduled-events, consumer
+    REPLIES               a queue without sessions: prints the replies to approvals
 """
 
 import json
 import os
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -61,6 +63,7 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
                 content_type="application/cloudevents+json",
                 message_id=f"consumer-{event['id']}",
                 session_id=message.reply_to_session_id,
+                reply_to=os.environ.get("REPLIES"),
             )
         )
 
@@ -74,8 +77,21 @@ def handle(bus: ServiceBusClient, event: Event, message: Received) -> None:
         approve(bus, event, message)
 
 
+def print_replies(queue: str) -> None:
+    """Print what became of each approval: CorrelationId is its MessageId."""
+    with connect() as bus, bus.get_queue_receiver(queue) as receiver:
+        for message in receiver:
+            reply = json.loads(b"".join(message.body))  # no CloudEvent
+            for outcome in reply["outcomes"]:
+                said = f"reply:{outcome['outcome']}", outcome["eventId"]
+                print(*said, message.correlation_id, flush=True)
+            receiver.complete_message(message)
+
+
 def main() -> None:
     """Read until Ctrl-C. After an error, the message is delivered again."""
+    if queue := os.environ.get("REPLIES"):
+        threading.Thread(target=print_replies, args=[queue], daemon=True).start()
     topic = os.environ.get("TOPIC", "scheduled-events")
     subscription = os.environ.get("SUBSCRIPTION", "consumer")
     seen: OrderedDict[tuple[str, str], None] = OrderedDict()

@@ -1,6 +1,7 @@
 """One message over several deliveries: which outcomes are published once or again."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,6 +17,7 @@ from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import PlayedQueue, World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event
 from tests.support.fakes import START, FakeClock
+from tests.support.schemas import validator
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
 NO_ANSWER = MetadataUnavailableError("no answer", outcome="timeout")
@@ -117,6 +119,24 @@ async def test_redelivery_decides_only_the_open_event_ids(world: World) -> None:
     assert sorted(world.imds.posts) == sorted([EVENT_ID, OTHER_ID])
     (reply,) = await world.replies()
     assert str(reply["body"]).count('"relayed"') == 2
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        message(EVENT_ID, OTHER_ID, reply_to="replies"),
+        message(body=[], reply_to="replies"),
+    ],
+)
+async def test_reply_fits_its_schema(world: World, asked: ReceivedMessage) -> None:
+    world.imds.shows(imds_event())
+
+    await world.handle(asked)
+
+    (reply,) = await world.replies()
+    body = json.loads(str(reply["body"]))
+    assert list(validator("approval", "ApprovalReply").iter_errors(body)) == []
+    assert body["messageId"] == reply["correlationId"] == asked.message_id
 
 
 async def test_dead_letter_of_an_invalid_message_has_the_reason(

@@ -113,6 +113,36 @@ def test_every_property_has_examples_that_it_allows(what: str) -> None:
             assert list(validator.iter_errors(example)) == [], name
 
 
+def parts_of(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a schema that is no example, at any depth."""
+    if isinstance(schema, list):
+        for below in schema:
+            yield from parts_of(below)
+    elif isinstance(schema, dict):
+        yield schema
+        for key, below in schema.items():
+            if key != "examples":
+                yield from parts_of(below)
+
+
+@pytest.mark.parametrize("what", ["event", "approval"])
+def test_values_have_a_type_for_generators(what: str) -> None:
+    """Without it, a generated class has no type for the property, or one of 32 bits."""
+    parts = list(parts_of(json.loads(json_schema.text(what))))
+
+    fixed = [one for one in parts if "enum" in one or "const" in one]
+    assert fixed
+    for one in fixed:
+        values = one.get("enum") or [one["const"]]
+        assert all(
+            Draft202012Validator({"type": one["type"]}).is_valid(v) for v in values
+        )
+    whole = [one for one in parts if "integer" in one.get("type", ())]
+    free = [one for one in whole if "enum" not in one]
+    assert free
+    assert [one for one in free if one.get("format") != "int64"] == []
+
+
 def test_schema_has_only_keywords_of_json_schema() -> None:
     """A strict validator refuses all other keywords."""
     for what in KINDS:

@@ -226,6 +226,34 @@ def test_started_event_that_is_gone_is_completed_whatever_was_missed(
     ]
 
 
+@pytest.mark.parametrize("status", ["InProgress", "completed", "", None, 7])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_started_event_with_another_status_at_the_end_is_completed(
+    status: object, *, is_restarted: bool
+) -> None:
+    eye = observer_of(started())
+    eye.sees(imds_event(EventStatus=status), number=3)
+    if is_restarted:
+        eye.watch = restarted(eye.watch)
+    eye.sees(imds_event(EventStatus="Odd"), number=4)
+
+    assert eye.told(number=5) == [f"{EVENT_ID} completed"]
+
+
+def test_event_of_another_status_that_was_never_started_is_ended() -> None:
+    eye = observer_of(imds_event())
+    eye.sees(imds_event(EventStatus="InProgress"), number=3)
+
+    assert eye.told(number=4) == [f"{EVENT_ID} ended"]
+
+
+def test_started_event_that_is_scheduled_again_is_cancelled() -> None:
+    eye = observer_of(started())
+    eye.sees(imds_event(), number=3)
+
+    assert eye.told(number=4) == [f"{EVENT_ID} cancelled"]
+
+
 def test_scheduled_event_that_vanishes_under_our_eyes_is_cancelled() -> None:
     (step,) = observer_of(imds_event()).sees(number=3)
 

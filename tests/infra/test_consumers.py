@@ -44,15 +44,17 @@ def command(request: pytest.FixtureRequest) -> list[str]:
     return [program, str(HERE / request.param)]
 
 
-async def heard(process: asyncio.subprocess.Process, event_id: str) -> list[str]:
-    """Return the types of what a consumer says of an event, until it has started."""
+async def heard(
+    process: asyncio.subprocess.Process, event_id: str, wanted: list[str]
+) -> list[str]:
+    """Return the types of what a consumer says of an event, until all are there."""
     assert process.stdout is not None
     found: list[str] = []
     async with asyncio.timeout(2 * PATIENCE):
-        while STEPS[-1] not in found:
+        while not set(wanted) <= set(found):
             line = (await process.stdout.readline()).decode()
             assert line, found
-            kind, _, subject = line.strip().partition(" ")
+            kind, subject, *_ = [*line.split(), "", ""]
             if subject == event_id:
                 found.append(kind)
     return found
@@ -71,12 +73,18 @@ async def test_consumer_hears_and_approves(command: list[str], tmp_path: Path) -
         bridge = await forwarder(written_config(tmp_path, at))
         consumer = await started(
             *command,
-            env={**os.environ, "SERVICEBUS": at.connection_string},
+            env={
+                **os.environ,
+                "SERVICEBUS": at.connection_string,
+                "REPLIES": "replies",
+            },
             stdout=asyncio.subprocess.PIPE,
         )
+        reply = ["reply:relayed"] if command[0] == sys.executable else []
         try:
             event_id = await scheduled(at)
-            assert sorted(await heard(consumer, event_id)) == sorted(STEPS)
+            wanted = sorted([*STEPS, *reply])
+            assert sorted(await heard(consumer, event_id, wanted)) == wanted
         finally:
             consumer.kill()
             await consumer.wait()

@@ -207,6 +207,7 @@ def test_not_before_is_an_entry() -> None:
         "20261121T101400Z",
         "20261121T101430Z",
     )
+    assert found["ORGANIZER"] == "mailto:sebridge@contoso.com"
     assert found["SUMMARY"] == r"Reboot: web-0\, web-1 [602D9444]"
     assert r"\nMachines: web-0\, web-1" in found["DESCRIPTION"]
 
@@ -217,6 +218,8 @@ def test_change_follows_and_cancellation_ends_the_entry() -> None:
     entries = [entry(sent(event)) for event in (cloud_event(), later, last)]
 
     assert len({found["UID"] for found in entries}) == 1
+    organizers = {found["ORGANIZER"] for found in entries}  # RFC 5546: CANCEL needs it
+    assert organizers == {"mailto:sebridge@contoso.com"}
     numbers = [int(found["SEQUENCE"]) for found in entries]
     assert numbers == sorted(set(numbers))
     assert (entries[-1]["METHOD"], entries[-1]["STATUS"]) == ("CANCEL", "CANCELLED")

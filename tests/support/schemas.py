@@ -9,8 +9,15 @@ from bridge.configuration import json_schema
 
 
 @cache
-def validator(what: str) -> Draft202012Validator:
-    """Return that of ``config``, ``event`` or ``approval``, formats and all."""
+def validator(what: str, part: str = "") -> Draft202012Validator:
+    """Return that of ``config``, ``event`` or ``approval``, formats and all.
+
+    Args:
+        what: the schema.
+        part: one of its definitions; "" = all of it.
+    """
     schema = json.loads(json_schema.text(what))
     Draft202012Validator.check_schema(schema)
+    if part:
+        schema = {"$ref": f"#/$defs/{part}", "$defs": schema["$defs"]}
     return Draft202012Validator(schema, format_checker=FormatChecker())

@@ -5,8 +5,10 @@ import gc
 import io
 import json
 import logging
+import re
+import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -72,12 +74,25 @@ def test_line_is_one_json_object_with_its_fields() -> None:
     }
 
 
-def test_time_in_the_log_is_rfc_3339() -> None:
+@pytest.mark.parametrize(
+    ("zone", "offset"), [("UTC0", "+00:00"), ("IST-5:30", "+05:30"), ("BRT3", "-03:00")]
+)
+def test_time_in_the_log_is_rfc_3339(
+    zone: str, offset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offset of RFC 3339 has a colon."""
     stream = logging_to(LogConfig())
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        log.warning("x")
+    time.tzset()
 
-    log.warning("x")
-
-    assert datetime.fromisoformat(json.loads(stream.getvalue())["time"]).tzinfo
+    said = json.loads(stream.getvalue())["time"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", said)
+    assert said.endswith(offset)
+    age = datetime.now(UTC) - datetime.fromisoformat(said)
+    assert abs(age) < timedelta(minutes=10)
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

@@ -17,6 +17,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
 from html import escape
+from urllib.parse import quote
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
@@ -230,14 +231,14 @@ def message(
     mail["Auto-Submitted"] = "auto-generated"
     if importance := _IMPORTANCE.get(event.text("severitytext") or ""):
         mail["Importance"] = importance
-    _fill(mail, event, words, domain)
+    _fill(mail, event, words, sender)
     return mail.as_bytes()
 
 
-def _fill(mail: EmailMessage, event: CloudEvent, words: Words, domain: str) -> None:
+def _fill(mail: EmailMessage, event: CloudEvent, words: Words, sender: str) -> None:
     mail.set_content(plain(words), cte="quoted-printable")
     mail.add_alternative(html(event, words), subtype="html", cte="quoted-printable")
-    if (entry := invite(event, words, domain)) is not None:
+    if (entry := invite(event, words, sender)) is not None:
         method, body = entry
         mail.add_attachment(
             body,
@@ -309,26 +310,27 @@ _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 _MOST = 2**31 - 1
 
 
-def invite(event: CloudEvent, words: Words, domain: str) -> tuple[str, bytes] | None:
+def invite(event: CloudEvent, words: Words, sender: str) -> tuple[str, bytes] | None:
     """Return the method and the file; None if the event needs no calendar entry.
 
     Args:
         event: the event.
         words: the texts of its mail.
-        domain: the end of the entry's id.
+        sender: the address of the organizer; its domain is the end of the entry's id.
     """
     *_, family, step, _ = ("", "", *event.type.split("."))
     key, start = event.text("correlationid"), _not_before(event)
     method = _METHODS.get(step) if family == "scheduledevent" else None
     if method is None or start is None or not key:
         return None
-    lines = _lines(event, words, method, start, f"{hash32(key.upper())}@{domain}")
+    lines = _lines(event, words, method, start, sender)
     return method, b"".join(_folded(line) for line in lines)
 
 
 def _lines(
-    event: CloudEvent, words: Words, method: str, start: datetime, uid: str
+    event: CloudEvent, words: Words, method: str, start: datetime, sender: str
 ) -> Iterator[str]:
+    key, domain = event.text("correlationid") or "", sender.rpartition("@")[2]
     published = as_time(event.time) or _EPOCH
     text = "\n".join(f"{name}: {value}" for name, value in words.facts)
     yield "BEGIN:VCALENDAR"
@@ -336,7 +338,8 @@ def _lines(
     yield "PRODID:-//scheduled-events-bridge//sebridge//EN"
     yield f"METHOD:{method}"
     yield "BEGIN:VEVENT"
-    yield f"UID:{uid}"
+    yield f"UID:{hash32(key.upper())}@{domain}"
+    yield f"ORGANIZER:mailto:{quote(sender, safe='@')}"
     yield f"SEQUENCE:{_sequence(published)}"
     yield f"DTSTAMP:{_written(published)}"
     yield f"DTSTART:{_written(start)}"
