@@ -133,6 +133,12 @@ class Document(Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
     raw: Mapping[str, object]
 
+    @property
+    def canonical(self) -> dict[str, object]:
+        """The document in the form that is compared: without the order of Events."""
+        events = {key: event.canonical for key, event in self.events.items()}
+        return {**self.raw, "Events": [events, sorted(self.faults)]}
+
 
 def parse(body: bytes) -> Document:
     """Parse a document.

@@ -24,11 +24,13 @@ from bridge.foundation.errors import ForeignFolderError
 _ROOT = 0
 _PROGRAM = (__file__, os.__file__)  # a file of the program, and one of its Python
 _MOST_LINKS = 40
+_ACCESS_LIST = "system.posix_acl_access"
 _OWNER_ONLY = 0o600
 # Where it exists, O_PATH opens a file without the right to read it. Closing such a
 # number does not release the POSIX locks that SQLite holds on the file.
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_OF_DATABASE = ("", "-journal", "-wal", "-shm")
 
 
 def way_to(path: Path) -> Iterator[Path]:
@@ -63,9 +65,22 @@ def make_private(path: Path) -> None:
         os.close(os.open(path, flags, _OWNER_ONLY))
     if sys.platform == "win32":
         return
-    for suffix in ("", "-journal", "-wal", "-shm"):
+    for suffix in _OF_DATABASE:
         with suppress(OSError):
             _close_to_others(f"{path}{suffix}")
+
+
+def no_file(path: Path) -> str | None:
+    """Return a directory, FIFO or socket in place of a database or a file of it.
+
+    SQLite would wait in a FIFO for ever. None = there is nothing of that kind.
+    """
+    for suffix in _OF_DATABASE:
+        part = f"{path}{suffix}"
+        with suppress(OSError, ValueError):
+            if not stat.S_ISREG(os.stat(part).st_mode):  # noqa: PTH116 - a path as text
+                return part
+    return None
 
 
 if sys.platform == "win32":
@@ -184,7 +199,7 @@ else:
         """
         if found.st_uid != _ROOT:
             raise _refusal(part, f"belongs to uid {found.st_uid}")
-        if not stat.S_ISDIR(found.st_mode) or not _is_open(found):
+        if not stat.S_ISDIR(found.st_mode) or not _is_open(part, found):
             return
         # In a directory with the sticky bit, others cannot move what is root's; but in
         # the folder itself they could create the files beside the state file.
@@ -194,10 +209,24 @@ else:
         mode = stat.S_IMODE(found.st_mode)
         raise _refusal(part, f"may be written by others ({mode:04o})")
 
-    def _is_open(found: os.stat_result) -> bool:
-        """Whether an account that is not root may write."""
-        is_of_group = found.st_mode & stat.S_IWGRP and found.st_gid != _ROOT
-        return bool(found.st_mode & stat.S_IWOTH or is_of_group)
+    def _is_open(part: Path, found: os.stat_result) -> bool:
+        """Whether an account that is not root may write.
+
+        With an access control list, the bits of the group are the most that the list
+        gives to anybody.
+        """
+        if found.st_mode & stat.S_IWOTH:
+            return True
+        is_of_others = found.st_gid != _ROOT or _has_list(part)
+        return bool(found.st_mode & stat.S_IWGRP) and is_of_others
+
+    def _has_list(part: Path) -> bool:
+        if sys.platform != "linux":  # pragma: no cover - tests run on Linux
+            return False
+        try:
+            return bool(os.getxattr(part, _ACCESS_LIST))
+        except OSError:  # it has none, or none are known here
+            return False
 
     def _check_files(folder: Path, name: str) -> None:
         """Refuse files of somebody else in a folder of root."""

@@ -59,6 +59,7 @@ class AlarmPublisher:
     Attributes:
         context: the prefix, source and version in all events of this hub.
         holder: the id of this hub, among several hubs on one store.
+        is_stored: whether that id is from the state file.
     """
 
     store: Store
@@ -68,6 +69,7 @@ class AlarmPublisher:
     public_url: str
     holder: str = field(default_factory=lambda: secrets.token_hex(8))
     name: str = "alarms"
+    is_stored: bool = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish waiting alarms, again and again."""
@@ -85,6 +87,9 @@ class AlarmPublisher:
             HubStoreError: the store cannot be used now.
             OutboxError: the outbox cannot be written.
         """
+        if self.is_stored and self.outbox.database.is_degraded:
+            # Its lock may be lost: then another hub may start with the id in it.
+            self.holder, self.is_stored = _fresh_holder(), False
         now = self.clock.now()
         is_ours = await self.store.write(
             lambda c: alarms.take_lease(c, self.holder, now, _LEASE_SECONDS)
@@ -152,7 +157,9 @@ async def open_alarms(
         publisher = AlarmPublisher(
             store, outbox, clock, context_of(file), file.hub.public_url
         )
-        publisher.holder = await _stored_holder(SinkMemory(database, _OWN, clock))
+        if not database.is_degraded:
+            memory = SinkMemory(database, _OWN, clock)
+            publisher.holder, publisher.is_stored = await _stored_holder(memory), True
         yield [StateWatch(database), upkeep, *workers, publisher]
 
 
@@ -160,12 +167,17 @@ async def _stored_holder(memory: SinkMemory) -> str:
     """Return the id of this hub, from the state file; the first time, create it.
 
     A hub that was killed and restarted has the same id, so it still holds its lease.
-    Only one process at a time uses the state file, so no other hub has this id.
+    Only the process with the lock of the state file has this id; a hub that goes on in
+    memory has a fresh one.
     """
     known = await memory.recall(_HOLDER)
-    holder = known.decode() if known else secrets.token_hex(8)
+    holder = known.decode() if known else _fresh_holder()
     await memory.keep(_HOLDER, holder.encode())
     return holder
+
+
+def _fresh_holder() -> str:
+    return secrets.token_hex(8)
 
 
 def context_of(file: HubFile) -> HubContext:

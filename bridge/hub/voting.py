@@ -79,6 +79,20 @@ class CurrentEvent:
         """The reporters whose words count for the number of people."""
         return [v for v in self.voices if v.reporter.vm_id not in self.aside]
 
+    def voids(self, seen: Mapping[str, object], via: str) -> bool:
+        """Whether a vote or a decision on the event as it was seen is void now.
+
+        A change that others alone tell of makes nothing void: a bridge compares the
+        approval with its own document, and for ARM the word of Azure counts.
+
+        Args:
+            seen: the IMDS object as it was seen.
+            via: the channel of the vote.
+        """
+        if not self.is_by_others:
+            return is_void(seen, self.event or {})
+        return via == ARM and is_void(seen, self.azure or {})
+
     def lacks(self) -> str | None:
         """Return why nobody can decide on the event; None = people can."""
         if not self.is_open:

@@ -281,7 +281,7 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
 def _use_fresh(path: Path) -> None:
     """Move a fresh file into place; delete it if the old file is still there."""
     fresh = Path(f"{path}{_FRESH}")
-    if not fresh.exists():
+    if not fresh.is_file():
         return
     if path.exists():
         _drop(fresh)

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from bridge.events import checkpoint
 from bridge.events.build import EventContext, OutgoingEvent
-from bridge.events.document import Document, parse
+from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock, is_settled
@@ -166,6 +166,18 @@ class Observer(Struct):
     def _moment(self) -> Moment:
         return Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
 
+    def _is_other(self, document: Document, *, has_steps: bool) -> bool:
+        """Whether the document differs from the last one, or is the first of all.
+
+        The incarnation alone does not say so: it may be absent or stay the same. After
+        a restart only the events of the last document are known.
+        """
+        if self.watch.seen is None:
+            return True
+        if self.document is None:
+            return has_steps or document.incarnation != self.watch.incarnation
+        return exact(document.canonical) != exact(self.document.canonical)
+
     async def _compare(self, document: Document, now: Moment) -> None:
         before, again = self.watch, self._again
         is_any_gone = not before.known.keys() <= document.events.keys()
@@ -187,8 +199,10 @@ class Observer(Struct):
             document=document,
             steps=steps,
             is_changed=self.with_documents
-            and before.seen is not None
-            and document.incarnation != before.incarnation,
+            and self._is_other(
+                document,
+                has_steps=any(step.event.key not in again for step in steps),
+            ),
             previous_incarnation=before.incarnation,
         )
         sightings = frozenset(before.known.keys() | after.known.keys())

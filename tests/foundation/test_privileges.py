@@ -2,6 +2,7 @@
 
 import os
 import stat
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -126,6 +127,19 @@ def test_group_that_may_write_is_others_unless_it_is_roots(folder: Path) -> None
     assert privileges.enter(folder / "state.db") is None
 
     os.chown(folder, 0, ANOTHER)
+    assert "may be written by others (0770)" in refusal(folder / "state.db")
+
+
+def test_account_in_an_access_control_list_is_another(folder: Path) -> None:
+    """The list of user 65534 (rwx) stands in place of the bits of the group."""
+    entries = ((0x01, 7, -1), (0x02, 7, OTHER), (0x04, 0, -1), (0x10, 7, -1))
+    others = ((0x20, 0, -1),)
+    given = b"".join(struct.pack("<HHi", *one) for one in (*entries, *others))
+    try:
+        os.setxattr(folder, "system.posix_acl_access", struct.pack("<I", 2) + given)
+    except OSError:  # pragma: no cover - depends on the file system
+        pytest.skip("this file system has no access control lists")
+
     assert "may be written by others (0770)" in refusal(folder / "state.db")
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -500,6 +500,37 @@ async def test_hub_that_starts_again_has_its_turn_at_once(
                 await add_failed(fleet)
                 assert await publisher.step() == 1
     assert len(set(holders)) == 1
+
+
+async def test_two_hubs_with_one_file_never_share_an_id(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """The lock is removed under the first one; then it cannot be taken at all."""
+    lock = tmp_path / "state.db.lock"
+    async with receiving() as (_, sink), AsyncExitStack() as stack:
+        file, found = file_with(tmp_path, sink), list[AlarmPublisher]()
+
+        async def start() -> AlarmPublisher:
+            opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
+            workers = await stack.enter_async_context(opened)
+            return next(one for one in workers if isinstance(one, AlarmPublisher))
+
+        found.append(await start())
+        await found[0].step()
+        lock.unlink()
+        found.append(await start())
+        lock.unlink()
+        lock.mkdir()
+        found.append(await start())
+        for one in found:  # each of them writes, and so sees that its lock is gone
+            await one.outbox.commit([], now=0.0)
+        await add_failed(fleet)
+        told = [await one.step() for one in found]
+
+        assert len({one.holder for one in found}) == 3
+        assert sum(told) == 0, "the lease is that of the id before"
+        fleet.clock.pass_by(61)
+        assert [await one.step() for one in found] == [1, 0, 0]
 
 
 async def add_failed(fleet: Fleet) -> None:

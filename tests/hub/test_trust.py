@@ -489,3 +489,103 @@ async def test_many_offers_in_one_name_do_not_push_out_a_deny(
         ]
     )
     assert "too many offers" in await arm(silent)
+
+
+# Changes that others alone tell of.
+
+FORGED = event(DurationInSeconds=60, EventType="Terminate")
+LONG = event(DurationInSeconds=60)
+
+
+def changed(raw: Mapping[str, object], seconds: float, who: Identity = EVIL) -> Any:
+    """Return an ``updated`` of a VM that is not in Resources."""
+    return told(step("updated", raw, previous=event(), seconds=seconds, who=who))
+
+
+async def witnessed(opened: Opened, persons: int = 1) -> HubWorld:
+    """Return a hub that knows an event by one VM that is not in Resources."""
+    world: HubWorld = await opened(config(persons))
+    await world.store.keep([beat(0), told(step("scheduled", who=vm(8)))])
+    return world
+
+
+@pytest.mark.parametrize("raw", [LONG, FORGED], ids=["longer", "type"])
+async def test_change_by_others_voids_no_decision_that_is_not_sent(
+    opened: Opened, raw: Mapping[str, object]
+) -> None:
+    world = await witnessed(opened)
+    _, decided = await world.post()
+    await world.store.keep([changed(raw, 5)])
+
+    assert (await world.post("bob"))[1]["id"] == decided["id"]
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    assert sent.id == decided["id"]
+    assert orjson.loads(sent.message)["data"]["approvedEvent"] == event()
+
+
+async def test_change_by_one_in_resources_voids_it(opened: Opened) -> None:
+    world = await witnessed(opened)
+    await world.post()
+    await world.store.keep([changed(LONG, 5, vm(1))])
+
+    await world.dispatcher.step()
+    assert world.transport.taken == []
+    assert (await world.decision())["state"] == "void"
+
+
+async def test_start_that_others_alone_tell_holds_a_decision_and_ends_none(
+    opened: Opened,
+) -> None:
+    world = await witnessed(opened)
+    await world.post()
+    await world.store.keep([told(step("started", seconds=5, who=EVIL))])
+
+    await world.dispatcher.step()
+    assert world.transport.taken == []
+    assert (await world.decision())["state"] == "decided"
+
+
+async def test_change_by_others_voids_no_vote(opened: Opened) -> None:
+    """What is approved then is what both have agreed to."""
+    world = await witnessed(opened, 2)
+    assert (await world.post("ann"))[0] == 202
+    await world.store.keep([changed(LONG, 5)])
+
+    assert (await world.post("bob"))[0] == 200
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    assert orjson.loads(sent.message)["data"]["approvedEvent"] == event()
+
+
+async def test_votes_for_two_different_things_are_no_agreement(
+    opened: Opened,
+) -> None:
+    """A forged type between two votes decides nothing, and takes no vote away."""
+    world = await witnessed(opened, 2)
+    await world.post("ann")
+    await world.store.keep([changed(FORGED, 5)])
+    assert (await world.post("bob"))[0] == 202
+
+    await world.store.keep([told(step("scheduled", seconds=9, who=vm(1)))])
+    assert (await world.post("cat"))[0] == 200
+    assert (await world.decision())["by"] == ["ann", "cat"]
+
+
+async def test_arm_is_not_asked_for_what_azure_tells_otherwise(
+    opened: Opened,
+) -> None:
+    world = await opened(arm_config())
+    await world.store.keep([beat(n, -HOUR, approvals=signed(ALLOW)) for n in (0, 1)])
+    world.clock.pass_by(600)
+    world.more["listening"] = {"b": at_seconds(100)}
+    witness = told(step("scheduled", seconds=5, who=vm(8)), reply_to=None)
+    await world.store.keep([witness, grid(azure("Scheduled"), 590)])
+    assert await arm(world) == "decided"
+    change = step("updated", FORGED, previous=event(), seconds=591, who=EVIL)
+    await world.store.keep([told(change, 591, reply_to=None)])
+    await world.store.keep([grid(azure("Scheduled", FORGED, seconds=592), 592)])
+
+    await world.dispatcher.step()
+    assert world.arm.taken == []
+    assert (await world.decision())["state"] == "void"

@@ -263,31 +263,68 @@ async def test_change_of_the_document_itself_is_told_where_it_is_wanted(
     await rig.sees(EMPTY, EMPTY, *[body_of(incarnation=2)] * 2)
 
     told = await rig.deliveries()
-    assert [one.type for one in told] == ["sebridge.document.changed.v1"] * is_wanted
-    for one in told:
-        assert data_of(one)["previousIncarnation"] == 1
-        assert data_of(one)["document"] == {"DocumentIncarnation": 2, "Events": []}
+    kinds = ["sebridge.document.changed.v1"] * 2 * is_wanted
+    assert [one.type for one in told] == kinds
+    for number, one in enumerate(told, start=1):
+        assert data_of(one)["previousIncarnation"] == (number - 1 or None)
+        assert data_of(one)["document"] == {"DocumentIncarnation": number, "Events": []}
 
 
-async def test_document_of_the_same_number_is_not_told_as_another(rig: Rig) -> None:
+@pytest.mark.parametrize("number", [None, "two", 2])
+async def test_other_document_is_told_whatever_its_number(
+    rig: Rig, number: object
+) -> None:
+    """A number that is absent, a text or the same says nothing about the content."""
     rig.observer.with_documents = True
-    await rig.sees(SCHEDULED, body_of(started(), incarnation=2))
+    await rig.sees(*[body_of(imds_event(), incarnation=number)] * 2)
+    await rig.sees(*[body_of(started(), incarnation=number)] * 2)
 
-    assert await rig.told() == ["scheduled", "started"]
+    assert await rig.told() == ["scheduled", "changed", "started", "changed"]
+
+
+async def test_member_beside_the_events_makes_another_document(rig: Rig) -> None:
+    rig.observer.with_documents = True
+    more = orjson.loads(SCHEDULED) | {"New": 1}
+    await rig.sees(SCHEDULED, orjson.dumps(more))
+
+    assert await rig.told() == ["scheduled", "changed", "changed"]
+
+
+async def test_other_order_makes_no_other_document(rig: Rig) -> None:
+    rig.observer.with_documents = True
+    events = [imds_event("a", Resources=["x", "y"]), imds_event("b")]
+    other = [imds_event("b"), imds_event("a", Resources=["y", "x"])]
+    await rig.sees(body_of(*events), body_of(*other))
+
+    assert await rig.told() == ["scheduled", "scheduled", "changed"]
+
+
+@pytest.mark.parametrize("number", [None, 2])
+async def test_document_is_not_told_again_after_a_restart(
+    rig: Rig, number: object
+) -> None:
+    rig.observer.with_documents = True
+    await rig.sees(body_of(imds_event(), incarnation=number))
+    later = await rig.restart()
+    later.observer.with_documents = True
+    await later.sees(body_of(imds_event(), incarnation=number))
+    await later.sees(body_of(started(), incarnation=number))
+
+    assert await later.told() == ["scheduled", "changed", "started", "changed"]
 
 
 async def test_document_that_comes_back_is_told_with_another_id(rig: Rig) -> None:
     rig.observer.with_documents = True
     await rig.sees(EMPTY, *[body_of(incarnation=n) for n in (2, 1, 2)])
 
-    assert len({one.cloud_event_id for one in await rig.deliveries()}) == 3
+    assert len({one.cloud_event_id for one in await rig.deliveries()}) == 4
 
 
 async def test_steps_and_the_document_itself_are_told_together(rig: Rig) -> None:
     rig.observer.with_documents = True
     await rig.sees(EMPTY, SCHEDULED)
 
-    assert await rig.told() == ["scheduled", "changed"]
+    assert await rig.told() == ["changed", "scheduled", "changed"]
 
 
 # -- restart -------------------------------------------------------------------

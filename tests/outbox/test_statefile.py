@@ -1,5 +1,6 @@
 """The state file as a file: one forwarder, one VM, one version, and no damage."""
 
+import asyncio
 import contextlib
 import logging
 import multiprocessing
@@ -385,7 +386,28 @@ async def test_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
     async with open_database(tmp_path, MINE) as database:
         await database.run(lambda db: save(db, {"x": b"kept"}))
 
-        assert "unable to open database file" in str(database.fault)
+        assert f"{tmp_path} is not a file: move it away" in str(database.fault)
+
+
+@posix
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal", ".trouble", ".fresh"])
+async def test_start_does_not_wait_in_a_fifo(suffix: str, state_path: Path) -> None:
+    os.mkfifo(f"{state_path}{suffix}")
+
+    async with asyncio.timeout(5):
+        if suffix in {"", "-journal", "-wal"}:
+            with pytest.raises(OutboxUnavailableError, match="not a file: move it"):
+                connect(state_path)
+        async with open_database(state_path, MINE) as database:
+            await database.run(lambda db: save(db, {"x": b"kept"}))
+
+
+@posix
+async def test_state_is_known_while_a_fifo_stands_for_its_log(state: Path) -> None:
+    os.mkfifo(f"{state}-wal")
+
+    async with open_database(state, MINE) as database:
+        assert await database.read(lambda db: load(db, "x")) == b"kept"
 
 
 async def test_file_that_cannot_be_moved_aside_is_said(tmp_path: Path) -> None:

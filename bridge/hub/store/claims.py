@@ -26,7 +26,7 @@ from bridge.hub.store.statements import lock, mark_changed
 from bridge.hub.store.tables import decisions, events
 from bridge.hub.targets import Wishes
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
+from bridge.hub.voting import ARM, CurrentEvent, persons_for
 
 LEASE = timedelta(seconds=15)  # the duration of a claim; renewed during an attempt
 _AGAIN = 30.0  # seconds without an outcome until it is sent again; doubles each time
@@ -115,8 +115,10 @@ def _verdict(
     current = current_event(connection, row.event_key)
     if current is None:
         return _Verdict(why="the event is not known any more")
-    if what := _forbids(row, current, config, situation.now):
-        return _Verdict(why=what)
+    what = _forbids(row, current, config, situation.now)
+    said = current.lacks()  # if nothing forbids it: a start that others alone tell of
+    if what or said:
+        return _Verdict(why=what or said or "", may_wait=not what)
     bridges = event_bridges(connection, current, situation)
     if row.via != ARM:
         found = bridges.choose_target(config, current, situation, _wishes(row))
@@ -149,9 +151,10 @@ def _forbids(
     persons: Any = json_of(row.persons)
     if row.life != current.life:
         return "the event is over, and another one has come"
-    if what := current.lacks():
+    is_said = current.is_open and current.is_by_others
+    if not is_said and (what := current.lacks()):
         return what
-    if is_void(persons["seen"], current.event or {}):
+    if current.voids(persons["seen"], row.via):
         return "the event has changed"
     wanted, _ = persons_for(config.access, current)
     if len(set(persons["by"])) < wanted:

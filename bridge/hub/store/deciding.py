@@ -149,10 +149,30 @@ def _approve(case: _Case) -> VoteResult:
         return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case, own)
     found = votes_of(case)
+    if case.current.is_by_others:
+        found = _agreed(case, found, own)
     missing = missing_votes([vote.person for vote in found], wanted)
     if missing:
         return VoteResult(status=202, missing=missing)
     return _decide(case, found, rule)
+
+
+def _agreed(case: _Case, votes_: Sequence[Vote], own: Vote) -> list[Vote]:
+    """Return the votes that agree to one content of an event that others tell of.
+
+    Their changes make no vote void, so people may have seen different contents. What
+    is decided is the content that one of them saw and that makes none of these votes
+    void, the person's who votes now among them.
+    """
+    found = [(own.seen, [own])]
+    found += [
+        (one.seen, [vote for vote in votes_ if not is_void(vote.seen, one.seen)])
+        for one in votes_
+        if not is_void(own.seen, one.seen)
+    ]
+    seen, agreed = max(found, key=lambda pair: len(pair[1]))
+    case.current = replace(case.current, event=seen)
+    return agreed
 
 
 def _bars(case: _Case, own: Vote, wanted: int) -> str | None:
@@ -195,7 +215,7 @@ def _live(case: _Case) -> str | None:
 def _is_valid(row: Any, current: CurrentEvent) -> bool:
     """Whether a decision is on the present occurrence and content of an event."""
     seen: Any = json_of(row.persons)["seen"]
-    return row.life == current.life and not is_void(seen, current.event or {})
+    return row.life == current.life and not current.voids(seen, row.via)
 
 
 def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
@@ -314,7 +334,7 @@ def votes_of(case: _Case) -> list[Vote]:
     return [
         vote
         for vote in found
-        if not is_void(vote.seen, current.event or {})
+        if not current.voids(vote.seen, case.request.via)
         and not access.lapse(
             vote.entry, (case.situation.now - vote.time).total_seconds()
         )

@@ -103,10 +103,9 @@ def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
     surplus = _surplus(connection, with_fact, before)
-    left_out = {id(one) for one in surplus}
-    needed = [one for one in with_fact if id(one) not in left_out]
-    heard = _heard(needed)
-    times = {key: _times(before.get(key), heard[key]) for key in heard}
+    left_out = {one.fact.key for one in surplus if one.fact}
+    needed = [one for one in with_fact if one.fact and one.fact.key not in left_out]
+    times = {k: _times(before.get(k), new) for k, new in _heard(needed).items()}
     if needed:
         _fold_again(connection, needed, before, times)
     _count_surplus(connection, surplus)
@@ -115,9 +114,10 @@ def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
 def _surplus(
     connection: Connection, with_fact: Sequence[Incoming], before: Mapping[str, Any]
 ) -> list[Incoming]:
-    """Return the messages that change nothing, whatever else is in the batch.
+    """Return the messages that change nothing.
 
     See ``is_surplus``. One that is stored already is none: it may have another time.
+    The batch holds nothing else of the event: an end, say, could make them count.
     """
     keys = [key for key, row in before.items() if row["dropped"]]
     if not keys:
@@ -138,7 +138,10 @@ def _surplus(
             and is_surplus(one.fact, full, named, heeded)
         ]
     stored = _stored(connection, found)
-    return [one for one in found if one.fact and one.fact.report not in stored]
+    extra = [one for one in found if one.fact and one.fact.report not in stored]
+    left = {id(one) for one in extra}
+    kept = {one.fact.key for one in with_fact if one.fact and id(one) not in left}
+    return [one for one in extra if one.fact and one.fact.key not in kept]
 
 
 def _stored(
@@ -158,10 +161,8 @@ def _stored(
 def _count_surplus(connection: Connection, surplus: Sequence[Incoming]) -> None:
     """Count messages that are not kept."""
     counts = Counter(one.fact.key for one in surplus if one.fact)
-    mine = events.c.event_key == bindparam("key")
-    change = (
-        update(events).where(mine).values(dropped=events.c.dropped + bindparam("n"))
-    )
+    more = {"dropped": events.c.dropped + bindparam("n")}
+    change = update(events).where(events.c.event_key == bindparam("key")).values(more)
     put(connection, change, [{"key": key, "n": n} for key, n in counts.items()])
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError, OutboxError
-from bridge.foundation.privileges import make_private
+from bridge.foundation.privileges import make_private, no_file
 from bridge.hub.store import engine, salvage
 from bridge.hub.store.migrate import migrate
 from bridge.outbox import statefile
@@ -72,6 +72,8 @@ def _refuse(path: Path) -> None:
     """
     if os.path.isdir(path):  # noqa: PTH112 - a Path asks a link, too, and may raise
         raise HubStoreError(f"hub.store: {path} is a directory: name a file in it")
+    if (other := no_file(path)) is not None:
+        raise HubStoreError(f"hub.store: {other} is not a file: move it away")
     for part in (path.parent, *(Path(f"{path}{suffix}") for suffix in _PARTS)):
         if os.path.lexists(part) and not os.access(part, os.R_OK | os.W_OK):
             raise HubStoreError(
@@ -250,7 +252,7 @@ def _set_aside(path: Path, why: str) -> Path:
 def _use_fresh(path: Path) -> None:
     """Move a complete file into place; delete it if the old one is still there."""
     fresh = Path(f"{path}{_FRESH}")
-    if not fresh.exists():
+    if not fresh.is_file():
         return
     if path.exists():
         _drop(fresh)

@@ -8,8 +8,10 @@ only while a forwarder starts, and while there is trouble.
        └──fails because of the state file──▶ counted; the third start moves it aside
 """
 
+import errno
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,6 +35,7 @@ _MOST_ENDS = 2  # failed starts in a row; the next start moves the file aside
 _MOST_UNFINISHED = 5  # the same, for starts that were killed while opening the file
 _MOST_MOVES = 2  # in a row; after that, the file is not the cause
 _LONGEST = 500  # characters of a fault
+_READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 _NO_DAMAGE = (
     ForeignDatabaseError,
@@ -76,7 +79,7 @@ class Trouble(Struct):
         trouble = cls(Path(f"{state}.trouble"))
         try:
             enter(trouble.path)
-            body = trouble.path.read_bytes()
+            body = _content(trouble.path)
         except (OSError, ForeignFolderError):
             return trouble
         try:
@@ -155,6 +158,19 @@ class Trouble(Struct):
             os.close(handle)
         new.replace(self.path)
         sync_folder(self.path.parent)
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a note.
+
+    Raises:
+        OSError: it cannot be read, or is no file; a FIFO has no end.
+    """
+    number = os.open(path, _READ)
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        return file.read()
 
 
 def sync_folder(folder: Path) -> None:

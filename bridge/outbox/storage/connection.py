@@ -15,7 +15,7 @@ from bridge.foundation.errors import (
     OutboxError,
     OutboxUnavailableError,
 )
-from bridge.foundation.privileges import enter, make_private
+from bridge.foundation.privileges import enter, make_private, no_file
 from bridge.outbox.storage.schema import migrate
 
 # Seconds to wait for another process's lock: in a command (less than ``patience``), and
@@ -100,6 +100,8 @@ def connect(
     """
     connection = None
     enter(path)
+    if (part := no_file(path)) is not None:
+        raise OutboxUnavailableError(f"{part} is not a file: move it away")
     make_private(path)
     try:
         connection = sqlite3.connect(

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bridge.foundation.privileges import no_file
 from bridge.outbox.storage.connection import (
     Connection,
     Statement,
@@ -189,7 +190,10 @@ class Mirror:
         mirror.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
         # On a full disk SQLite cannot even read a file that no process has open, unless
         # the file is declared immutable. On a full disk it is: nothing can write to it.
-        for how in ("mode=ro", "mode=ro&immutable=1"):
+        ways = ["mode=ro", "mode=ro&immutable=1"]
+        if no_file(path) is not None:  # a FIFO, for example: only the last opens no log
+            ways = ways[1:] if path.is_file() else []
+        for how in ways:
             try:
                 mirror._copy(f"{path.absolute().as_uri()}?{how}")
                 break

@@ -9,6 +9,8 @@ from tests.support.fleet import event
 
 Raw = dict[str, Any]
 
+# In one of so many seeds, somebody refuses right after each approval.
+HASTY, HASTY_SEED = 50, 11
 END = 700.0  # nothing is on its way any more
 PEOPLE = ("ann", "bob", "cat")
 TYPES = ("Freeze", "Reboot", "Redeploy")
@@ -70,7 +72,10 @@ class Plan:
         self.denies = (_denied(dice), _denied(dice))
         self.late = (dice.choice((0.0, 0.0, 60.0)), dice.choice((0.0, 0.0, 90.0)))
         self.steps = list(self._steps())
-        self.acts = sorted(self._acts(is_dead=is_dead), key=lambda act: act.at)
+        acts = list(self._acts(is_dead=is_dead))
+        if self.seed % HASTY == HASTY_SEED:
+            acts += list(self._refusals(acts))
+        self.acts = sorted(acts, key=lambda act: act.at)
 
     def _steps(self) -> Iterator[Told]:
         dice = self.dice
@@ -107,6 +112,14 @@ class Plan:
                 action="refuse" if dice.random() < 0.12 else "approve",
                 via="arm" if is_arm else "bridge",
             )
+
+    def _refusals(self, acts: list[Act]) -> Iterator[Act]:
+        """Yield a refusal shortly after each approval, often before it is sent."""
+        dice = random.Random(f"refusals of {self.seed}")  # noqa: S311 - the same each time
+        for act in acts:
+            if act.action == "approve":
+                at = act.at + act.thinks + dice.uniform(0.1, 5)
+                yield Act(at, 0.0, dice.choice(PEOPLE), "refuse", act.via)
 
 
 def _denied(dice: random.Random) -> str:

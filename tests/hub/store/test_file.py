@@ -187,6 +187,9 @@ async def test_what_a_person_must_change_is_said(tmp_path: Path) -> None:
     with closing(sqlite3.connect(other)) as db, db:
         db.execute("CREATE TABLE deliveries (id INTEGER)")
     given = {folder: "is a directory", other: "of another program: name another file"}
+    if os.name == "posix":
+        os.mkfifo(tmp_path / "c-wal")
+        given[tmp_path / "c"] = "c-wal is not a file: move it away"
 
     for path, words in given.items():
         with pytest.raises(HubStoreError, match=words):

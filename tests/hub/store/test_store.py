@@ -304,11 +304,73 @@ async def test_message_that_changes_nothing_is_counted_unless_it_is_stored(
 
     more = step("updated", LATER, who=vm(101), seconds=5000)
     end = step("completed", who=vm(9999), seconds=5000)
-    await store.keep([told(more, 5000), told(end, 5000), told(crowd[7], 5000)])
+    await store.keep([told(more, 5000), told(end, 5000)])
+    await store.keep([told(crowd[7], 5000)])
 
     row = await the_event(store)
     assert (row.dropped, row.status) == (full.dropped + 2, full.status)
     assert len(await rows_of(store, messages)) == 1000
+
+
+@pytest.fixture
+async def full(store: Store) -> Store:
+    """Return a store with an event of which no more is kept by others."""
+    for start in range(0, 1000, 250):
+        crowd = [step("scheduled", who=vm(n + 100)) for n in range(start, start + 250)]
+        await store.keep([told(body, start + n) for n, body in enumerate(crowd)])
+    await store.keep([told(step("scheduled", who=vm(2000)), 1000)])
+    return store
+
+
+async def everything(store: Store) -> dict[str, list[Any]]:
+    tables = [table for table in metadata.sorted_tables if table.name != "meta"]
+    return {table.name: await rows_of(store, table) for table in tables}
+
+
+async def test_message_that_is_surplus_is_counted_and_changes_nothing_else(
+    full: Store,
+) -> None:
+    before = await everything(full)
+    worse = event(EventType="Terminate", Resources=["web-0", "other"])
+    forged = step("updated", worse, previous=event(), who=vm(3000), seconds=1100)
+    many = [forged, step("started", who=vm(3001)), step("scheduled", who=vm(3002))]
+    await full.keep([told(one, 1100, reply_to="evil", session="evil") for one in many])
+    after = await everything(full)
+
+    (old,), (new,) = before.pop("events"), after.pop("events")
+    changed = {n for n in old._fields if getattr(old, n) != getattr(new, n)}
+    assert (changed - {"version"}, new.dropped) == ({"dropped"}, old.dropped + 3)
+    del before["bridges"], after["bridges"]  # a report about a bridge is no surplus
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (step("completed", seconds=1100), step("scheduled", who=vm(9), seconds=1200)),
+        (
+            step(
+                "updated",
+                event(Resources=["web-0", "web-9"]),
+                previous=event(),
+                seconds=1100,
+            ),
+            step("scheduled", event(Resources=["web-0", "web-9"]), who=vm(9)),
+        ),
+    ],
+    ids=["end", "resources"],
+)
+@pytest.mark.parametrize("is_one_batch", [False, True])
+async def test_what_counts_by_another_message_is_no_surplus(
+    full: Store, first: bytes, second: bytes, *, is_one_batch: bool
+) -> None:
+    """The same batch may hold an end, or the word that a machine is in Resources."""
+    batch = [told(first, 1100), told(second, 1200)]
+    for part in [batch] if is_one_batch else [batch[:1], batch[1:]]:
+        await full.keep(part)
+
+    kept = await rows_of(full, messages)
+    assert vm(9).vm_id in {row.vm_id for row in kept}
 
 
 async def test_object_of_an_earlier_message_is_read_again(store: Store) -> None:
