@@ -405,6 +405,10 @@ HUB = record(
             "The messages that took too long to be stored, at most 50.",
             {"source": "bridges", "heard": AT},
         ),
+        "clocks": _objects(
+            "The machines of hubs whose clocks are wrong, at most 50.",
+            {"host": "hub-1", "fault": "the clock of this machine is 90 s ahead"},
+        ),
         "eventId": field(TEXT, "The event that was decided on.", EVENT_ID),
         "decision": field(TEXT, "The id of the decision.", "5d41402abc4b2a76"),
         "via": field({"enum": ["bridge", "arm"]}, "Who gets the decision.", "bridge"),
@@ -412,7 +416,7 @@ HUB = record(
         "by": field(TEXT_OR_NULL, "Who decided; null: the hub.", "ann", None),
     },
     optional=(
-        *("link", "count", "bridges", "stillSilent", "events", "messages"),
+        *("link", "count", "bridges", "stillSilent", "events", "messages", "clocks"),
         *("eventId", "decision", "via", "detail", "by"),
     ),
 )

@@ -132,7 +132,7 @@ def _name(what: str, one: Mapping[str, Any]) -> str:
     if what == SLOW:
         return f"from source {one['source']}"
     if what == CLOCK:
-        return str(one["fault"])
+        return f"{one.get('host') or 'one'}: {one['fault']}"
     name = str(one["vmName"] or one["vmId"])
     return name if one["state"] in {"silent", "alive"} else f"{name} ({one['state']})"
 

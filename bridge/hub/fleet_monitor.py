@@ -8,8 +8,9 @@ Bridges that have been gone for longer than the retention are deleted.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
@@ -41,6 +42,7 @@ class FleetMonitor:
     Attributes:
         retention: for how many seconds a bridge that is gone is kept after its last
             message.
+        host: the name of this machine.
     """
 
     store: Store
@@ -48,6 +50,7 @@ class FleetMonitor:
     metrics: HubMetrics
     situation: Callable[[], Situation]
     retention: float
+    host: str = field(default_factory=socket.gethostname)
     name: str = "watchman"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -83,7 +86,7 @@ class FleetMonitor:
         """Alarm a wrong clock, and let the ends count whose time has come."""
         if (fault := now.clock_fault) is not None:
             log.warning("clock is wrong", extra={"fault": fault})
-            await self.store.write(lambda c: note_clock(c, fault, now.now))
+            await self.store.write(lambda c: note_clock(c, self.host, fault, now.now))
         for _ in range(_MOST_PORTIONS):
             if not await self.store.write(lambda c: end_said(c, now.now)):
                 return

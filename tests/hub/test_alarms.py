@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of
 from bridge.hub.alarms import AlarmContext, events_of
+from bridge.hub.broker_clock import BrokerClock
 from bridge.hub.fleet_monitor import FleetMonitor
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
@@ -54,14 +56,19 @@ class Fleet:
         self.store, self.clock = store, clock
         self.listening: Any = at(-60)
         self.missing_after: float | None = 60.0
+        self.ahead = 0.0
         metrics = HubMetrics(("b",), "1")
         self.fleet_monitor = FleetMonitor(
             store, clock, metrics, self.situation, retention=90 * 86400.0
         )
 
     def situation(self) -> Situation:
+        own = FakeClock(self.clock.now() + timedelta(seconds=self.ahead))
+        broker = BrokerClock(own)  # a message has come as soon as it was enqueued
+        broker.note(self.clock.now(), is_fresh=True)
         return Situation(
-            now=self.clock.now(),
+            now=broker.now(),
+            clock_fault=broker.fault,
             listening={"b": self.listening},
             missing_after=self.missing_after,
         )
@@ -184,6 +191,23 @@ async def test_wave_of_unreported_events_is_read_in_portions(fleet: Fleet) -> No
     assert len(await fleet.look(100)) == 501
 
 
+@pytest.mark.parametrize(
+    ("ahead", "count"), [(60.0, 0), (-60.0, 0), (61, 1), (-7e3, 1)]
+)
+async def test_clock_that_is_wrong_is_told_once_a_day_for_each_hub(
+    fleet: Fleet, ahead: float, count: int
+) -> None:
+    fleet.ahead = ahead
+    other = Fleet(fleet.store, fleet.clock)
+    other.ahead, other.fleet_monitor.host = ahead, "hub-1"
+    for hours in (0, 1, 24):
+        kinds = await fleet.kinds(hours * 3600) + await other.kinds()
+        again = await fleet.kinds(30) + await other.kinds()
+        wanted = 0 if hours == 1 else 2 * count
+        assert kinds == [("hub.clock-wrong", None)] * wanted
+        assert again == []
+
+
 async def test_fleet_monitor_goes_on_while_the_store_is_away(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,6 +299,8 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
         rows("hub.bridge-silent", bridge(1)),
         rows("hub.bridge-back", bridge(1, "alive")),
         rows("hub.unreported", {"eventType": "", "machines": []}),
+        rows("hub.message-slow", {"source": "b", "heard": "2026-03-02T12:00:00Z"}),
+        rows("hub.clock-wrong", {"host": "hub-0", "fault": "it is 90 s ahead"}),
         *(rows(f"hub.approval.{word}", APPROVAL) for word in APPROVALS),
     ],
     ids=lambda given: given[0].kind,

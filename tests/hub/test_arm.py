@@ -204,6 +204,25 @@ async def test_rules_are_judged_again_before_it_goes(world: HubWorld) -> None:
     assert (await world.decision())["state"] == "void"
 
 
+async def test_clock_that_is_wrong_keeps_it_from_arm(world: HubWorld) -> None:
+    words = "the clock of this machine is 61 s ahead of the broker's"
+    world.more["clock_fault"] = words
+    refused = f"approving through ARM is off: {words}"
+    assert await objection(world) == f"409 {refused}"
+    shown = await world.get(f"/api/v1/events/{EVENT_ID}/approval")
+    assert shown["arm"]["why"] == refused
+    world.more["clock_fault"] = None
+    assert await objection(world) is None
+
+    world.more["clock_fault"] = words  # what was decided before waits for it
+    await world.dispatcher.step()
+    assert (world.arm.taken, (await world.decision())["state"]) == ([], "decided")
+    world.more["clock_fault"] = None
+    world.clock.pass_by(15)
+    await world.dispatcher.step()
+    assert len(world.arm.taken) == 1
+
+
 async def test_bridge_may_approve_beside_it(world: HubWorld) -> None:
     await world.post(via="arm")
     await world.dispatcher.step()

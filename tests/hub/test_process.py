@@ -8,20 +8,23 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
+from aiohttp import web
 from azure.servicebus.aio import ServiceBusClient
+from sqlalchemy import select
 
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
 from bridge.hub.store.store import open_store
-from bridge.hub.store.tables import events
+from bridge.hub.store.tables import events, meta
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -29,6 +32,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from tests.bench.measuring import served
 from tests.hub.test_sources import rows, send, until
 from tests.support.browser import NO_BROWSER, find
 from tests.support.devtools import opened_tab
@@ -302,3 +306,58 @@ async def test_database_that_answers_no_more_is_told_to_people_and_programs(
             while "error" in (await world.get("/api/v1/events")):
                 await asyncio.sleep(0.1)
         assert len(await rows(store, events)) == 1
+
+
+def with_sink(path: Path, url: str, folder: Path) -> None:
+    """Let a hub tell alarms to a webhook."""
+    state = f'[state]\npath = "{folder / "alarms.db"}"\n'
+    sink = f'[[sinks]]\nname = "p"\ntype = "webhook"\nurl = "{url}"\n'
+    path.write_text(path.read_text() + state + sink)
+
+
+@pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)
+async def test_frozen_hub_keeps_no_silence_from_being_told(
+    fleet: Fleet, hub_config: HubConfig, tmp_path: Path
+) -> None:
+    """It holds the lease of alarms: the other one tells within 75 s."""
+    told: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def take(request: web.Request) -> web.Response:
+        told.put_nowait(await request.json())
+        return web.Response()
+
+    store = hub_config.store.reveal()
+    async with served([web.post("/", take)]) as url, AsyncExitStack() as stack:
+        hubs = []
+        for name in ("a", "b"):
+            path, port = tmp_path / f"{name}.toml", free_port()
+            path.write_text(toml(store, fleet.broker, port))
+            (tmp_path / name).mkdir()
+            with_sink(path, url, tmp_path / name)
+            one = Fleet(fleet.broker, path, f"http://127.0.0.1:{port}")
+            hubs.append(await stack.enter_async_context(one.hub()))
+            if name == "a":
+                await holds_lease(hub_config)
+        made = orjson.loads(life("started", approvals=offer(), intervalSeconds=2))
+        made["time"] = datetime.now(UTC).isoformat()
+        await send(fleet.broker, "t", orjson.dumps(made))
+
+        async def is_stored() -> bool:
+            return not fleet.waiting()
+
+        await until(is_stored)
+        os.kill(hubs[0].pid, signal.SIGSTOP)
+        began = time.monotonic()
+        async with asyncio.timeout(75 + 6):  # the silence begins after three intervals
+            while (await told.get())["type"] != "sebridge.hub.bridge-silent.v1":
+                pass
+        assert time.monotonic() - began < 75 + 6
+        os.kill(hubs[0].pid, signal.SIGCONT)
+
+
+async def holds_lease(hub_config: HubConfig) -> None:
+    """Wait until a hub has the lease of alarms."""
+    query = select(meta.c.value).where(meta.c.name == "alarms-handed-by")
+    async with open_store(hub_config) as opened, asyncio.timeout(60):
+        while await opened.read(lambda c: c.scalar(query)) is None:
+            await asyncio.sleep(0.1)

@@ -589,3 +589,76 @@ async def test_arm_is_not_asked_for_what_azure_tells_otherwise(
     await world.dispatcher.step()
     assert world.arm.taken == []
     assert (await world.decision())["state"] == "void"
+
+
+# One attack each, by a VM that may only send; see also test_fold.py.
+
+
+async def test_end_that_a_stranger_forges_leaves_the_event_to_be_approved(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([told(step("completed", seconds=5, who=EVIL), 5)])
+
+    shown = await world.page()
+    assert (shown["isOpen"], shown["status"]) == (True, "scheduled")
+    assert shown["saidToBeOver"]["by"]["vmName"] == "web-7"
+    assert (await world.post())[0] == 200
+    assert await sent_to(world) == ("vm-approvals", "s-0")
+
+
+async def test_scheduled_that_a_stranger_dates_back_replaces_nothing(
+    world: HubWorld,
+) -> None:
+    """Nor does its (source, id), which is that of the honest message."""
+    honest = orjson.loads(step("scheduled"))
+    forged = orjson.loads(step("scheduled", FORGED, seconds=-600, who=EVIL))
+    forged["id"] = honest["id"]
+    before = await world.page()
+    await world.store.keep([told(orjson.dumps(forged), 60)])
+
+    after = await world.page()
+    for name in ("content", "eventType", "event", "opened", "machines", "status"):
+        assert after[name] == before[name], name
+
+
+async def test_stop_of_the_year_2099_mutes_no_silence(world: HubWorld) -> None:
+    """It counts as of when it was heard; the next word of the bridge ends it."""
+    said = orjson.loads(life("stopped", seconds=0))
+    said["time"] = "2099-01-01T00:00:00Z"
+    said["data"]["observedAt"] = said["time"]
+    await world.store.keep([told(orjson.dumps(said), 30)])
+    assert await state_of(world) == "stopped"
+    await world.store.keep([beat(0, 60, approvals=signed(session="s-0"))])
+    world.clock.pass_by(61)
+    assert await state_of(world) == "alive"
+    world.clock.pass_by(600)
+    assert await state_of(world) == "silent"
+
+
+async def state_of(world: HubWorld) -> str:
+    (found,) = (await world.get("/api/v1/bridges"))["bridges"]
+    return str(found["state"])
+
+
+async def test_stop_hides_silence_for_a_day_at_most(world: HubWorld) -> None:
+    await world.store.keep([told(life("stopped", seconds=30), 30)])
+    world.clock.pass_by(86_400)
+    assert await state_of(world) == "stopped"
+    world.clock.pass_by(100)
+    assert await state_of(world) == "silent"
+
+
+async def test_letters_that_become_others_in_capitals_are_another_event(
+    world: HubWorld,
+) -> None:
+    await world.store.keep(
+        [told(step("scheduled", event(name), seconds=1)) for name in ("FF-1", "ff-1")]
+    )
+    await world.store.keep([told(step("completed", event("\ufb00-1"), seconds=5), 5)])
+
+    found = (await world.get("/api/v1/events"))["events"]
+    assert {one["eventId"]: one["isOpen"] for one in found} == {
+        EVENT_ID: True,
+        "FF-1": True,
+        "\ufb00-1": False,
+    }

@@ -135,13 +135,13 @@ def note_slow(
     _add(connection, [row])
 
 
-def note_clock(connection: Connection, fault: str, now: datetime) -> None:
-    """Add an alarm about the clock of this hub's machine; at most one a day."""
+def note_clock(connection: Connection, host: str, fault: str, now: datetime) -> None:
+    """Add an alarm about the clock of a hub's machine; at most one a day for each."""
     row: Values = {
-        "id": hash32([CLOCK, rfc3339(now)[:10]]),
+        "id": hash32([CLOCK, host, rfc3339(now)[:10]]),
         "kind": f"hub.{CLOCK}",
         "time": micros(now),
-        "data": dumped({"fault": fault}),
+        "data": dumped({"host": host, "fault": fault}),
         "handed": None,
     }
     _add(connection, [row])
