@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,11 +20,13 @@ import orjson
 import pytest
 from aiohttp import web
 from azure.servicebus.aio import ServiceBusClient
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
+from bridge.foundation.errors import HubStoreError
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
-from bridge.hub.store.store import open_store
+from bridge.hub.store import alarms
+from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import events, meta
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (
@@ -361,3 +364,37 @@ async def holds_lease(hub_config: HubConfig) -> None:
     async with open_store(hub_config) as opened, asyncio.timeout(60):
         while await opened.read(lambda c: c.scalar(query)) is None:
             await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)
+async def test_hub_that_is_frozen_within_a_transaction_holds_no_lock_for_long(
+    hub_config: HubConfig,
+) -> None:
+    """Its process lives, so the database sees a connection that is only idle."""
+    held, over = threading.Event(), threading.Event()
+
+    def frozen(connection: Connection) -> None:
+        alarms.take_lease(connection, "frozen", datetime.now(UTC), 30.0)
+        held.set()
+        over.wait(60)
+
+    async def other_takes(store: Store) -> bool:
+        later = datetime.now(UTC) + timedelta(seconds=40)
+        with suppress(HubStoreError):
+            return await store.write(
+                lambda c: alarms.take_lease(c, "other", later, 30.0)
+            )
+        return False
+
+    async with open_store(hub_config) as one, open_store(hub_config) as other:
+        await one.write(lambda c: alarms.take_lease(c, "frozen", datetime.now(UTC), 1))
+        writing = asyncio.create_task(one.write(frozen))
+        await asyncio.to_thread(held.wait, 10)
+        try:
+            async with asyncio.timeout(45):
+                while not await other_takes(other):
+                    await asyncio.sleep(0.5)
+        finally:
+            over.set()
+        with pytest.raises(HubStoreError):
+            await writing

@@ -47,7 +47,12 @@ _READERS = 4
 # WITH CHECK OPTION, program limit exceeded (a text too long for an index), RAISE.
 _OF_VALUES = ("21", "22", "23", "44", "54", "P0")
 _SQLITE_OF_VALUES = ("SQLITE_TOOBIG", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
-_LIMIT = f"SET LOCAL statement_timeout = {_STATEMENT_MS}"
+# A hub that is frozen within a transaction must not hold its locks for ever.
+_IDLE_MS = 20_000
+_LIMIT = (
+    f"SELECT set_config('statement_timeout', '{_STATEMENT_MS}', true), "
+    f"set_config('idle_in_transaction_session_timeout', '{_IDLE_MS}', true)"
+)
 # How long a silent server is waited for; and no prepared statements.
 _POSTGRES: dict[str, object] = {
     "connect_timeout": _CONNECT_SECONDS,
