@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Protocol
 
 from bridge.events.document import ScheduledEvent
@@ -54,6 +55,9 @@ from bridge.hub.occurrences import (
 
 _MOST_LIVES = 10
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
+# The orders of Address and Reporter; their own comparison is slow for a thousand.
+_BY_ADDRESS = attrgetter("source", "entity", "session", "prefix")
+_BY_VM = attrgetter("vm_id", "name", "resource_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -192,8 +196,9 @@ class Folded:
     Attributes:
         state: the state; None = no message is kept.
         kept: the facts that the state is derived from.
-        full: when the latest of them was enqueued, if no more appearances by others are
+        full: when the latest of them was enqueued, if no more messages by others are
             kept; None = they are.
+        heeded: then, the others whose messages may be kept; see ``Life.heeded``.
         dropped: how many facts are not kept.
         past: the occurrences before those.
         lists: the names in Resources that were needed, by ``Fact.names``.
@@ -202,6 +207,7 @@ class Folded:
     state: State | None
     kept: tuple[Fact, ...]
     full: datetime | None = None
+    heeded: tuple[Place, ...] = ()
     dropped: int
     past: Past
     lists: Mapping[str, tuple[str, ...]]
@@ -253,6 +259,7 @@ def fold_in(
     moments = [fact.enqueued for fact in kept]
     latest = max([*moments, now] if now else moments)
     ordered = sorted(kept, key=lambda fact: fact.order)
+    is_full = bool(lives) and lives[-1].is_full
     found = {fact.address for fact in kept if fact.address}
     state = State(
         key=ordered[0].key,
@@ -260,13 +267,14 @@ def fold_in(
         occurrences=tuple(_occurrence(life, reading, latest) for life in lives),
         before=past.lives,
         outcomes=tuple(outcomes),
-        addresses=tuple(sorted(found)),
+        addresses=tuple(sorted(found, key=_BY_ADDRESS)),
         last_reported=ordered[-1].time,
     )
     return Folded(
         state=state,
         kept=tuple(ordered),
-        full=max(moments) if lives and lives[-1].is_full else None,
+        full=max(moments) if is_full else None,
+        heeded=tuple(sorted(lives[-1].heeded)) if is_full else (),
         dropped=count - len(kept),
         past=past,
         lists=reading.lists,
@@ -453,5 +461,5 @@ def _voices(facts: Sequence[Fact]) -> tuple[Voice, ...]:
             groups=tuple(sorted({one.group for one in said})),
             event_types=tuple(sorted({one.event_type for one in said} - {""})),
         )
-        for reporter, said in sorted(found.items())
+        for reporter, said in sorted(found.items(), key=lambda one: _BY_VM(one[0]))
     )

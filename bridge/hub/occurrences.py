@@ -4,7 +4,7 @@ An appearance more than 10 s after the end belongs to another occurrence; see ``
 which derives the state of each.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -157,8 +157,19 @@ class Life:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more appearances by others are kept, and none opens another."""
+        """Whether no more messages by others are kept, and none opens another."""
         return len(self.facts) >= _MOST_FACTS and not self.ends
+
+    @property
+    def heeded(self) -> set[Place]:
+        """Whose next message may be kept, or change which ones are, when it is full.
+
+        The first of them is the VM that was heard first. Of the others, those that have
+        as many messages as are kept of a machine.
+        """
+        counts = Counter(_machine_of(fact) for fact in self.facts)
+        found = {one for one, count in counts.items() if count >= _MOST_OF_A_MACHINE}
+        return found | ({_machine_of(self.opener)} if self.opener else set())
 
     def said_until(self, end: Fact) -> datetime:
         """Return when an end by the word of others counts."""
@@ -239,18 +250,20 @@ def bounded(life: Life) -> Life:
     """Return an occurrence with the messages that are kept.
 
     They are twelve of a machine: beyond that, the first and the last that was heard of
-    each kind. And a thousand in all: those of Azure and of machines in Resources, then
-    the others, the first heard first.
+    each kind. And a thousand in all: those of Azure, of machines in Resources, and of
+    the VM that was heard first, then the others, the first heard first.
     """
-    by_machine = defaultdict[object, list[Fact]](list)
+    by_machine, opener = defaultdict[Place, list[Fact]](list), life.opener
     for fact in life.facts:
-        by_machine[fact.place or fact.reporter].append(fact)
+        by_machine[_machine_of(fact)].append(fact)
     kept = [fact for said in by_machine.values() for fact in _ends_of(said)]
     if len(kept) > _MOST_FACTS:
         inside = places_named(kept, group_in(kept), life.reading)
 
         def rank(fact: Fact) -> tuple[bool, object]:
-            return not (fact.is_azures or fact.place in inside), fact.heard
+            is_first = opener is not None and is_of(fact, opener)
+            counts = fact.is_azures or is_first or fact.place in inside
+            return not counts, fact.heard
 
         kept = sorted(kept, key=rank)[:_MOST_FACTS]
     if len(kept) == len(life.facts):
@@ -259,6 +272,35 @@ def bounded(life: Life) -> Life:
     for fact in sorted(kept, key=lambda fact: fact.order):
         fewer.take(fact)
     return fewer
+
+
+def _machine_of(fact: Fact) -> Place:
+    """Return the machine of a reporter; if that is not known, the reporter itself."""
+    vm = fact.reporter
+    return fact.place or (vm.vm_id, vm.name, vm.resource_id)
+
+
+def is_surplus(
+    fact: Fact, full: datetime, named: Collection[Place], heeded: Collection[Place]
+) -> bool:
+    """Whether a message that is not stored yet changes nothing.
+
+    So it is if its event has enough messages, none of which tells the end, and this one
+    is the last heard, by a machine whose messages are kept only if there is room.
+
+    Args:
+        fact: the message.
+        full: when the latest of the kept messages was enqueued.
+        named: the machines in Resources.
+        heeded: see ``Life.heeded``.
+    """
+    return (
+        fact.enqueued > full
+        and fact.kind is not Kind.OUTCOME
+        and not fact.is_azures
+        and fact.place not in named
+        and _machine_of(fact) not in heeded
+    )
 
 
 def _ends_of(facts: Sequence[Fact]) -> Iterable[Fact]:

@@ -26,6 +26,7 @@ from tests.bench import (
     hook,
     hub,
     hub_scale,
+    hub_trust,
     idle,
     latency,
     outage,
@@ -62,6 +63,9 @@ BENCHES: dict[str, Bench] = {
     "hub": lambda quick: hub.figures(120 if quick else hub.MACHINES, 3 if quick else 5),
     "hub-scale": lambda quick: hub_scale.figures(
         hub_scale.QUICK if quick else hub_scale.FULL
+    ),
+    "hub-trust": lambda quick: hub_trust.figures(
+        hub_trust.QUICK if quick else hub_trust.FULL
     ),
     # The short one has as many events in a quarter of the time.
     "soak": lambda quick: (

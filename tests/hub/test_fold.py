@@ -22,7 +22,7 @@ from bridge.hub.fold import (
     is_named,
     machine_of,
 )
-from bridge.hub.occurrences import Reading, unique
+from bridge.hub.occurrences import Reading, is_surplus, unique
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
 
 LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
@@ -471,6 +471,72 @@ def test_thousand_messages_are_kept_and_those_in_resources_first() -> None:
     assert late in found.kept
     assert told[1] in found.kept
     assert told[-1] not in found.kept
+
+
+def test_vm_heard_first_is_kept_however_many_others_report() -> None:
+    """Its word counts: nobody may drown the end that it reports."""
+    alone = fact(step("scheduled", event(Resources=["web-0"])))
+    end = fact(step("completed", event(Resources=["web-0"]), seconds=5000))
+
+    found = fold_in([alone, *alike(crowd(1400), alone), end])
+
+    assert found.state is not None
+    assert found.state.now is not None
+    assert found.state.now.status is Kind.COMPLETED
+
+
+def alike(told: Sequence[Fact], first: Fact) -> list[Fact]:
+    """Return what others report, with the Resources of the first one."""
+    return [replace(one, names=first.names, event=first.event) for one in told]
+
+
+BUSY = vm(100)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_so"),
+    [
+        (step("scheduled", who=vm(9999), seconds=9000), True),
+        (step("completed", who=vm(9999), seconds=9000), True),
+        (step("completed", who=vm(9999), seconds=50), True),
+        (step("updated", LATER, who=vm(101), seconds=9000), True),
+        (step("completed", who=vm(101), seconds=50), True),
+        (step("updated", LAST, who=BUSY, seconds=9000), False),
+        (step("updated", LATER, who=vm(1), seconds=9000), False),
+        (step("completed", who=vm(5), seconds=9000), False),
+    ],
+    ids=[
+        "another",
+        "end",
+        "end of another time",
+        "again",
+        "end of one that is known",
+        "one with twelve",
+        "in Resources",
+        "heard first",
+    ],
+)
+def test_message_beyond_enough_is_surplus_only_if_it_changes_nothing(
+    body: bytes, *, is_so: bool
+) -> None:
+    busy = [
+        fact(step("updated", event(DurationInSeconds=n), who=BUSY, seconds=200 + n))
+        for n in range(11)
+    ]
+    full = fold_in(
+        [fact(step("scheduled", seconds=50, who=vm(5))), *busy, *crowd(1400)]
+    )
+    assert full.state is not None
+    assert full.state.now is not None
+    assert full.full is not None
+    named = {(one.subscription, one.group, one.name) for one in full.state.now.named}
+    more = fact(body, heard=9000)
+
+    found = fold_in([*full.kept, more])
+
+    assert is_surplus(more, full.full, named, full.heeded) is is_so
+    same = (found.kept, found.state, found.full) == (full.kept, full.state, full.full)
+    assert same is is_so
 
 
 def test_of_a_machine_that_reports_very_much_first_and_last_are_kept() -> None:

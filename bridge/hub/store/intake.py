@@ -16,12 +16,11 @@ from typing import Any, Self
 import msgspec
 from sqlalchemy import Connection, and_, bindparam, delete, select, update
 
-from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import AZURE, Fact, digest_of
-from bridge.hub.fold import Folded, State, fold_in, machine_of
-from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading
+from bridge.hub.fold import Folded, State, fold_in
+from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading, is_surplus
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
 from bridge.hub.store.bridge_intake import keep_bridges
@@ -117,34 +116,46 @@ def _surplus(
 ) -> list[Incoming]:
     """Return the messages that change nothing.
 
-    An event has enough messages, no end among them, and the batch holds only more
-    appearances, by machines not in Resources that have not reported it. What else
-    it held, as an end, could make them count.
+    See ``is_surplus``. One that is stored already is none: it may have another time.
+    The batch holds nothing else of the event: an end, say, could make them count.
     """
     keys = [key for key, row in before.items() if row["dropped"]]
     if not keys:
         return []
-    found = connection.execute(select(details).where(details.c.event_key.in_(keys)))
-    known = {row.event_key: rows.json_of(row.body) for row in found}
-    full: dict[str, Any] = {key: one.get("full") for key, one in known.items()}
-    named = {key: set(rows.named_in(known[key])) for key in known if full[key]}
-    voices = {
-        key: {voice.reporter for voice in rows.voices_in(known[key])} for key in named
-    }
-    extra = [
-        one
-        for one in with_fact
-        if one.fact is not None
-        and one.fact.key in named
-        and rows.micros(one.fact.enqueued) > full[one.fact.key]
-        and one.fact.kind.is_appearance
-        and not one.fact.is_azures
-        and one.fact.reporter not in voices[one.fact.key]
-        and machine_of(one.fact.reporter) not in named[one.fact.key]
-    ]
+    query = select(details).where(details.c.event_key.in_(keys))
+    found = list[Incoming]()
+    for row in connection.execute(query).all():
+        known: Any = rows.json_of(row.body)
+        if not known.get("full") or "heeded" not in known:
+            continue
+        full, heeded = rows.moment_of(known["full"]), set(map(tuple, known["heeded"]))
+        named = {(*place, name) for *place, names in known["named"] for name in names}
+        found += [
+            one
+            for one in with_fact
+            if one.fact is not None
+            and one.fact.key == row.event_key
+            and is_surplus(one.fact, full, named, heeded)
+        ]
+    stored = _stored(connection, found)
+    extra = [one for one in found if one.fact and one.fact.report not in stored]
     left = {id(one) for one in extra}
     kept = {one.fact.key for one in with_fact if one.fact and id(one) not in left}
     return [one for one in extra if one.fact and one.fact.key not in kept]
+
+
+def _stored(
+    connection: Connection, found: Sequence[Incoming]
+) -> set[tuple[str, str, str, str]]:
+    """Return the reports that are stored, of those in some messages."""
+    of, facts = messages.c, [one.fact for one in found if one.fact]
+    query = select(of.source, of.id, of.vm_id, of.content).where(
+        of.event_key.in_({fact.key for fact in facts}),
+        of.source.in_({fact.source for fact in facts}),
+        of.id.in_({fact.id for fact in facts}),
+        of.vm_id.in_({fact.reporter.vm_id for fact in facts}),
+    )
+    return {tuple(row) for row in connection.execute(query)} if facts else set()
 
 
 def _count_surplus(connection: Connection, surplus: Sequence[Incoming]) -> None:
@@ -398,7 +409,7 @@ class _Facts:
         stored: dict[str, dict[tuple[str, ...], Fact]] = {key: {} for key in keys}
         query = select(messages.c.event_key, messages.c.fact)
         found = connection.execute(query.where(messages.c.event_key.in_(keys)))
-        for key, body in found:
+        for key, body in found.all():
             fact = _decode(body)
             stored[key][fact.report] = fact
         by_key = defaultdict[str, list[Incoming]](list)
@@ -459,7 +470,7 @@ class _Facts:
         if fact.event is not None or not fact.names:
             return fact.event
         if fact.digest not in self._events and before is not None:
-            self._events = _events_in(before["state"]) | self._events
+            self._events = rows.events_in(before["state"]) | self._events
         if fact.digest not in self._events:
             self._events[fact.digest] = self._event_in_body(key, fact)
         return self._events[fact.digest]
@@ -547,7 +558,7 @@ class _Facts:
 
     def _keep_details(self, found: Mapping[str, Folded]) -> None:
         bodies = {
-            key: rows.details_json(one.state, one.lists, one.full)
+            key: rows.details_json(one)
             for key, one in found.items()
             if one.state is not None
         }
@@ -576,18 +587,6 @@ def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
         return None
     place = (where.source, where.entity, where.session, where.prefix)
     return key, *place, fact.reporter.vm_id
-
-
-def _events_in(state: bytes) -> dict[str, ScheduledEvent | None]:
-    """Return the IMDS objects in a stored state, by their messages' fingerprints."""
-    found: dict[str, ScheduledEvent | None] = {}
-    lives: Any = rows.json_of(state)["occurrences"]
-    for life in lives:
-        for one in (life, life["azure"] or {}):
-            if (raw := one.get("event")) is not None:
-                event_id = clean(str(raw.get("EventId")))
-                found[one["digest"]] = ScheduledEvent(event_id=event_id, raw=raw)
-    return found
 
 
 def _event_in(row: Any) -> ScheduledEvent | None:

@@ -10,7 +10,7 @@ import orjson
 from bridge.events.build import clean, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.hub.facts import Fact, Reporter, digest_of
-from bridge.hub.fold import Machine, Occurrence, State, Voice
+from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
 from bridge.hub.vote_rules import digest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,7 +100,7 @@ def _state_json(state: State) -> bytes:
             "eventId": state.event_id,
             "occurrences": [_occurrence(life) for life in state.occurrences],
             "outcomes": outcomes_json(state),
-            "addresses": [asdict(address) for address in state.addresses],
+            "addresses": state.addresses,
         }
     )
 
@@ -141,20 +141,15 @@ def _occurrence(life: Occurrence) -> Row:
     }
 
 
-def details_json(
-    state: State, lists: Mapping[str, tuple[str, ...]], full: datetime | None
-) -> bytes:
+def details_json(folded: Folded) -> bytes:
     """Return what the rules need to know of the latest occurrence, and no list shows.
 
-    Args:
-        state: the state of the event.
-        lists: the names in Resources by which machines were found; the small ones are
-            stored, so that the next fold need not read them from bodies.
-        full: see ``Folded.full``.
+    Of the names in Resources by which machines were found, the short lists are stored,
+    so that the next fold need not read them from bodies.
     """
-    now = state.now
+    now = folded.state.now if folded.state else None
     room, kept = _MOST_LISTED, dict[str, tuple[str, ...]]()
-    for name, names in sorted(lists.items()):
+    for name, names in sorted(folded.lists.items()):
         room -= len(names)
         if room >= 0:
             kept[name] = names
@@ -163,7 +158,8 @@ def details_json(
             "named": _by_group(now.named if now else ()),
             "voices": now.voices if now else (),
             "lists": kept,
-            "full": None if full is None else micros(full),
+            "full": None if folded.full is None else micros(folded.full),
+            "heeded": folded.heeded,
         }
     )
 
@@ -197,6 +193,18 @@ def voices_in(details: Mapping[str, Any]) -> tuple[Voice, ...]:
         )
         for one in details.get("voices", ())
     )
+
+
+def events_in(state: bytes) -> dict[str, ScheduledEvent | None]:
+    """Return the IMDS objects in a stored state, by their messages' fingerprints."""
+    found: dict[str, ScheduledEvent | None] = {}
+    lives: Any = json_of(state)["occurrences"]
+    for life in lives:
+        for one in (life, life["azure"] or {}):
+            if (raw := one.get("event")) is not None:
+                event_id = clean(str(raw.get("EventId")))
+                found[one["digest"]] = ScheduledEvent(event_id=event_id, raw=raw)
+    return found
 
 
 def _azure(fact: Fact) -> Row:

@@ -295,6 +295,23 @@ async def test_event_takes_no_more_room_however_many_messages_come(
     assert len(kept) == 1000
 
 
+async def test_message_that_changes_nothing_is_counted_unless_it_is_stored(
+    store: Store,
+) -> None:
+    crowd = [step("scheduled", who=vm(n + 100), seconds=n) for n in range(1200)]
+    await store.keep([told(body, n) for n, body in enumerate(crowd)])
+    full = await the_event(store)
+
+    more = step("updated", LATER, who=vm(101), seconds=5000)
+    end = step("completed", who=vm(9999), seconds=5000)
+    await store.keep([told(more, 5000), told(end, 5000)])
+    await store.keep([told(crowd[7], 5000)])
+
+    row = await the_event(store)
+    assert (row.dropped, row.status) == (full.dropped + 2, full.status)
+    assert len(await rows_of(store, messages)) == 1000
+
+
 @pytest.fixture
 async def full(store: Store) -> Store:
     """Return a store with an event of which no more is kept by others."""
