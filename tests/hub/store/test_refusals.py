@@ -49,9 +49,9 @@ _NO_SPACE = (
 )
 _SEQUENCE = (  # as after a restore from a backup that was not whole
     (
-        "INSERT INTO messages (seq, event_key, source, id, time, vm_id, digest, kind, "
-        "origin, heard, body) SELECT n, 'x', 'x', n, 0, 'x', 'x', 'scheduled', 'x', 0, "
-        "'{}' FROM generate_series(1, 60) AS n"
+        "INSERT INTO messages (seq, event_key, source, id, time, vm_id, content, "
+        "digest, kind, origin, heard, fact, body) SELECT n, 'x', 'x', n, 0, 'x', 'x', "
+        "'x', 'scheduled', 'x', 0, '{}', '{}' FROM generate_series(1, 60) AS n"
     ),
     "DELETE FROM messages WHERE event_key = 'x'",
 )
