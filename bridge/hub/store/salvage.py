@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from sqlalchemy import Boolean, Engine, LargeBinary, String, Table, delete, select
+from sqlalchemy import (
+    Boolean,
+    Engine,
+    LargeBinary,
+    String,
+    Table,
+    delete,
+    func,
+    select,
+)
 
 from bridge.foundation.errors import HubStoreError, UnreadableMessageError
 from bridge.hub import azure_messages, bridge_messages
@@ -322,14 +331,18 @@ def keep_again(database: Engine, found: Salvage) -> None:
             with store_errors(), database.begin() as connection:
                 query = select(messages).where(messages.c.event_key == key)
                 batch = [_incoming(row) for row in connection.execute(query).all()]
+                if not batch:  # all that is left of the event is its own row
+                    continue
                 for table in metadata.sorted_tables:
                     if "event_key" in table.c and table not in _OF_PERSONS:
                         mine = table.c.event_key == key
                         connection.execute(delete(table).where(mine))
                 keep(connection, batch)
-            found.add("events", 1)
         except (HubStoreError, UnreadableMessageError):
             found.unreadable += 1
+    with database.begin() as connection:
+        count = connection.scalar(select(func.count()).select_from(events))
+        found.copied["events"] = count or 0
 
 
 def _incoming(row: Any) -> Incoming:
