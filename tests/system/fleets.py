@@ -239,13 +239,27 @@ def connection_string(port: int) -> str:
     )
 
 
+@dataclass(frozen=True)
+class ImdsClock:
+    """Lets IMDS go by the clock of the forwarders."""
+
+    clock: Clock
+
+    def now(self) -> float:
+        return self.clock.now().timestamp()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 @asynccontextmanager
 async def fleet(
     count: int, folder: Path, clock: Clock | None = None, timings: Timings = TIMINGS
 ) -> AsyncIterator[Fleet]:
     """Run so many forwarders; they stop at the end."""
     async with AsyncExitStack() as stack:
-        imds = await stack.enter_async_context(ImdsSimulator())
+        clock = clock or SystemClock()
+        imds = await stack.enter_async_context(ImdsSimulator(clock=ImdsClock(clock)))
         broker = await stack.enter_async_context(Broker(ENTITIES))
         port = urlsplit(imds.url).port
         assert port is not None
@@ -255,7 +269,7 @@ async def fleet(
                 await stack.enter_async_context(proxy_to(port)),
                 await stack.enter_async_context(proxy_to(broker.port)),
                 folder / f"{number}.db",
-                clock or SystemClock(),
+                clock,
                 timings,
             )
             for number in range(count)

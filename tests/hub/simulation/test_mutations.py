@@ -12,6 +12,7 @@ from bridge.hub import decisions as decision_words
 from bridge.hub.store import claims, deciding
 from bridge.hub.store.current_event import current_event
 from bridge.hub.store.tables import decisions
+from bridge.hub.voting import CurrentEvent
 from tests.hub.simulation.world import run
 
 SEEDS = 120  # so many at most, until a planted bug shows
@@ -38,7 +39,7 @@ def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 @bug
 def change_after_the_decision_is_not_looked_at(patch: Patch) -> None:
-    patch.setattr(claims, "is_void", lambda *_: False)
+    patch.setattr(CurrentEvent, "voids", lambda *_: False)
 
 
 @bug
