@@ -630,7 +630,10 @@ def quoted(name: str) -> str:
     [
         (
             {"preset": "splunk"},
-            [f"preset: must be one of {', '.join(map(quoted, NAMES))}"],
+            [
+                f"preset: must be one of {', '.join(map(quoted, NAMES))}; "
+                "did you mean 'splunk-hec'?"
+            ],
         ),
         (
             {"preset": "splunk-hec"},

@@ -136,7 +136,7 @@ def link_for_lock(folder: Path) -> Iterator[Trouble]:
 def folder_for_file(folder: Path) -> Iterator[Trouble]:
     path = folder / "state.db"
     path.mkdir()
-    yield Trouble(path, "unable to open database file", path.rmdir)
+    yield Trouble(path, "is not a file: move it away", path.rmdir)
 
 
 @contextmanager
