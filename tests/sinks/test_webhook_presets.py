@@ -631,8 +631,10 @@ def quoted(name: str) -> str:
         (
             {"preset": "splunk"},
             [
-                f"preset: must be one of {', '.join(map(quoted, NAMES))}; "
-                "did you mean 'splunk-hec'?"
+                (
+                    f"preset: must be one of {', '.join(map(quoted, NAMES))}; "
+                    "did you mean 'splunk-hec'?"
+                )
             ],
         ),
         (
