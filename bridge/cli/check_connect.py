@@ -10,6 +10,8 @@ from bridge.diagnostics import doctor, host_checks, status_query, traffic_check
 from bridge.diagnostics.finding import Finding
 from bridge.foundation.clock import SystemClock
 from bridge.hub.load import HubFile
+from bridge.sinks.command.sink import CommandSinkConfig
+from bridge.sinks.command.unit import path_unit_fault
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
 
@@ -17,9 +19,23 @@ def examined(config: Config | HubFile) -> list[Finding]:
     """Test all connections; on a terminal, show which tests are running."""
     if isinstance(config, HubFile):
         door.enter_for(config, *config.files)
-    else:
-        door.enter(config)
-    return run(shown(_every_finding(config), SystemClock()))
+        return run(shown(_every_finding(config), SystemClock()))
+    # Where there is no D-Bus, systemd answers root only: so it is asked first.
+    unheard = run(_unheard_hooks(config))
+    door.enter(config)
+    found = run(shown(_every_finding(config), SystemClock()))
+    return found + [
+        Finding(is_good=False, text=fault)
+        for fault in unheard
+        if not any(fault in one.text for one in found)
+    ]
+
+
+async def _unheard_hooks(config: Config) -> list[str]:
+    """Return why requests of hooks that are units would not be taken."""
+    units = [s.unit for s in config.sinks if isinstance(s, CommandSinkConfig)]
+    faults = [await path_unit_fault(unit) for unit in units if unit]
+    return [fault for fault in faults if fault is not None]
 
 
 async def _every_finding(config: Config | HubFile) -> list[Finding]:

@@ -314,7 +314,6 @@ def is_active(machine: Machine) -> bool:
     return machine.tried("systemctl", "is-active", "nginx.service").returncode == 0
 
 
-@pytest.mark.xfail(reason="open: the account cannot ask systemd here")
 def test_check_knows_that_requests_are_heard(machine: Machine, at: Addresses) -> None:
     check = ("sebridge", "check", "--connect", "-c", "/etc/sebridge/bridge.toml")
     assert "drain can be run, and only root writes it" in machine.run(*check)
