@@ -8,6 +8,7 @@ at the start
   to be read or written
 before each transaction
   removed                  → written again, from the connection that has it open
+  its log removed          → that connection puts what was in the log into the file
   replaced, or overwritten → HubStoreAwayError, until it is back or the hub starts again
 """
 
@@ -43,7 +44,7 @@ _RESTART = "put it back, or start the hub again, which saves what can be read"
 
 
 class RemovedError(HubStoreAwayError):
-    """The file is gone; the thread that writes can write it again."""
+    """The file or its log is gone; the thread that writes can write it again."""
 
 
 # -- at the start --------------------------------------------------------------------
@@ -288,6 +289,7 @@ class Place:
 
     path: Path
     _file: FileId | None = None
+    _log: FileId | None = None
     _number: int = -1
     _anchor: sqlite3.Connection | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -313,6 +315,11 @@ class Place:
         self.release()
         self._number = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self._anchor, self._file = anchor, identity_of(self.path)
+        self._log = identity_of(self._log_path)
+
+    @property
+    def _log_path(self) -> str:
+        return f"{self.path}-wal"
 
     def release(self) -> None:
         """Close the connection; all others must be closed before."""
@@ -325,7 +332,7 @@ class Place:
         """Make sure that the file is in its place, and is a database.
 
         Raises:
-            RemovedError: nothing is there.
+            RemovedError: nothing is there, or the log is gone.
             HubStoreAwayError: another file is there, or other content.
         """
         if self._anchor is None:
@@ -339,6 +346,8 @@ class Place:
         if not self._is_database():
             words = f"{self.path} was overwritten: {_RESTART}"
             raise HubStoreAwayError(f"the store is away ({words})")
+        if identity_of(self._log_path) != self._log:
+            raise RemovedError(f"the store is away ({self._log_path} was removed)")
 
     def _is_database(self) -> bool:
         if sys.platform == "win32":  # pragma: no cover - it has no pread
@@ -351,6 +360,18 @@ class Place:
             self.check()
         except RemovedError:
             self.restore(*databases)
+
+    def _empty_log(self) -> None:
+        """Put what the log of the open file holds into the file.
+
+        Raises:
+            HubStoreAwayError: somebody still reads from the log.
+        """
+        assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
+        query = "PRAGMA wal_checkpoint(TRUNCATE)"
+        (is_busy, *_) = self._anchor.execute(query).fetchone()
+        if is_busy:
+            raise HubStoreAwayError(f"the store is away ({self._log_path} was removed)")
 
     def restore(self, *databases: Engine) -> None:
         """Write a removed file again. Only for the thread that writes.
@@ -365,14 +386,16 @@ class Place:
         new, fresh = Path(f"{self.path}{_RESTORED}"), Path(f"{self.path}{_FRESH}")
         with self._guard:
             try:
-                _drop(new)
-                make_private(new)
-                with closing(sqlite3.connect(new)) as target:
-                    self._anchor.backup(target)
-                new.rename(fresh)
-                _use_fresh(self.path)
+                if identity_of(self.path) is None:
+                    _drop(new)
+                    make_private(new)
+                    with closing(sqlite3.connect(new)) as target:
+                        self._anchor.backup(target)
+                    new.rename(fresh)
+                    _use_fresh(self.path)
                 for one in databases:
                     one.dispose()
+                self._empty_log()
                 self.hold()
             except (OSError, sqlite3.Error) as error:
                 raise _unmade(self.path, error) from error

@@ -230,6 +230,27 @@ async def test_file_that_is_removed_is_written_again(
     assert said.count("store was removed: it is written again") == 3
 
 
+@pytest.mark.parametrize("parts", [("-wal",), ("-wal", "-shm")])
+async def test_log_that_is_removed_costs_nothing(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    path, seen = tmp_path / "hub.db", tmp_path / "seen.db"
+    async with open_store(config_of(path)) as store:
+        await fill(store, 3)
+        for number in range(2):
+            for part in parts:
+                Path(f"{path}{part}").unlink(missing_ok=True)
+            await store.keep([told(step("scheduled", event(f"NEW-{number}")))])
+            assert len(await rows(store, events)) == 5 + number
+            assert store.health.fault is None
+        for part in ("", "-wal"):  # what a kill would leave
+            Path(f"{seen}{part}").write_bytes(Path(f"{path}{part}").read_bytes())
+
+    for one in (path, seen):
+        async with open_store(config_of(one)) as store:
+            assert len(await rows(store, events)) == 6
+
+
 async def test_file_that_is_replaced_is_left_alone_and_said(tmp_path: Path) -> None:
     path, ours = tmp_path / "hub.db", tmp_path / "ours.db"
     async with open_store(config_of(path)) as store:
