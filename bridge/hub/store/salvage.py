@@ -45,6 +45,7 @@ from bridge.hub.store.tables import (
     trail,
     votes,
 )
+from bridge.outbox.recovery.soundness import text_of
 
 MAGIC = b"SQLite format 3\0"
 _FIRST = (votes, decisions, trail, meta, alarms, bridges, events)
@@ -58,20 +59,6 @@ _WAL_HEAD, _FRAME_HEAD = 32, 24
 _READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
 
 Row = tuple[object, ...]
-
-
-class UnreadableText(str):
-    """Marks a text that is not UTF-8."""
-
-    __slots__ = ()
-
-
-def text_of(raw: bytes) -> str:
-    """Return a text; UnreadableText if it is not UTF-8."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return UnreadableText(raw.decode(errors="replace"))
 
 
 def tables() -> list[Table]:

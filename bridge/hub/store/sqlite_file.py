@@ -31,6 +31,7 @@ from bridge.hub.store import engine, salvage
 from bridge.hub.store.migrate import migrate
 from bridge.outbox import statefile
 from bridge.outbox.lock import FileId, identity_of
+from bridge.outbox.recovery.soundness import text_of
 from bridge.outbox.recovery.trouble import sync_folder
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def _fault(path: Path) -> str | None:
         return "its content is gone, and only its log is there" if has_log else None
     try:
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as db:
-            db.text_factory = salvage.text_of
+            db.text_factory = text_of
             return _fault_of(db)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_FULL")):
