@@ -38,8 +38,7 @@ from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
 from bridge.outbox.owner import is_foreign, set_owner
-from bridge.telemetry.metrics import Metrics
-from bridge.telemetry.unseen_errors import log_unseen_errors
+from bridge.telemetry.metrics import Metrics, log_unseen_errors
 
 log = logging.getLogger(__name__)
 

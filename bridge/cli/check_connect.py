@@ -6,7 +6,7 @@ from bridge.cli import door
 from bridge.cli.progress import shown
 from bridge.cli.running import run
 from bridge.configuration.config import Config
-from bridge.diagnostics import doctor, host_checks, status_query, traffic_check
+from bridge.diagnostics import doctor, host_checks, status_query
 from bridge.diagnostics.finding import Finding
 from bridge.foundation.clock import SystemClock
 from bridge.hub.load import HubFile
@@ -50,4 +50,6 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, answer)
     is_running = answer is not None
-    return found + await traffic_check.examine(config.traffic, is_running=is_running)
+    return found + await host_checks.examine_traffic(
+        config.traffic, is_running=is_running
+    )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from bridge.cli.common import painter
 from bridge.events.document import parse_time
 from bridge.foundation.printable import printable
-from bridge.health.status_cells import Cell, Mood
+from bridge.health.status_view import Cell, Mood
 from bridge.outbox.admin import Observation
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import value_of

@@ -1,15 +1,17 @@
 """``sebridge check --connect``: test every configured connection; send nothing."""
 
 import asyncio
+import base64
 import errno
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+import orjson
 
 from bridge import __version__
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.config import Config
-from bridge.diagnostics import tokens
 from bridge.diagnostics.finding import Finding
 from bridge.events.document import parse
 from bridge.events.identity import Identity
@@ -117,7 +119,7 @@ async def examine(
         config = config.filled_in(checks.identity.expand)
     except ConfigError as error:
         return [*imds, Finding(is_good=False, text=str(error))]
-    tries = [checks.run("token", checks.token(one)) for one in tokens.uses(config)]
+    tries = [checks.run("token", checks.token(one)) for one in uses(config)]
     tries += [_check_sink(checks, one) for one in config.sinks]
     if (approvals := config.approval_entity) is not None:
         tries += [
@@ -279,7 +281,7 @@ class _Checks:
             text = f"{error}; {_NO_IDENTITY}"
             raise RefusedDeliveryError(text, error.reason) from error
         minutes = int((token.expires_on - self.clock.now().timestamp()) / 60)
-        return f"{target}: {tokens.principal_of(token.token)}; valid for {minutes} min"
+        return f"{target}: {principal_of(token.token)}; valid for {minutes} min"
 
     async def replies(self, config: ApprovalsConfig, entity: str) -> str:
         """Open a link to a reply entity, and send nothing."""
@@ -381,3 +383,35 @@ def _has_ephemeral_disk(compute: Mapping[str, object]) -> bool:
     for key in ("storageProfile", "osDisk", "diffDiskSettings", "option"):
         found = found.get(key) if isinstance(found, Mapping) else None
     return found == "Local"
+
+
+# -- The Entra ID tokens that a configuration needs, and their principals --------------
+
+
+def uses(config: Config) -> Iterator[TokenUse]:
+    """Yield each combination of credential and scope once."""
+    entity, seen = config.approval_entity, set[tuple[str, str, str]]()
+    approvals = None if entity is None else entity.token_use
+    for use in (*(sink.token_use for sink in config.sinks), approvals):
+        if use is None or (key := (use.credential, use.client_id, use.scope)) in seen:
+            continue
+        seen.add(key)
+        yield use
+
+
+def principal_of(token: str) -> str:
+    """Return the principal of a token: only ids, which are no secrets.
+
+    Source: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """
+    try:
+        middle = token.split(".")[1]
+        claims = orjson.loads(
+            base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
+        )
+    except (IndexError, ValueError):
+        claims = None
+    if not isinstance(claims, dict):
+        return "a token without a readable principal"
+    application, principal = claims.get("appid") or claims.get("azp"), claims.get("oid")
+    return f"application {application}, principal {principal}"

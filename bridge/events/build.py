@@ -7,6 +7,7 @@ Source: config/events.md.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -17,7 +18,6 @@ from bridge.events.identity import Identity
 from bridge.events.link import link_to
 from bridge.events.routing import Subject
 from bridge.events.severity import severity, severity_of
-from bridge.events.trace import trace
 from bridge.events.transitions import Transition
 from bridge.events.truncate import fitted
 from bridge.events.vocabulary import APPROVED, OutcomeKind, TransitionKind
@@ -332,3 +332,28 @@ def clean(text: str) -> str:
 def rfc3339(moment: datetime) -> str:
     """Write a time in UTC; with a fraction of a second only if it is not zero."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+# -- Makes ``traceparent``: all events about one EventId belong to one trace. Pure -----
+#
+# Source: https://github.com/cloudevents/spec/blob/main/cloudevents/extensions/distributed-tracing.md;
+#         https://www.w3.org/TR/trace-context/ (section 3.2)
+
+
+def trace(key: str, event_id: str) -> dict[str, str | int]:
+    """Return ``traceparent``: one trace for each EventId, one span for each event.
+
+    The trace id is the EventId if it is a UUID, as in Azure; otherwise its hash. So all
+    machines and all steps use the same trace. W3C forbids a trace id of zeros only.
+
+    Args:
+        key: the EventId in upper case.
+        event_id: the ``id`` of the CloudEvent; its first 16 digits are the span id.
+    """
+    try:
+        trace_id = UUID(key).hex
+    except ValueError:
+        trace_id = ""
+    if not trace_id.strip("0"):
+        trace_id = hash32(key)
+    return {"traceparent": f"00-{trace_id}-{event_id[:16]}-01"}

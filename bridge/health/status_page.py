@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from bridge.health.status_cells import Cell, Table
-from bridge.health.status_view import Overview, overview
+from bridge.health.status_view import Cell, Overview, Table, overview
 
 _REFRESH_SECONDS = 30
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from bridge.health.status_cells import Cell, Mood, Table
-from bridge.health.status_view import overview
+from bridge.health.status_view import Cell, Mood, Table, overview
 
 _GAP = "  "
 _INDENT = "  "

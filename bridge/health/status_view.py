@@ -7,17 +7,47 @@ unexpected type counts as absent, and control characters are escaped. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
-from bridge.health.status_cells import Cell, Mood, Table
-from bridge.health.status_fields import objects as _objects
-from bridge.health.status_fields import plain as _plain
-from bridge.health.status_fields import table as _object
-from bridge.health.status_fields import text as _text
-from bridge.health.status_fields import texts as _texts
-from bridge.health.status_times import countdown, span
+from bridge.foundation.printable import printable
+
+# -- Cells and tables of the status: texts, and whether they are good or bad news ------
+
+
+Mood = Literal["", "good", "warning", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value.
+
+    Attributes:
+        text: the text at the time of the status.
+        mood: whether the value is good or bad news; "" = neither.
+        moment: the time until which, or since which, ``text`` gives the duration; None
+            if ``text`` is not a duration.
+    """
+
+    text: str
+    mood: Mood = ""
+    moment: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with heads and rows; without rows, the text ``empty`` is shown."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    empty: str
+
+
+# -- Turns the status into titles, notices and tables, for the page and for the shell --
+
 
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
@@ -57,10 +87,10 @@ class Overview:
 
 def overview(status: Mapping[str, object], now: datetime) -> Overview:
     """Make the overview from the JSON of ``/status``."""
-    events = _objects(_object(status, "document"), "events")
-    vm = _object(status, "vm")
+    events = _objects(_table(status, "document"), "events")
+    vm = _table(status, "vm")
     return Overview(
-        title=_title(len(events), _text(vm, "vmName"), _object(status, "imds"), now),
+        title=_title(len(events), _text(vm, "vmName"), _table(status, "imds"), now),
         notices=tuple(_notices(status)),
         facts=tuple(_facts(status, vm, now)),
         tables=(
@@ -69,7 +99,7 @@ def overview(status: Mapping[str, object], now: datetime) -> Overview:
                 _text(vm, "vmName"),
                 _withheld(status),
                 now,
-                empty=_nothing(_object(status, "imds")),
+                empty=_nothing(_table(status, "imds")),
             ),
             _deliveries(status),
             _receivers(status, now),
@@ -106,7 +136,7 @@ def _notices(status: Mapping[str, object]) -> list[Cell]:
     for sink in _objects(status, "sinks"):
         texts += [text for text in _shortfalls(sink) if not _is_said(sink, text, texts)]
     notes = [Cell(text, "warning") for text in texts]
-    state = _text(_object(status, "imds"), "state")
+    state = _text(_table(status, "imds"), "state")
     if state in _QUIET_STATES:
         return [Cell(_QUIET_STATES[state], "warning"), *notes]
     missing = [Cell(f"Not ready: {text}", "bad") for text in _texts(status, "missing")]
@@ -135,15 +165,15 @@ def _shortfalls(sink: Mapping[str, object]) -> Iterator[str]:
 def _facts(
     status: Mapping[str, object], vm: Mapping[str, object], now: datetime
 ) -> list[tuple[str, Cell]]:
-    imds = _object(status, "imds")
+    imds = _table(status, "imds")
     state = _text(imds, "state")
     mood: Mood = "good" if state == "ok" else "warning"
     found = [
         *((name, Cell(_text(vm, key))) for name, key in _VM_FACTS),
         ("IMDS", Cell(state, mood)),
         ("Last document", _since(_text(imds, "lastSuccess"), now)),
-        ("Incarnation", Cell(_plain(_object(status, "document").get("incarnation")))),
-        ("Traffic", _traffic(_object(status, "traffic"))),
+        ("Incarnation", Cell(_plain(_table(status, "document").get("incarnation")))),
+        ("Traffic", _traffic(_table(status, "traffic"))),
         ("Bridge", Cell(_text(vm, "version"))),
     ]
     return [(name, cell) for name, cell in found if cell.text]
@@ -151,7 +181,7 @@ def _facts(
 
 def corrected(status: Mapping[str, object], now: datetime) -> datetime:
     """Return a time of the VM's clock as IMDS's, to which all times belong."""
-    ahead = _object(status, "clock").get("offsetSeconds")
+    ahead = _table(status, "clock").get("offsetSeconds")
     return now - timedelta(seconds=ahead) if isinstance(ahead, int) else now
 
 
@@ -251,7 +281,7 @@ def _duration(value: object) -> str:
 
 
 def _deliveries(status: Mapping[str, object]) -> Table:
-    replies = _object(status, "replies")
+    replies = _table(status, "replies")
     sinks = _objects(status, "sinks")
     if any(replies.get(key) for key in ("pending", "dead", "lastError")):
         sinks = [*sinks, {"name": "replies to approvals", **replies}]
@@ -322,8 +352,8 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
                 _since(_text(one, "observedAt"), now),
                 _outcome(_text(one, "outcome")),
                 Cell(_approved(one)),
-                Cell(_text(_object(one, "request"), "approvedBy")),
-                Cell(_text(_object(one, "request"), "reason")),
+                Cell(_text(_table(one, "request"), "approvedBy")),
+                Cell(_text(_table(one, "request"), "reason")),
                 Cell(_text(one, "reason")),
             )
             for one in _objects(status, "approvals")
@@ -339,7 +369,7 @@ def _outcome(outcome: str) -> Cell:
 
 
 def _approved(outcome: Mapping[str, object]) -> str:
-    kind = _text(_object(outcome, "event"), "EventType")
+    kind = _text(_table(outcome, "event"), "EventType")
     return f"{kind} {_text(outcome, 'eventId')}".strip()
 
 
@@ -359,7 +389,7 @@ def _commands(status: Mapping[str, object], now: datetime) -> Iterator[Table]:
 
 
 def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
-    event, outcome = _object(one, "event"), _text(one, "outcome")
+    event, outcome = _table(one, "event"), _text(one, "outcome")
     seconds = one.get("seconds")
     took = span(round(seconds)) if isinstance(seconds, float | int) else ""
     return (
@@ -376,3 +406,67 @@ def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
 def _since(text: str, now: datetime) -> Cell:
     moment = parse_time(text)
     return Cell(text) if moment is None else Cell(countdown(moment, now), "", moment)
+
+
+# -- Reads fields of the status, which may have any value; never raises. Pure ----------
+
+
+_LONGEST = 500  # characters of one value
+
+
+def _text(found: Mapping[str, object], key: str) -> str:
+    """Return a string, made printable; "" if the value is not a string."""
+    value = found.get(key)
+    return _cut(value) if isinstance(value, str) else ""
+
+
+def _cut(text: str) -> str:
+    shown = printable(text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else f"{shown}…"
+
+
+def _plain(value: object) -> str:
+    """Return any value as printable text; "" for None."""
+    return "" if value is None else _cut(str(value))
+
+
+def _texts(found: Mapping[str, object], key: str) -> list[str]:
+    """Return the strings of a list, made printable; empty if there is no list."""
+    return [_cut(value) for value in _list(found, key) if isinstance(value, str)]
+
+
+def _table(found: Mapping[str, object], key: str) -> Mapping[str, object]:
+    """Return an object; empty if the value is not an object."""
+    value = found.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(found: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    """Return the objects of a list; empty if there is no list."""
+    return [value for value in _list(found, key) if isinstance(value, Mapping)]
+
+
+def _list(found: Mapping[str, object], key: str) -> list[object]:
+    value = found.get(key)
+    return value if isinstance(value, list) else []
+
+
+# -- Durations as people read them: how long until a time, or since a time -------------
+
+
+def countdown(moment: datetime, now: datetime) -> str:
+    """Return how long it is until or since a time; the page's script does the same."""
+    left = (moment - now).total_seconds()
+    return f"in {span(int(left))}" if left > 0 else f"{span(int(-left))} ago"
+
+
+def span(seconds: int) -> str:
+    """Return a duration in its two largest units."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour} h"
+    if hours:
+        return f"{hours} h {minute:02} min"
+    return f"{minutes} min {second:02} s" if minutes else f"{second} s"

@@ -32,8 +32,7 @@ from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, BRIDGE
 from bridge.net.http_client import open_session
-from bridge.telemetry.metrics import Metrics
-from bridge.telemetry.unseen_errors import log_unseen_errors
+from bridge.telemetry.metrics import Metrics, log_unseen_errors
 
 log = logging.getLogger(__name__)
 

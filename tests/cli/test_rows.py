@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.cli.rows import Gist, Listing, Row, delivery_row, event_rows, step_of
-from bridge.health.status_cells import Cell
+from bridge.health.status_view import Cell
 from bridge.outbox.admin import Observation
 from bridge.outbox.delivery import Delivery
 from tests.support.strategies import JSON_VALUES

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from bridge.events.build import from_bridge, from_document, from_outcome
+from bridge.events.build import from_bridge, from_document, from_outcome, trace
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
-from bridge.events.trace import trace
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.content_mode import render_binary, render_structured
 from tests.events.test_build import outcome, tell, transition

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from bridge.health.report import nothing_known
-from bridge.health.status_cells import Mood
 from bridge.health.status_table import plain
+from bridge.health.status_view import Mood
 from tests.health.test_status_view import status_of
 from tests.support.builders import imds_event
 from tests.support.fakes import START

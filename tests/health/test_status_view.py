@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.health.report import nothing_known
-from bridge.health.status_cells import Cell, Table
-from bridge.health.status_times import countdown, span
-from bridge.health.status_view import overview
+from bridge.health.status_view import Cell, Table, countdown, overview, span
 from tests.support.builders import EVENT_ID, imds_event, started
 from tests.support.fakes import START
 from tests.support.strategies import JSON_VALUES, odd_events

@@ -42,7 +42,7 @@ WITH = {
     "servicebus": {"namespace", "timings"},
     "simulator": set(),
     "sinks": {"base", "batch", "registry", "webhook"},
-    "telemetry": {"metrics", "unseen_errors"},
+    "telemetry": {"metrics"},
     "traffic": {"config"},
 }
 

@@ -26,9 +26,9 @@ from bridge.telemetry.metrics import (
     LogConfig,
     Metrics,
     configure_logging,
+    log_unseen_errors,
     type_label,
 )
-from bridge.telemetry.unseen_errors import log_unseen_errors
 
 Form = Literal["json", "text"]
 
