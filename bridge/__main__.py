@@ -1,6 +1,6 @@
 """The entry point of the process: handles SIGTERM, and runs the forwarder or a command.
 
-It imports no other module of the project until it knows which one is needed.
+It handles SIGTERM before it imports any other module of the project.
 """
 
 import os
@@ -20,22 +20,7 @@ def main() -> None:
     """
     if _UNTIL_STOPPED.intersection(sys.argv[1:2]):
         signal.signal(signal.SIGTERM, _stop)
-    match sys.argv[1:]:
-        case ["run", "-c" | "--config", path] if not path.startswith("-"):
-            _run(path)
-        case _:
-            _command()
-
-
-def _run(path: str) -> None:
-    """Run the forwarder without loading click, which these arguments do not need."""
-    from bridge.cli.process import serve  # noqa: PLC0415 - takes half a second to load
-
-    serve(path)
-
-
-def _command() -> None:
-    from bridge.cli.main import main as command  # noqa: PLC0415 - not needed for run
+    from bridge.cli.main import main as command  # noqa: PLC0415 - SIGTERM is handled first
 
     command()
 

@@ -158,7 +158,7 @@ MAKE_TASKS = {
     "servicebus/receiver.py",
     "sinks/command/process.py",
     "sinks/file/sink.py",
-    "traffic/app_check.py",
+    "traffic/probe.py",
 }
 
 

@@ -84,7 +84,7 @@ class ApprovalWorkers:
             return [], {}
         # Only loaded if an entity is configured: it costs memory.
         from bridge.approvals.listener import Listener  # noqa: PLC0415
-        from bridge.servicebus.lock_renewal import LockTime  # noqa: PLC0415
+        from bridge.servicebus.attachment import LockTime  # noqa: PLC0415
         from bridge.servicebus.receiver import open_queue  # noqa: PLC0415
         from bridge.servicebus.source import ApprovalSource  # noqa: PLC0415
 

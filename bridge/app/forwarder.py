@@ -107,7 +107,7 @@ def _inherited() -> Mapping[str, socket.socket]:
     if "LISTEN_FDS" not in os.environ:
         return {}
     # Only loaded with a socket unit: few have one.
-    from bridge.traffic.activation import (  # noqa: PLC0415 - see above
+    from bridge.traffic.probe import (  # noqa: PLC0415 - see above
         inherited_listeners,
     )
 

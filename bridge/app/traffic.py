@@ -29,10 +29,9 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.announcer import Announcer
-from bridge.traffic.app_check import open_app
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.gate import Gate
-from bridge.traffic.probe import serve
+from bridge.traffic.probe import open_app, serve
 from bridge.traffic.rotation import Record, decode
 
 

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bridge.cli import door
-from bridge.cli.running import run
+from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
 from bridge.foundation.errors import BridgeError
 from bridge.outbox.admin import Ledger

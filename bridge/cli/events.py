@@ -9,9 +9,8 @@ from bridge.cli import completion
 from bridge.cli.common import config_option, echo_json
 from bridge.cli.long_running import until_stopped
 from bridge.cli.outbox import act, stored
-from bridge.cli.rows import event_rows
+from bridge.cli.rows import Show, event_rows, watching
 from bridge.cli.rows import events as rows_of_events
-from bridge.cli.watch import Show, watching
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.outbox.admin import Ledger, Observation
 from bridge.outbox.records import value_of

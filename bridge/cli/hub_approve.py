@@ -23,7 +23,7 @@ from bridge.cli.hub_client import (
     open_hub,
     url_of,
 )
-from bridge.cli.running import run
+from bridge.cli.long_running import run
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import BridgeError
@@ -194,7 +194,7 @@ def _line(result: Mapping[str, Any], options: RemoteOptions) -> str:
 
 async def _through_arm(options: RemoteOptions, *, as_json: bool) -> bool:
     from bridge.hub import arm  # noqa: PLC0415 - only if ARM is asked
-    from bridge.hub.attempts import Claimed  # noqa: PLC0415 - as above
+    from bridge.hub.decisions import Claimed  # noqa: PLC0415 - as above
 
     event, resource = _seen(options)
     path = _path(event.event_id, resource)

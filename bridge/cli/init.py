@@ -17,6 +17,7 @@ import click
 
 from bridge.cli.common import CONFIG_VARIABLE, default_config
 from bridge.cli.ending import WRONG, fail
+from bridge.configuration import json_schema
 from bridge.configuration.starter import Wishes, first_text, refuse_faults
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
@@ -250,3 +251,16 @@ def _print_command_steps(wishes: Wishes) -> None:
     trouble = ownership.trouble_of(command, account.uid)
     if trouble := trouble or ownership.unusable(command, account):
         click.echo(printable(f"warning: {trouble}"), err=True)
+
+
+# -- ``sebridge schema``: the JSON Schemas ---------------------------------------------
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["config", "event", "approval"]))
+def schema(what: str) -> None:
+    """Print the JSON Schema of one kind of document.
+
+    Example: sebridge schema event
+    """
+    click.echo(json_schema.text(what), nl=False)

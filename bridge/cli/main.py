@@ -26,7 +26,7 @@ ELSEWHERE = {
     "outbox": ("outbox", "List, retry or discard deliveries."),
     "render": ("dry_run", "Print what a sink would send for an event."),
     "route": ("dry_run", "Print which sinks would get an event, and why."),
-    "schema": ("schema", "Print the JSON Schema of one kind of document."),
+    "schema": ("init", "Print the JSON Schema of one kind of document."),
     "send-test": ("dry_run", "Send a test event and print what each sink answered."),
     "simulate": ("simulate", "Run a local IMDS, Service Bus and webhook inbox."),
     "status": ("status", "Show the state of the bridge: events, deliveries, sinks."),

@@ -13,10 +13,16 @@ import click
 from bridge.cli import completion, door
 from bridge.cli.common import Suggesting, config_option, echo_json
 from bridge.cli.ending import WRONG, fail
-from bridge.cli.long_running import until_stopped
-from bridge.cli.rows import by_sink, counted, deliveries, delivery_row
-from bridge.cli.running import run
-from bridge.cli.watch import MOST, Show, watching
+from bridge.cli.long_running import run, until_stopped
+from bridge.cli.rows import (
+    MOST,
+    Show,
+    by_sink,
+    counted,
+    deliveries,
+    delivery_row,
+    watching,
+)
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable

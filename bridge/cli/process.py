@@ -1,7 +1,4 @@
-"""The forwarder as a process.
-
-It does not import click, which costs 1.2 MiB of memory and which a service never uses.
-"""
+"""The forwarder as a process."""
 
 import logging
 import os
@@ -10,7 +7,6 @@ from pathlib import Path
 from bridge.app import forwarder as app
 from bridge.app.supervisor import supervisor_of
 from bridge.cli import door
-from bridge.cli.ending import errors_reported, escape_unencodable
 from bridge.cli.long_running import raise_file_limit, until_stopped
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
@@ -50,10 +46,3 @@ def _give_up_root(config: Config) -> None:
     else:
         if uid is not None:
             log.warning("root's rights are given up", extra={"uid": uid})
-
-
-def serve(path: str) -> None:
-    """Run the forwarder; if it cannot run, end the process with an exit code."""
-    escape_unencodable()
-    with errors_reported():
-        forward(Path(path))

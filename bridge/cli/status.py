@@ -16,7 +16,7 @@ from bridge.cli.common import (
     painter,
 )
 from bridge.cli.ending import FAILED, WRONG, fail
-from bridge.cli.running import run
+from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Settings
 from bridge.diagnostics import status_query
@@ -79,7 +79,7 @@ async def _live(settings: Settings) -> Status:
 
 def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:
     # Loaded only for this: most machines have no hub.
-    from bridge.cli import hub_status  # noqa: PLC0415 - see above
+    from bridge.cli import hub_client  # noqa: PLC0415 - see above
     from bridge.cli.hub_client import url_of  # noqa: PLC0415 - see above
 
     try:
@@ -87,8 +87,8 @@ def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:
     except ValueError as error:
         fail(str(error), code=WRONG)
     configure_logging(LogConfig(level="error", format="text"))
-    found = run(hub_status.fetch(url, scope))
+    found = run(hub_client.fetch(url, scope))
     if as_json:
         echo_json(found)
     else:
-        click.echo("\n".join(hub_status.lines(found, painter(sys.stdout))), color=True)
+        click.echo("\n".join(hub_client.lines(found, painter(sys.stdout))), color=True)

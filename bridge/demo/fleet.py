@@ -9,26 +9,20 @@ Event Grid and Azure Resource Manager are simulated in this process.
 """
 
 import asyncio
+import os
 import shutil
+import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from bridge.demo.actors import secret_file
-from bridge.demo.fleet_hub import (
-    FORWARDER,
-    HUB,
-    PATIENCE,
-    RESOURCE,
-    FleetError,
-    HubPage,
-    environ_of,
-    program,
-)
 from bridge.demo.timeline import Line, Timeline, undone_by_signal
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place
@@ -38,6 +32,182 @@ from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import default_entities
+
+# -- A client of the hub's API, for the demo of a fleet --------------------------------
+
+
+PATIENCE = 90.0  # seconds for each step, also on a slow machine
+_POLL_SECONDS = 0.2
+
+Condition = Callable[[], Awaitable[bool]]
+
+
+class FleetError(Exception):
+    """The demo cannot go on."""
+
+
+@dataclass(slots=True)
+class HubPage:
+    """A client of the hub's API; ``until`` polls it until a condition is met.
+
+    Attributes:
+        patience: how many seconds a condition may take.
+        url: the URL of the hub; "" before it listens.
+    """
+
+    http: aiohttp.ClientSession
+    patience: float
+    url: str = ""
+
+    def has(self, count: int, state: str) -> Condition:
+        """Return a condition: exactly ``count`` bridges are in a state."""
+
+        async def is_met() -> bool:
+            rows = (await self._get("/api/v1/bridges")).get("bridges", ())
+            return [one["state"] for one in rows].count(state) == count
+
+        return is_met
+
+    def shows(self, event_id: str, status: str) -> Condition:
+        """Return a condition: an event has a status."""
+
+        async def is_met() -> bool:
+            return (await self._event(event_id)).get("status") == status
+
+        return is_met
+
+    def approves(self, event_id: str, via: str, reason: str) -> Condition:
+        """Return a condition: the hub accepts an approval, which each check posts."""
+
+        async def is_met() -> bool:
+            content = (await self._event(event_id)).get("content")
+            wish = {"decision": "approve", "via": via, "content": content}
+            path = f"{self.url}/api/v1/events/{event_id}/approval"
+            given = {**wish, "reason": reason}
+            headers = {"X-Sebridge": "1"}
+            async with self.http.post(path, json=given, headers=headers) as found:
+                return found.status == HTTPStatus.OK
+
+        return is_met
+
+    def has_done(self, event_id: str) -> Condition:
+        """Return a condition: an approval of an event was carried out."""
+
+        async def is_met() -> bool:
+            decided = (await self._event(event_id)).get("decisions", ())
+            return any(one["state"] == "done" for one in decided)
+
+        return is_met
+
+    async def _event(self, event_id: str) -> Mapping[str, Any]:
+        return await self._get(f"/api/v1/events/{event_id}")
+
+    async def _get(self, path: str) -> Mapping[str, Any]:
+        """Return the answer; empty if the hub refuses, or does not know the event."""
+        async with self.http.get(f"{self.url}{path}") as found:
+            is_good = found.status == HTTPStatus.OK
+            return dict(await found.json()) if is_good else {}
+
+    async def until(self, what: str, is_met: Condition) -> None:
+        """Wait until a condition is met.
+
+        Raises:
+            FleetError: the condition is not met in time, or the hub does not answer.
+        """
+        try:
+            async with asyncio.timeout(self.patience):
+                while not await is_met():  # noqa: ASYNC110 - it asks another process
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise FleetError(f"the hub did not show in time: {what}") from None
+        except aiohttp.ClientError as error:
+            text = f"the hub does not answer: {what} ({type(error).__name__})"
+            raise FleetError(text) from error
+
+
+# -- The configurations of the fleet demo, and how it starts its processes -------------
+
+
+# The same ids as in the messages of the simulated Event Grid.
+RESOURCE = (
+    "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourceGroups/simulated"
+    "/providers/Microsoft.Compute/virtualMachines/{name}"
+)
+FORWARDER = """\
+# Written by `sebridge demo --fleet`: a whole configuration of a forwarder.
+[imds]
+endpoint = "{imds}"
+poll_interval = "1s"
+
+[identity]
+vm_name = "{name}"
+vm_id = "00000000-0000-0000-0000-{number}"
+resource_id = "{resource}"
+location = "westeurope"
+
+[state]
+path = "{state}"
+
+[http]
+listen = ""
+
+[events]
+heartbeat = "2s"
+
+[[sinks]]
+name = "bus"
+type = "servicebus"
+connection_string = "file:{bus}"
+topic = "scheduled-events"
+
+[approvals]
+connection_string = "file:{bus}"
+queue = "vm-approvals-sessions"
+sessions = ["{{vm_id}}", "{prefix}"]
+"""
+HUB = """\
+# Written by `sebridge demo --fleet`: a whole configuration of a hub.
+[hub]
+listen = "127.0.0.1:0"
+store = "sqlite:{store}"
+
+[[hub.sources]]
+name = "bridges"
+type = "bridges"
+connection_string = "file:{bus}"
+topic = "scheduled-events"
+subscription = "consumer"
+[hub.sources.approvals]
+entities = ["vm-approvals*"]
+
+[[hub.sources]]
+name = "azure"
+type = "azure"
+connection_string = "file:{bus}"
+queue = "azure-events"
+
+[hub.arm]
+endpoint = "{arm}"
+credential = "none"
+
+[hub.access]
+approvers = ["local"]
+"""
+
+
+def program() -> list[str]:
+    """Return the command that starts this program."""
+    return [sys.executable, "-m", "bridge"]
+
+
+def environ_of() -> dict[str, str]:
+    """Return the environment of new processes, without the bridge's settings."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SEBRIDGE_")}
+    return {**kept, "PYTHONUNBUFFERED": "1"}
+
+
+# -- The demo of a fleet: many forwarders, a hub with its page, and two approvals ------
+
 
 _AZURE = "azure-events"
 _STOP_WITHIN = 15.0

@@ -21,7 +21,7 @@ import orjson
 
 from bridge.events.build import clean
 from bridge.health.config import is_loopback
-from bridge.hub.access_config import LOCAL, AccessConfig, as_compared, is_named, network
+from bridge.hub.config import LOCAL, AccessConfig, as_compared, is_named, network
 from bridge.hub.facts import table, text
 
 _PRINCIPAL = "x-ms-client-principal"

@@ -24,8 +24,7 @@ from bridge.events.build import clean
 from bridge.foundation.errors import DeliveryError
 from bridge.foundation.retry import RetryPolicy
 from bridge.hub.arm_config import ArmConfig
-from bridge.hub.attempts import Claimed, Result
-from bridge.hub.decisions import DecisionState, End
+from bridge.hub.decisions import Claimed, DecisionState, End, Result
 from bridge.hub.facts import table, text
 from bridge.net.entra import open_credential
 from bridge.net.http_client import Answer, Request, exchange

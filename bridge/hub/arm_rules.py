@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bridge.hub.arm_config import ArmConfig
-from bridge.hub.bridge_rules import NOT_KNOWN, ExpectedAnswer, Verdict, expected_answer
 from bridge.hub.bridges import MOST_OFFERS, Offer
+from bridge.hub.targets import NOT_KNOWN, ExpectedAnswer, Verdict, expected_answer
 from bridge.hub.view_rows import BridgeRow
 from bridge.hub.voting import CurrentEvent, is_void
 

@@ -20,8 +20,7 @@ from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
 from bridge.hub.broker_clock import BrokerClock
 from bridge.hub.config import HubConfig
-from bridge.hub.fleet_monitor import FleetMonitor
-from bridge.hub.housekeeping import Housekeeping, StoreWatch
+from bridge.hub.housekeeping import FleetMonitor, Housekeeping, StoreWatch
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages

@@ -18,11 +18,11 @@ import orjson
 from bridge.events.cloudevent import STRUCTURED_TYPE
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, HubStoreError
-from bridge.hub.attempts import Claimed, Result
+from bridge.hub.arm_config import BridgesSource
 from bridge.hub.config import HubConfig
+from bridge.hub.decisions import Claimed, Result
 from bridge.hub.facts import Address
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.source_config import BridgesSource
 from bridge.hub.store.claims import claim, due_ones, keep_result, renew
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation

@@ -19,9 +19,9 @@ from bridge.foundation.errors import (
     UnreadableMessageError,
 )
 from bridge.hub import azure_messages, bridge_messages
+from bridge.hub.arm_config import AzureSource, SourceConfig
 from bridge.hub.broker_clock import BrokerClock
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.source_config import AzureSource, SourceConfig
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from bridge.servicebus.message import ReceivedMessage

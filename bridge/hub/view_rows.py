@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness, Offer
+from bridge.hub.config import AccessConfig
 from bridge.hub.facts import Address, Reporter, kept_name
 from bridge.hub.fold import Machine
 from bridge.hub.voting import Persons

@@ -26,8 +26,8 @@ from sqlalchemy import (
     tuple_,
 )
 
-from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import is_unreported
+from bridge.hub.config import AccessConfig
 from bridge.hub.decision_view import decision_row, trail_of
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine, Voice

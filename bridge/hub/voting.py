@@ -10,7 +10,7 @@ from datetime import datetime
 
 from bridge.events.document import EVENT_TYPES, ScheduledEvent
 from bridge.events.vocabulary import EventStatus, TransitionKind
-from bridge.hub.access_config import AccessConfig, AccessRule
+from bridge.hub.config import AccessConfig, AccessRule
 from bridge.hub.facts import Reporter
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.vote_rules import voids

@@ -36,14 +36,13 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.workers import cancel_all
-from bridge.servicebus.attachment import Attachment, receiver_of
+from bridge.servicebus.attachment import Attachment, LockTime, receiver_of
 from bridge.servicebus.errors import (
     as_delivery_error,
     failures,
     is_held_elsewhere,
     is_lock_lost,
 )
-from bridge.servicebus.lock_renewal import LockTime
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig, open_handle
 from bridge.servicebus.source import ApprovalSource

@@ -9,20 +9,102 @@ its connection, so that the balancer notices a stop at once.
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
+import aiohttp
 import orjson
 from aiohttp import web
 
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import Clock
+from bridge.foundation.workers import cancel_all
 from bridge.net.connection_limit import Guard
+from bridge.net.http_client import open_session
 from bridge.net.listening import Port, addresses, listening
-from bridge.traffic.app_check import App
 from bridge.traffic.config import TrafficConfig
+
+# -- Checks the health of the application, for the answer of the probe -----------------
+#
+# A balancer has only one probe for each rule. So one answer must cover both: the
+# rotation of this VM, and the health of the application.
+
+
+_FAULTS = (aiohttp.ClientError, OSError, ValueError, asyncio.TimeoutError)
+
+
+class App(Protocol):
+    """The application whose health also decides the answer of the probe."""
+
+    async def unwell_since(self) -> datetime | None:
+        """Return since when the application is not healthy; None = it is healthy."""
+        ...
+
+
+@dataclass(slots=True)
+class AppCheck:
+    """Requests the application's health URL; callers at the same time share a request.
+
+    Attributes:
+        timeout: how many seconds one request may take.
+    """
+
+    session: aiohttp.ClientSession
+    url: str
+    timeout: float
+    clock: Clock
+    _asking: "asyncio.Task[bool] | None" = None
+    _unwell_since: datetime | None = field(default=None)
+
+    async def unwell_since(self) -> datetime | None:
+        """Return since when the application does not answer 2xx; None = it does."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="traffic:app")
+        is_well = await asyncio.shield(self._asking)
+        if is_well:
+            self._unwell_since = None
+        elif self._unwell_since is None:
+            self._unwell_since = self.clock.now()
+        return self._unwell_since
+
+    async def close(self) -> None:
+        """Cancel the request in flight."""
+        if self._asking is not None:
+            await cancel_all(self._asking)
+
+    async def _ask(self) -> bool:
+        limit = aiohttp.ClientTimeout(total=self.timeout)
+        try:
+            async with self.session.get(
+                self.url, allow_redirects=False, timeout=limit
+            ) as response:
+                return 200 <= response.status < 300
+        except _FAULTS as error:
+            log.debug("the application does not answer", extra={"fault": str(error)})
+            return False
+
+
+@asynccontextmanager
+async def open_app(url: str, timeout: float, clock: Clock) -> AsyncIterator[App | None]:  # noqa: ASYNC109 - of one request
+    """Open a check of the application; None if ``url`` is empty."""
+    if not url:
+        yield None
+        return
+    async with open_session(user_agent="scheduled-events-bridge-probe") as session:
+        check = AppCheck(session, url, timeout, clock)
+        try:
+            yield check
+        finally:
+            await check.close()
+
+
+# -- The port of the probe: 200 while this VM is in rotation, 503 while it is not ------
+
 
 log = logging.getLogger(__name__)
 
@@ -142,3 +224,59 @@ def _response(
     )
     response.force_close()
     return response
+
+
+# -- Takes over listeners from systemd, so that a restart refuses no connection --------
+#
+# Nor can another program take the port meanwhile.
+#
+# Source: sd_listen_fds(3).
+
+
+_FIRST = 3
+_NAMES = "LISTEN_FDNAMES"
+# FileDescriptorName= of sebridge-traffic.socket and sebridge-health.socket
+TRAFFIC, HEALTH = "traffic", "health"
+
+
+def inherited_listeners(
+    environ: MutableMapping[str, str],
+) -> Mapping[str, socket.socket]:
+    """Return the listeners that systemd passed, by their names.
+
+    The variables are removed, so that child processes do not use them.
+
+    Args:
+        environ: the environment of this process.
+    """
+    variables = {
+        key: environ.pop(key, "") for key in ("LISTEN_PID", "LISTEN_FDS", _NAMES)
+    }
+    if variables["LISTEN_PID"] != str(os.getpid()):
+        return {}
+    names, found = variables[_NAMES].split(":"), dict[str, socket.socket]()
+    for descriptor, name in _descriptors(variables["LISTEN_FDS"], names):
+        is_known = name in {TRAFFIC, HEALTH} and name not in found
+        if is_known and (listener := _listener(descriptor)) is not None:
+            found[name] = listener
+    return found
+
+
+def _descriptors(count: str, names: list[str]) -> Iterator[tuple[int, str]]:
+    passed = int(count) if count.isascii() and count.isdigit() else 0
+    return zip(range(_FIRST, _FIRST + passed), names, strict=False)
+
+
+def _listener(descriptor: int) -> socket.socket | None:
+    """Return the socket if it listens for connections, else None."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    is_stream = found.type == socket.SOCK_STREAM
+    if not (is_stream and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)):
+        found.detach()
+        return None
+    found.settimeout(0)
+    os.set_inheritable(found.fileno(), False)  # noqa: FBT003 - positional only
+    return found

@@ -16,9 +16,8 @@ from aiohttp import web
 from sqlalchemy import select
 
 from bridge.foundation.values import Address
-from bridge.hub.access_config import AccessConfig
-from bridge.hub.config import HubConfig
-from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.config import AccessConfig, HubConfig
+from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store, open_store

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.cli.running import run
+from bridge.cli.long_running import run
 
 
 @pytest.fixture(autouse=True)

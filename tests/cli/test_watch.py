@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.events import display_of, following
-from bridge.cli.rows import deliveries, delivery_row
-from bridge.cli.watch import Show, watching
+from bridge.cli.rows import Show, deliveries, delivery_row, watching
 from bridge.outbox.admin import Ledger, Selection, as_json
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox

@@ -17,9 +17,9 @@ from bridge.foundation.errors import (
 from bridge.net.http_client import Answer, retry_after
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.servicebus import sink as servicebus
-from bridge.sinks.slack.api import read as read_slack
 from bridge.sinks.slack.blocks import Signer, render_card
 from bridge.sinks.slack.bot import first_message
+from bridge.sinks.slack.bot import read as read_slack
 from bridge.sinks.slack.card import Card, after
 from bridge.sinks.syslog import format as syslog_format
 from bridge.sinks.syslog.format import Style

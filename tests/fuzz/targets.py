@@ -31,7 +31,7 @@ from approver.errors import UnreadableError
 from bridge.app import approve_reply
 from bridge.app.approve_request import Approval, SeenEvent
 from bridge.approvals.message import parse as parse_approval
-from bridge.cli.approve_send import Answer
+from bridge.cli.approve import Answer
 from bridge.configuration import load as config
 from bridge.events import checkpoint
 from bridge.events.build import from_transition

@@ -10,9 +10,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
+from bridge.hub.arm_config import BridgesSource
 from bridge.hub.bridges import Liveness, liveness, of_report
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.source_config import BridgesSource
 from bridge.hub.sources import SourceReader
 from bridge.hub.store.rows import micros
 from bridge.hub.store.store import Store

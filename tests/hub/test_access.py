@@ -14,7 +14,7 @@ from bridge.hub.access import (
     is_trusted,
     origin_fault,
 )
-from bridge.hub.access_config import AccessConfig
+from bridge.hub.config import AccessConfig
 
 LOOPBACK = AccessConfig(approvers=("local",))
 PROXY = "10.0.0.7"

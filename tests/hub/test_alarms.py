@@ -22,14 +22,14 @@ from bridge.hub import hub
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of
 from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.broker_clock import BrokerClock
-from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store import alarms
 from bridge.hub.store.alarms import AlarmRow
 from bridge.hub.store.fleet_view import forget_bridge
-from bridge.hub.store.records import Entry
-from bridge.hub.store.records import alarm as add_alarm
+from bridge.hub.store.rows import Entry
+from bridge.hub.store.rows import alarm as add_alarm
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.outbox.store import Outbox

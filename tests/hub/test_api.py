@@ -18,7 +18,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
 from bridge.hub.store.fleet_view import forget_bridge
 from bridge.hub.store.intake import Incoming
-from bridge.hub.store.statements import mark_changed
+from bridge.hub.store.rows import mark_changed
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Filters, Situation
 from bridge.hub.views import overview

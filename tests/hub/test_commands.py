@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
 
-from bridge.cli import hub_client, hub_status
+from bridge.cli import hub_client
 from bridge.cli.hub_client import HubClient
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
-from bridge.hub.access_config import AccessConfig, AccessRule
+from bridge.hub.config import AccessConfig, AccessRule
 from bridge.hub.store.store import Store
 from bridge.net.http_client import open_session
 from bridge.simulator.azure.arm import Arm
@@ -123,7 +123,7 @@ def test_status_shows_votes_of_each_channel(
     row |= {"machines": [], "approval": shown, "unreported": False}
     bridges: Any = {"states": {}, "silent": []}
     found = {"hub": "h", "events": [row], "bridges": bridges}
-    *_, line = hub_status.lines(found, lambda text, _: text)
+    *_, line = hub_client.lines(found, lambda text, _: text)
     assert re.split("  +", line)[-2] == words
 
 

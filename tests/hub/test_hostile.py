@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of
+from bridge.hub.arm_config import AzureSource, BridgesSource
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.load import HubFile
-from bridge.hub.source_config import AzureSource, BridgesSource
 from bridge.hub.sources import read
 from bridge.hub.store import alarms
 from bridge.hub.store.fleet_view import fleet as bridges_of

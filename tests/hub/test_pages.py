@@ -16,11 +16,10 @@ import pytest
 from sqlalchemy import select
 from yarl import URL
 
-from bridge.hub.access_config import AccessRule
-from bridge.hub.config import HubConfig
-from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.pages.tokens import is_token, token
+from bridge.hub.pages.frame import is_token, token
 from bridge.hub.pages.words import plain_span, span
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from bridge.hub.access_config import AccessConfig
-from bridge.hub.config import HubConfig
-from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.config import AccessConfig, HubConfig
+from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.store import Store
 from tests.support.browser import NO_BROWSER, find

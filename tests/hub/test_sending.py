@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.foundation.errors import HubStoreAwayError
-from bridge.hub.attempts import Claimed, Result
 from bridge.hub.config import HubConfig
-from bridge.hub.decisions import DecisionState
+from bridge.hub.decisions import Claimed, DecisionState, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher, message_of
 from bridge.hub.store.store import Store

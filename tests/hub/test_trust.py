@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from bridge.events.identity import Identity
 from bridge.foundation.hashing import hash32
-from bridge.hub.access_config import AccessRule
-from bridge.hub.config import HubConfig
+from bridge.hub.config import AccessRule, HubConfig
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID

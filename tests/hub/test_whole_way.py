@@ -16,12 +16,11 @@ from bridge.approvals.message import parse
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
 from bridge.hub import hub
-from bridge.hub.access_config import AccessConfig
-from bridge.hub.arm_config import ArmConfig
-from bridge.hub.attempts import Claimed
+from bridge.hub.arm_config import ApprovalTargets, ArmConfig, BridgesSource
+from bridge.hub.config import AccessConfig
+from bridge.hub.decisions import Claimed
 from bridge.hub.facts import Address
 from bridge.hub.sending import BridgeTransport
-from bridge.hub.source_config import ApprovalTargets, BridgesSource
 from bridge.simulator.servicebus.broker import Broker
 from tests.hub.test_hub import file_of
 from tests.hub.test_sources import send, until

@@ -15,10 +15,10 @@ from bridge.health.config import HttpConfig
 from bridge.hub.config import HubConfig
 from bridge.hub.load import HubFile
 from bridge.outbox.statefile import default_path
-from bridge.sinks.command.unit_files import Places
-from bridge.traffic.activation import HEALTH as HEALTH_LISTENER
-from bridge.traffic.activation import TRAFFIC
+from bridge.sinks.command.unit import Places
 from bridge.traffic.config import TrafficConfig
+from bridge.traffic.probe import HEALTH as HEALTH_LISTENER
+from bridge.traffic.probe import TRAFFIC
 
 SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
 UNIT = SYSTEMD / "sebridge.service"

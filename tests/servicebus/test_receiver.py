@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
+from bridge.servicebus.attachment import LockTime
 from bridge.servicebus.decode import body_of, text_of
-from bridge.servicebus.lock_renewal import LockTime
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.receiver import ApprovalQueue, open_queue

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from bridge.foundation.clock import SystemClock
 from bridge.sinks.command.process import Exit
-from bridge.sinks.command.unit import UnitRunner
-from bridge.sinks.command.unit_files import Places
+from bridge.sinks.command.unit import Places, UnitRunner
 
 LAUNCHER = Path(__file__).parents[2] / "infra" / "systemd" / "hook_launcher.py"
 UNIT = "sebridge-hook@drain.service"

@@ -18,7 +18,7 @@ from bridge.sinks.base import Resources
 from bridge.sinks.command.environment import Occasion, variables_of
 from bridge.sinks.command.service import Service
 from bridge.sinks.command.sink import CommandSinkConfig
-from bridge.sinks.command.unit_files import hook_name
+from bridge.sinks.command.unit import hook_name
 from tests.sinks.hook_machine import (
     LAUNCHER,
     PATIENCE,

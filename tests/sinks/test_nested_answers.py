@@ -6,7 +6,7 @@ import pytest
 
 from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer
-from bridge.sinks.slack.api import read
+from bridge.sinks.slack.bot import read
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.response import SuccessConfig, by_rule
 from tests.receivers.serving import Post, Reply

@@ -10,18 +10,15 @@ import msgspec
 
 from bridge.foundation.clock import SystemClock
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
-from bridge.hub.arm_config import ArmConfig
-from bridge.hub.attempts import Claimed, Result
-from bridge.hub.config import HubConfig
-from bridge.hub.decisions import End
+from bridge.hub.arm_config import ApprovalTargets, ArmConfig, BridgesSource
+from bridge.hub.config import AccessConfig, AccessRule, HubConfig
+from bridge.hub.decisions import Claimed, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
 from bridge.hub.sending import Dispatcher
 from bridge.hub.server import Hub, serve
-from bridge.hub.source_config import ApprovalTargets, BridgesSource
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation

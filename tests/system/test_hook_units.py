@@ -13,8 +13,7 @@ import pytest
 
 from bridge.foundation.clock import SystemClock
 from bridge.sinks.command.process import Exit
-from bridge.sinks.command.unit import UnitRunner
-from bridge.sinks.command.unit_files import Places
+from bridge.sinks.command.unit import Places, UnitRunner
 from tests.support.configurations import config_text, webhook
 from tests.system.namespaces import ROOT, Machine, machine_in, missing
 from tests.system.processes import PATIENCE, Addresses, simulator_here

@@ -35,7 +35,7 @@ WITHOUT = {"aiohttp.web", "argparse", "azure", "jinja2", "slack_sdk"}
 # health port are configured with, and the sink that is configured.
 WITH = {
     "approvals": {"config", "evidence", "rotation", "rules"},
-    "cli": {"door", "ending", "long_running", "process"},
+    "cli": {"common", "door", "ending", "long_running", "main", "process"},
     "demo": set(),
     "diagnostics": set(),
     "health": {"config", "port", "status"},

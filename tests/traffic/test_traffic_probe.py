@@ -21,10 +21,8 @@ from bridge.foundation.values import Duration
 from bridge.outbox.glance import glance
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from bridge.traffic.activation import inherited_listeners
-from bridge.traffic.app_check import open_app
 from bridge.traffic.config import TrafficConfig
-from bridge.traffic.probe import serve
+from bridge.traffic.probe import inherited_listeners, open_app, serve
 from tests.support.fakes import FakeClock
 from tests.support.stopwatch import Stopwatch
 

@@ -5,6 +5,9 @@ stream that tells when the page shows something else; the browser then asks for 
 again.
 """
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +17,12 @@ from sqlalchemy import Connection, func, select
 
 from bridge.foundation.clock import Clock
 from bridge.hub.access import Person
-from bridge.hub.api import PERSON, BadQueryError
+from bridge.hub.api import PERSON, WORDS, BadQueryError, Handler
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.rendering import Content, Look, Templates
-from bridge.hub.pages.tokens import created_key, stored_key, token
+from bridge.hub.store.rows import insert
 from bridge.hub.store.store import Store
-from bridge.hub.store.tables import events, trail
+from bridge.hub.store.tables import events, meta, trail
 from bridge.hub.view_rows import Situation
 
 FORM = "application/x-www-form-urlencoded"
@@ -159,3 +162,110 @@ async def read_form(request: web.Request) -> dict[str, str]:
     except (LookupError, ValueError) as error:
         raise BadQueryError("the form cannot be read") from error
     return {key: str(value) for key, value in fields.items()}
+
+
+# -- Error pages: browsers get them in place of errors in JSON -------------------------
+
+
+_REFRESH = "10"
+_TITLES = {
+    400: "The request is invalid",
+    401: "Nobody is signed in",
+    403: "This is not allowed",
+    404: "There is no such page",
+    503: "The hub cannot reach its database",
+}
+_KEPT = ("Allow", "WWW-Authenticate")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPages:
+    """Turns errors in JSON into pages, for requests of browsers."""
+
+    templates: Templates
+    clock: Clock
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        """Replace an error in JSON by a page, if a browser sent the request."""
+        found = await handler(request)
+        words = found.get(WORDS)
+        if words is None or not _is_browser(request):
+            return found
+        headers = {key: found.headers[key] for key in _KEPT if key in found.headers}
+        if found.status == 503 and request.method == "GET":
+            headers["Refresh"] = _REFRESH
+        return web.Response(
+            text=self._text(request, found.status, words),
+            status=found.status,
+            content_type="text/html",
+            headers={**self.templates.headers, **headers},
+        )
+
+    def _text(self, request: web.Request, status: int, words: str) -> str:
+        told = {"title": _TITLES.get(status, "This cannot be shown")}
+        content = Content(
+            "fault.html", {**told, "words": _words(request, status, words)}
+        )
+        person = request.get(PERSON)
+        now = self.clock.now()
+        return self.templates.page(content, now, person=person, mark="")
+
+
+def _is_browser(request: web.Request) -> bool:
+    """Whether a browser sent the request, and not a program."""
+    is_page = not request.path.startswith("/api/")
+    return is_page and "text/html" in request.headers.get("Accept", "")
+
+
+def _words(request: web.Request, status: int, words: str) -> str:
+    text = f"{words[:1].upper()}{words[1:]}."
+    if status != 503:
+        return text
+    if request.method == "GET":
+        return f"{text} The hub retries by itself; this page reloads every 10 seconds."
+    return f"{text} Your decision may be stored or not: check before you decide again."
+
+
+# -- Signs forms: the token of a form is valid for one person, event and content -------
+#
+# A page of another site does not know the token, so it cannot post the form in a
+# person's name. A token for another event or another content is refused.
+
+
+_NAME = "form-key"
+
+
+def stored_key(connection: Connection) -> bytes:
+    """Return the key that all hubs on this store share; empty = there is none yet."""
+    found = connection.scalar(select(meta.c.value).where(meta.c.name == _NAME))
+    return (found or "").encode()
+
+
+def created_key(connection: Connection) -> bytes:
+    """Return the key that all hubs on this store share; the first hub creates it."""
+    made = insert(meta).values(name=_NAME, value=secrets.token_hex(32))
+    connection.execute(made.on_conflict_do_nothing())
+    return stored_key(connection)
+
+
+def token(key: bytes, person: str, event: str, content: str) -> str:
+    """Return the token of a form.
+
+    Args:
+        key: the key of the store, see ``stored_key``.
+        person: the id of the person who sees the form.
+        event: the EventId in capitals.
+        content: the fingerprint of the event that the form shows.
+    """
+    text = f"{person}\0{event}\0{content}"
+    signed = text.encode("utf-8", "replace")
+    return hmac.new(key, signed, hashlib.sha256).hexdigest()
+
+
+def is_token(given: str, key: bytes, person: str, event: str, content: str) -> bool:
+    """Whether a token was made for this form."""
+    wanted = token(key, person, event, content)
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())

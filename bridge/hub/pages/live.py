@@ -18,7 +18,7 @@ from aiohttp import web
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
-from bridge.hub.access_config import LOCAL
+from bridge.hub.config import LOCAL
 from bridge.hub.pages.rendering import Content, Look
 
 _EVERY = 1.0

@@ -11,15 +11,14 @@ from aiohttp import web
 from sqlalchemy import Connection
 
 from bridge.hub import views
-from bridge.hub.access_config import AccessConfig
 from bridge.hub.api import PERSON, fault
 from bridge.hub.approving import Approving
+from bridge.hub.config import AccessConfig
 from bridge.hub.facts import kept_name, text
 from bridge.hub.fold import Machine
 from bridge.hub.pages import shown
-from bridge.hub.pages.frame import FORM, Frame, missing, read_form
+from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.pages.tokens import is_token
 from bridge.hub.store import fleet_view
 from bridge.hub.view_rows import PAGE, BridgeRow, EventRow, Situation
 

@@ -18,12 +18,10 @@ from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
-from bridge.hub.pages.faults import FaultPages
-from bridge.hub.pages.frame import FORM, Frame, missing, read_form
+from bridge.hub.pages.frame import FORM, FaultPages, Frame, is_token, missing, read_form
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.pages.tokens import is_token
 from bridge.hub.store import fleet_view
 from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.options import options

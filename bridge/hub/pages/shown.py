@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from bridge.foundation.hashing import hash32
-from bridge.hub.access_config import AccessConfig
 from bridge.hub.bridges import Liveness
+from bridge.hub.config import AccessConfig
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
 from bridge.hub.pages import words

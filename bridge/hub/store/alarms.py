@@ -17,8 +17,16 @@ from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.fleet_view import bridge_rows
-from bridge.hub.store.rows import dumped, json_of, micros, moment_of
-from bridge.hub.store.statements import Values, insert, lock, put
+from bridge.hub.store.rows import (
+    Values,
+    dumped,
+    insert,
+    json_of,
+    lock,
+    micros,
+    moment_of,
+    put,
+)
 from bridge.hub.store.tables import alarms, bridges, meta
 from bridge.hub.view_rows import BridgeRow, EventRow, Situation
 

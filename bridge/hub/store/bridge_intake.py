@@ -11,7 +11,7 @@ from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import MOST_OFFERS, BridgeState, of_report
 from bridge.hub.facts import kept_name, table, text
 from bridge.hub.store import rows
-from bridge.hub.store.statements import Values, insert, lock, put
+from bridge.hub.store.rows import Values, insert, lock, put
 from bridge.hub.store.tables import bridges, offers
 
 _KEPT = {"vm_id", "was_silent", "forgotten", "first_heard"}

@@ -13,16 +13,31 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from bridge.hub import arm_rules
-from bridge.hub.attempts import WAIT, Claimed, Result
 from bridge.hub.config import HubConfig
-from bridge.hub.decisions import LIVE, MAYBE_SENT, DecisionState, End, persons_left
+from bridge.hub.decisions import (
+    LIVE,
+    MAYBE_SENT,
+    WAIT,
+    Claimed,
+    DecisionState,
+    End,
+    Result,
+    persons_left,
+)
 from bridge.hub.facts import Address
 from bridge.hub.store.current_event import current_event, event_bridges
 from bridge.hub.store.deciding import void
 from bridge.hub.store.outcomes import EVENT_OVER, close, settle_one, tried_of
-from bridge.hub.store.records import Entry, record
-from bridge.hub.store.rows import dumped, json_of, micros, moment_of
-from bridge.hub.store.statements import lock, mark_changed
+from bridge.hub.store.rows import (
+    Entry,
+    dumped,
+    json_of,
+    lock,
+    mark_changed,
+    micros,
+    moment_of,
+    record,
+)
 from bridge.hub.store.tables import decisions, events
 from bridge.hub.targets import Wishes
 from bridge.hub.view_rows import Situation

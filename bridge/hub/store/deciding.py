@@ -22,9 +22,18 @@ from bridge.hub.decisions import (
     reason_of,
 )
 from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
-from bridge.hub.store.records import Entry, alarm, record
-from bridge.hub.store.rows import dumped, json_of, micros, moment_of
-from bridge.hub.store.statements import insert, lock, mark_changed
+from bridge.hub.store.rows import (
+    Entry,
+    alarm,
+    dumped,
+    insert,
+    json_of,
+    lock,
+    mark_changed,
+    micros,
+    moment_of,
+    record,
+)
 from bridge.hub.store.tables import decisions, offers, votes
 from bridge.hub.targets import TargetChoice, Wishes
 from bridge.hub.view_rows import Situation

@@ -25,7 +25,7 @@ from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
 from bridge.hub.store.bridge_intake import keep_bridges
 from bridge.hub.store.outcomes import close_over, settle
-from bridge.hub.store.statements import Values, insert, lock, marked, put
+from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
     decisions,

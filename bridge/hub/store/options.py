@@ -6,11 +6,10 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from bridge.hub import arm_rules
-from bridge.hub.bridge_rules import expected_answer
 from bridge.hub.config import HubConfig
 from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
 from bridge.hub.store.deciding import arm_objection
-from bridge.hub.targets import Target, Wishes, is_allowed, refusal_of
+from bridge.hub.targets import Target, Wishes, expected_answer, is_allowed, refusal_of
 from bridge.hub.view_rows import (
     AddressOption,
     BridgeRow,

@@ -12,7 +12,7 @@ from bridge.hub.decisions import DecisionState, End, end_of
 from bridge.hub.fold import State
 from bridge.hub.store import rows
 from bridge.hub.store.fleet_view import offers_of
-from bridge.hub.store.records import Entry, alarm, record
+from bridge.hub.store.rows import Entry, alarm, record
 from bridge.hub.store.tables import decisions
 from bridge.hub.targets import has_offered
 

@@ -11,8 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, sele
 
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.fleet_view import bridge_rows
-from bridge.hub.store.rows import micros
-from bridge.hub.store.statements import lock
+from bridge.hub.store.rows import lock, micros
 from bridge.hub.store.tables import (
     addresses,
     alarms,

@@ -1,17 +1,22 @@
 """Converts states of events into rows, and values of rows back. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import orjson
+from sqlalchemy import Connection, Executable, Table, func, select, text, update
+from sqlalchemy.dialects import postgresql
 
 from bridge.events.build import clean, rfc3339
 from bridge.events.document import ScheduledEvent
+from bridge.foundation.hashing import hash32
 from bridge.hub.facts import Fact, Reporter, digest_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
+from bridge.hub.store.tables import alarms, events, trail
 from bridge.hub.vote_rules import digest
+from bridge.hub.voting import CurrentEvent
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -228,3 +233,157 @@ def json_of(body: bytes) -> dict[str, object]:
 def dumped(value: object) -> bytes:
     """Return a value as JSON for the store."""
     return orjson.dumps(value)
+
+
+# -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
+
+
+_SALTS = {"events": 21, "bridges": 22}
+
+Values = dict[str, object]
+
+
+def insert(table: Table) -> postgresql.Insert:
+    """Return an INSERT that allows ON CONFLICT; SQLite has the same syntax for it."""
+    return postgresql.insert(table)
+
+
+def put(
+    connection: Connection, statement: Executable, values: Sequence[Values]
+) -> None:
+    """Run one statement for each row of values, if there are any.
+
+    Values within the statement would be slower: SQLAlchemy would compile it again for
+    each number of rows.
+    """
+    if values:
+        connection.execute(statement, list(values))
+
+
+def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
+    """Lock names until the end of the transaction, even if they have no row yet.
+
+    All hubs lock in the same order, which prevents deadlocks. SQLite has only one
+    writer, so it needs no locks.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    ordered = (
+        "SELECT hashtextextended(name, :salt) AS place "
+        "FROM unnest(CAST(:names AS text[])) AS name ORDER BY place"
+    )
+    connection.execute(
+        text(f"SELECT pg_advisory_xact_lock(place) FROM ({ordered}) AS o"),  # noqa: S608 - our own words  # nosec B608
+        {"names": list(names), "salt": _SALTS[kind]},
+    ).all()
+
+
+def marked(
+    connection: Connection, values: Sequence[Values]
+) -> tuple[Values, Sequence[Values]]:
+    """Give rows of events a new version and the id of the transaction.
+
+    Returns:
+        The values that are the same for all rows, as part of the statement; and the
+        rows.
+    """
+    if connection.dialect.name == "postgresql":
+        marks: Values = {
+            "version": text("nextval('event_versions')"),
+            "xid": text("pg_current_xact_id()::text::bigint"),
+        }
+        return marks, values
+    newest = connection.scalar(select(func.max(events.c.version))) or 0
+    numbered = enumerate(values, newest + 1)
+    return {"xid": 0}, [{**row, "version": number} for number, row in numbered]
+
+
+def mark_changed(connection: Connection, key: str) -> None:
+    """Give an event a new version, so clients that follow changes read it again."""
+    marks, (row,) = marked(connection, [{}])
+    change = update(events).where(events.c.event_key == key)
+    connection.execute(change.values(**marks, **row))
+
+
+# -- Adds entries to the record of an event, and alarms about decisions ----------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of the record.
+
+    Attributes:
+        decision: the id of the decision; "" = a vote, before there is a decision.
+        what: voted, decided, refused, sent, done, failed, void and so on.
+        person: who did it; "" = the hub.
+        content: the fingerprint of the event at that time.
+    """
+
+    time: datetime
+    event_key: str
+    event_id: str
+    life: int
+    decision: str = ""
+    what: str = ""
+    via: str = ""
+    person: str = ""
+    detail: str = ""
+    content: str = ""
+
+    @classmethod
+    def of(cls, row: Any, time: datetime, *, what: str, detail: str = "") -> Self:
+        """Return an entry about a decision."""
+        return cls(
+            time=time,
+            event_key=row.event_key,
+            event_id=row.event_id,
+            life=row.life,
+            decision=row.id,
+            what=what,
+            via=row.via,
+            detail=detail,
+            content=row.content,
+        )
+
+    @classmethod
+    def on(cls, current: CurrentEvent, time: datetime, *, what: str, via: str) -> Self:
+        """Return an entry about an event."""
+        return cls(
+            time=time,
+            event_key=current.key,
+            event_id=current.event_id,
+            life=current.life,
+            what=what,
+            via=via,
+            content=current.content,
+        )
+
+    def by(self, person: str, detail: str = "", decision: str = "") -> Self:
+        """Return a copy with the person, the detail and the id of the decision."""
+        return replace(self, person=person, detail=detail, decision=decision)
+
+
+def record(connection: Connection, entry: Entry) -> None:
+    """Add an entry to the record; entries are never changed."""
+    values = {name: getattr(entry, name) for name in entry.__slots__}
+    connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
+
+
+def alarm(connection: Connection, entry: Entry) -> None:
+    """Add an alarm ``hub.approval.*``, unless the same alarm exists."""
+    kind = f"hub.approval.{entry.what}"
+    data = {
+        "eventId": entry.event_id,
+        "decision": entry.decision,
+        "via": entry.via,
+        "detail": entry.detail,
+        "by": entry.person or None,
+    }
+    statement = insert(alarms).values(
+        id=hash32([kind, entry.decision, entry.detail]),
+        kind=kind,
+        time=micros(entry.time),
+        data=dumped(data),
+        handed=None,
+    )
+    connection.execute(statement.on_conflict_do_nothing())

@@ -28,7 +28,7 @@ from sqlalchemy import Engine
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError, OutboxError
 from bridge.foundation.privileges import make_private, no_file
 from bridge.hub.store import engine, salvage
-from bridge.hub.store.migrate import migrate
+from bridge.hub.store.engine import migrate
 from bridge.outbox import statefile
 from bridge.outbox.lock import FileId, identity_of
 from bridge.outbox.recovery.soundness import text_of

@@ -31,8 +31,7 @@ from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor, event_of
 from bridge.sinks.command.process import ProcessRunner
 from bridge.sinks.command.service import Service
-from bridge.sinks.command.unit import UnitRunner, path_unit_fault
-from bridge.sinks.command.unit_files import Places, hook_name
+from bridge.sinks.command.unit import Places, UnitRunner, hook_name, path_unit_fault
 
 _ROOT = 0
 _MOST_ATTEMPTS = 100

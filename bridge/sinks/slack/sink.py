@@ -40,9 +40,8 @@ from bridge.net.http_client import (
     revealed,
 )
 from bridge.sinks.base import ApprovalAddress, Preview, Resources, Sink, SinkConfig
-from bridge.sinks.slack.api import SlackApi
 from bridge.sinks.slack.blocks import LEAST_SECRET, Signer, render
-from bridge.sinks.slack.bot import SlackBot, first_message
+from bridge.sinks.slack.bot import SlackApi, SlackBot, first_message
 
 _WORD = re.compile(r"[a-z][a-z0-9_ .:-]{0,99}")  # such as invalid_payload
 _BETWEEN = re.compile(r"[/?&=#:@]")

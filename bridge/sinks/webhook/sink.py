@@ -5,11 +5,11 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -54,11 +54,84 @@ from bridge.sinks.webhook.config import (
     question,
     signed,
 )
+from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.preset import Call, advanced
 from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
 from bridge.sinks.webhook.template import TemplateFaultError
 
 T = TypeVar("T")
+
+# -- A webhook that takes several events in one request --------------------------------
+
+
+_ANSWER_BYTES = 1024  # of an answer, for each event
+
+
+class Poster(Sink, Protocol):
+    """Posts requests; see ``WebhookSink``."""
+
+    config: WebhookKeys
+
+    async def attempt(self, post: Callable[[], Awaitable[T]]) -> T:
+        """Ask for permission if necessary, and make one attempt."""
+        ...
+
+    async def called(self, call: Call, name: str) -> Answer:
+        """Make one request."""
+        ...
+
+    def verdict(self, answer: Answer) -> DeliveryError | None:
+        """Return what an answer means."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchingWebhook:
+    """POSTs several events in one request.
+
+    Attributes:
+        sink: posts the requests.
+        many: makes their headers and bodies.
+        size: the most bytes of a request with several events.
+    """
+
+    sink: Poster
+    many: Many
+    size: int
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """POST one event, in the form of several; see ``Sink.deliver``."""
+        await self.sink.deliver(event)
+
+    async def deliver_many(
+        self, events: Sequence[CloudEvent]
+    ) -> Sequence[DeliveryError | None]:
+        """POST as many events as fit in one request; see ``BatchSink.deliver_many``."""
+        return await self.sink.attempt(partial(self._post, events))
+
+    async def _post(
+        self, events: Sequence[CloudEvent]
+    ) -> Sequence[DeliveryError | None]:
+        headers, body, count = self.many.first(events, self.size)
+        # The id in the signature shows a repeat: the same events need the same id.
+        name = "\n".join(event.id for event in events[:count])
+        most = MAX_ANSWER_BYTES + count * _ANSWER_BYTES
+        call = Call(headers=headers, body=body, most=most)
+        return self._meaning(await self.sink.called(call, name), count)
+
+    def _meaning(self, answer: Answer, count: int) -> Sequence[DeliveryError | None]:
+        config = self.sink.config
+        if self.many.judge is not None and config.success is None:
+            target = redact(revealed(config.url, "url"))
+            return self.many.judge(answer, target, count)
+        if (error := self.sink.verdict(answer)) is not None:
+            raise error
+        return [None] * count
+
+
+# -- CloudEvents to any HTTP endpoint, with authentication and handshake ---------------
+
+
 _USUAL = ("POST", "", MAX_ANSWER_BYTES)  # method, path and most of a request
 
 
@@ -78,9 +151,6 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
         if self.batch == 1 or many is None:
             yield sink
             return
-        from bridge.sinks.webhook.batching import (  # noqa: PLC0415 - only if needed
-            BatchingWebhook,
-        )
 
         yield BatchingWebhook(sink=sink, many=many, size=self.batch_size)
 

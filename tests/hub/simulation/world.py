@@ -14,18 +14,16 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, select
 
 from bridge.hub.access import Person
-from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.arm_config import ArmConfig
-from bridge.hub.attempts import Claimed, Result
-from bridge.hub.config import HubConfig
-from bridge.hub.decisions import DecisionState, End
+from bridge.hub.config import AccessConfig, AccessRule, HubConfig
+from bridge.hub.decisions import Claimed, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
 from bridge.hub.store.current_event import current_event
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
+from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep
-from bridge.hub.store.migrate import migrate
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
