@@ -21,6 +21,9 @@ _STATUSES = (
 )
 
 
+_WHEN = "RFC 3339, or a day of UTC such as 2026-11-27, included."
+
+
 def document() -> Json:
     """Return the description."""
     return {
@@ -33,6 +36,9 @@ def document() -> Json:
             "/api/v1/decisions": {"get": _list("decisions", "Decision", [])},
             "/api/v1/decisions.csv": {"get": _table()},
             "/api/v1/bridges": {"get": _list("bridges", "Bridge", [])},
+            "/api/v1/timeline": {"get": _timeline()},
+            "/api/v1/report": {"get": _report(_json(_ref("Report")))},
+            "/api/v1/report.csv": {"get": _report({"text/csv": {"schema": _TEXT}})},
         },
         "components": {"schemas": _schemas()},
     }
@@ -46,6 +52,8 @@ def _filters() -> list[Json]:
         "source": "EventSource.",
         "resourceGroup": "The resource group of the machines.",
         "q": "The beginning of an EventId or of a machine's name.",
+        "since": f"Only events that were not over by then: {_WHEN}",
+        "until": f"Only events that were known before: {_WHEN}",
     }
     return [_query(name, what) for name, what in words.items()]
 
@@ -103,6 +111,32 @@ def _approval() -> Json:
         "requestBody": {"required": True, "content": body},
         "responses": _responses(schema, *refusals)
         | {"202": {"description": "Counted.", "content": _json(schema)}},
+    }
+
+
+def _timeline() -> Json:
+    names = {
+        "name": "The name of the machine.",
+        "resourceGroup": "Its resource group.",
+        "subscription": "Its subscription.",
+        "since": f"A week before until, if it is left out. {_WHEN}",
+        "until": f"Now, if it is left out. {_WHEN}",
+    }
+    return {
+        "summary": "What happened to a machine: why was it down, how long, planned?",
+        "parameters": [_query(name, what) for name, what in names.items()],
+        "responses": _responses(_ref("TimeLine"), "400", "401", "403", "503"),
+    }
+
+
+def _report(content: Json) -> Json:
+    names = {"from": f"A week before to. {_WHEN}", "to": f"Now. {_WHEN}"}
+    good = {"200": {"description": "The report.", "content": content}}
+    bad = _responses(_ref("Report"), "400", "401", "403", "503")
+    return {
+        "summary": "Numbers for each machine and type of event, of at most 400 days.",
+        "parameters": [_query(name, what) for name, what in names.items()],
+        "responses": bad | good,
     }
 
 
@@ -254,6 +288,7 @@ def _schemas() -> Json:
             }
         ),
         "Options": _possible(),
+        **_of_reports(),
     }
 
 
@@ -295,6 +330,43 @@ def _possible() -> Json:
             "arm": _object(arm),
         }
     )
+
+
+def _of_reports() -> Json:
+    """Return the schemas of time lines and reports."""
+    number: Json = {"type": ["number", "null"]}
+    entry = {
+        "time": _TIME,
+        "what": _TEXT,
+        "words": _MAYBE,
+        "seconds": number,
+        "eventId": _MAYBE,
+    }
+    how = {"enum": ["paused", "silent", "unavailable", "stopped"]}
+    outage = {
+        **{"time": _TIME, "until": _TIME, "seconds": {"type": "number"}, "how": how},
+        "planned": {"type": ["boolean", "null"], "description": "null: not known."},
+        "why": {**_TEXT, "description": "Such as: planned: host maintenance."},
+        "eventId": _MAYBE,
+    }
+    numbers = ("noticeSeconds", "decisionSeconds", "downSeconds", "pausedSeconds")
+    values = dict.fromkeys((*numbers, "plannedSeconds", "unplannedSeconds"), number)
+    whole = {"type": "integer"}
+    totals = {**values, **dict.fromkeys(("events", "machines", "approved"), whole)}
+    names = ("machine", "resourceGroup", "subscription", "eventType")
+    row = {**dict.fromkeys(names, _MAYBE), **values, "events": whole}
+    row["by"] = {"type": "array", "items": _TEXT}
+    cut = {"type": "boolean", "description": "Whether the store holds more."}
+    lists = {"entries": _many(entry), "outages": _many(outage), "cut": cut}
+    report = {"from": _TIME, "to": _TIME, "totals": _object(totals), "cut": cut}
+    return {
+        "TimeLine": _object(lists),
+        "Report": _object({**report, "rows": _many(row)}),
+    }
+
+
+def _many(properties: Json) -> Json:
+    return {"type": "array", "items": _object(properties)}
 
 
 def _ref(name: str) -> Json:

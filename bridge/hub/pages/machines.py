@@ -1,17 +1,19 @@
-"""``/machines``: the bridge and the events of a machine, and a form to forget a bridge.
+"""``/machines``: the bridge, the events and the time line of a machine; ``/report``.
 
 ``/machines?name=`` redirects to the machine of that name, or lists several.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from urllib.parse import urlencode
 
 from aiohttp import web
 from sqlalchemy import Connection
 
-from bridge.hub import views
-from bridge.hub.api import PERSON, fault
+from bridge.hub import report, views
+from bridge.hub.api import PERSON, fault, period_of
 from bridge.hub.approving import Approving
 from bridge.hub.config import AccessConfig
 from bridge.hub.facts import kept_name, text
@@ -20,6 +22,7 @@ from bridge.hub.pages import shown
 from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.store import fleet_view
+from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import PAGE, BridgeRow, EventRow, Situation
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class MachinePages:
         self._access = access
         self._approving = approving
         self._situation = situation
+        self._reporting = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
@@ -58,6 +62,7 @@ class MachinePages:
             web.post("/machines", self.forget),
             web.get(path, self.machine),
             web.post(path, self.forget),
+            web.get("/report", self.report),
         ]
 
     async def named(self, request: web.Request) -> web.StreamResponse:
@@ -85,20 +90,46 @@ class MachinePages:
         """Show one machine."""
         return await self._frame.show(request, self._look(request))
 
-    def _look(self, request: web.Request) -> Look:
-        machine = _machine_in(request)
+    async def report(self, request: web.Request) -> web.StreamResponse:
+        """Report on a period; a page that is not live, and one at a time."""
+        asked = _asked(request, ("from", "to"))
+        period_of(asked, self._situation().now, ("from", "to"))
 
         def make(connection: Connection, situation: Situation) -> Content:
-            return self._machine(connection, machine, situation)
+            now = situation.now
+            since, until = period_of(asked, now, ("from", "to"))
+            found = report.report_of(connection, since, until, now)
+            given = {"asked": asked, "query": urlencode(asked), "here": "/report"}
+            period = {"since": shown.time(since, now), "until": shown.time(until, now)}
+            return Content("report.html", {**shown.report(found), **given, **period})
 
-        return Look(shown.address_of(machine), make, has_form=True)
+        async with self._reporting:
+            return await self._frame.page(request, Look("/report", make), mark="")
+
+    def _look(self, request: web.Request) -> Look:
+        machine, names = _machine_in(request), ("since", "until")
+        asked = _asked(request, names)
+        period_of(asked, self._situation().now, names)
+
+        def make(connection: Connection, situation: Situation) -> Content:
+            since, until = period_of(asked, situation.now, names)
+            found = report.time_line(connection, machine, since, until, situation.now)
+            return self._machine(connection, machine, situation, found, asked)
+
+        key = shown.address_of(machine)
+        return Look(f"{key}?{urlencode(asked)}", make, has_form=True)
 
     def _machine(
-        self, connection: Connection, machine: Machine, situation: Situation
+        self,
+        connection: Connection,
+        machine: Machine,
+        situation: Situation,
+        found: TimeLine,
+        asked: dict[str, str],
     ) -> Content:
         bridges = fleet_view.bridges_of(connection, machine, situation)
         events = views.of_machine(connection, machine, situation)
-        if not bridges and not events:
+        if not bridges and not events and not found.entries:
             return missing("Nothing is known of this machine")
         now = situation.now
         return Content(
@@ -110,6 +141,9 @@ class MachinePages:
                 "bridges": [shown.bridge(row, now) for row in bridges],
                 "rows": [shown.event(row, self._access, now) for row in events],
                 "is_cut": len(events) == PAGE,
+                "story": shown.story(found, now),
+                "asked": asked,
+                "where": _fields_of(machine),
                 "empty": "No maintenance is known",
                 "empty_more": "No stored event names this machine.",
             },
@@ -149,6 +183,18 @@ def _spelt(
     told += [name for row in events for name in row.machines]
     alike = (name for name in told if kept_name(name) == machine.name)
     return next(alike, machine.name)
+
+
+def _fields_of(machine: Machine) -> dict[str, str]:
+    """Return the fields by which a form names a machine."""
+    fields = {key: value or shown.NOT_KNOWN for key, value in asdict(machine).items()}
+    return {**fields, "name": machine.name}
+
+
+def _asked(request: web.Request, names: tuple[str, str]) -> dict[str, str]:
+    """Return the parameters of a period that are given."""
+    given = {name: request.query.get(name, "")[:_LONGEST] for name in names}
+    return {name: value for name, value in given.items() if value}
 
 
 def _machine_in(request: web.Request) -> Machine:
