@@ -344,7 +344,10 @@ def _of_reports() -> Json:
     }
     how = {"enum": ["paused", "silent", "unavailable", "stopped"]}
     outage = {
-        **{"time": _TIME, "until": _TIME, "seconds": {"type": "number"}, "how": how},
+        "time": _TIME,
+        "until": _TIME,
+        "seconds": {"type": "number"},
+        "how": how,
         "planned": {"type": ["boolean", "null"], "description": "null: not known."},
         "why": {**_TEXT, "description": "Such as: planned: host maintenance."},
         "eventId": _MAYBE,

@@ -15,8 +15,6 @@ from bridge.hub.config import AccessConfig
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
 from bridge.hub.pages import words
-from bridge.hub.report import Report, Row
-from bridge.hub.timeline import Entry, Outage, TimeLine
 from bridge.hub.view_rows import (
     BridgeRow,
     DecisionRow,
@@ -36,7 +34,7 @@ _LONGEST_NAME = 80
 _LONGEST_TEXT = 512
 _LONGEST_SEARCH = 256
 _MOST_BYTES = 16 * 1024  # of a message on the page of its event
-_KINDS = {
+KINDS = {
     "freeze": "freeze",
     "reboot": "reboot",
     "redeploy": "redeploy",
@@ -57,7 +55,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "row_id": f"e-{hash32(row.key)[:12]}",
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
-        "kind": _KINDS.get(row.event_type.lower(), "other"),
+        "kind": KINDS.get(row.event_type.lower(), "other"),
         "source": row.event_source,
         "status": row.status,
         "status_words": words.status(row.status),
@@ -283,7 +281,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "event_id": row.event_id,
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
-        "type_kind": _KINDS.get(row.event_type.lower(), "other"),
+        "type_kind": KINDS.get(row.event_type.lower(), "other"),
         "names": few(row.machines, len(row.machines)),
         "time": time(row.time, now),
         "action": words.action(row),
@@ -371,113 +369,3 @@ def tiles(rows: Sequence[Shown]) -> list[Shown]:
         {"words": text, "count": count, "kind": kind if count else ""}
         for text, count, kind in figures
     ]
-
-
-# -- time lines and reports ------------------------------------------------------------
-
-
-_MOST_LINES = 300  # of a time line or a report on a page
-_HOW = {
-    "paused": "paused",
-    "silent": "silent",
-    "unavailable": "not available",
-    "stopped": "down",
-}
-_LINES = {
-    "announced": "Announced",
-    "approved": "Approved",
-    "refused": "Refused",
-    "started": "Started",
-    "annotation": "Azure says",
-    "window": "Maintenance window",
-    "back": "Back",
-    "stopped": "Bridge stopped",
-    "paused": "Paused",
-    "silent": "Silent",
-    "unavailable": "Not available",
-    "available": "Available",
-}
-_LINE_KINDS = {"back": "good", "available": "good", "silent": "bad"}
-_LINE_KINDS |= {"unavailable": "bad", "started": "run", "approved": "good"}
-
-
-def story(found: TimeLine, now: datetime) -> Shown:
-    """Return the time line of a machine, and its outages; the newest first."""
-    return {
-        "outages": [_outage(one, now) for one in reversed(found.outages)],
-        "lines": [_line(one, now) for one in found.entries[::-1][:_MOST_LINES]],
-        "is_cut": found.is_cut or len(found.entries) > _MOST_LINES,
-    }
-
-
-def _outage(one: Outage, now: datetime) -> Shown:
-    how = _HOW.get(one.how, one.how)
-    long = words.plain_span(one.seconds) if one.until else "until now"
-    return {
-        "words": f"{how} {long}",
-        "why": short(one.why),
-        "kind": {True: "good", False: "bad", None: "wait"}[one.is_planned],
-        "time": time(one.time, now),
-        "href": page_of(one.event.event_id) if one.event else None,
-        "type": one.event.event_type if one.event else "",
-    }
-
-
-def _line(one: Entry, now: datetime) -> Shown:
-    long = "" if one.seconds is None else words.plain_span(one.seconds)
-    if one.what == "announced" and long:
-        long = f"{long} of notice"
-    return {
-        "time": time(one.time, now),
-        "what": _LINES.get(one.what) or words.status(one.what),
-        "kind": _LINE_KINDS.get(one.what, ""),
-        "words": short(one.words),
-        "long": long,
-        "href": page_of(one.event_id) if one.event_id else None,
-    }
-
-
-def report(found: Report) -> Shown:
-    """Return the values of a report."""
-    totals = found.totals
-    return {
-        "tiles": [
-            {"count": totals.events, "words": "events", "kind": ""},
-            {"count": _long(totals.down), "words": "down", "kind": "bad"},
-            {"count": _long(totals.paused), "words": "paused", "kind": "run"},
-            {
-                "count": _long(totals.unplanned),
-                "words": "of it unplanned",
-                "kind": "wait",
-            },
-        ],
-        "summary": [
-            f"{totals.approved} of {totals.events} events were approved",
-            f"the usual notice was {_long(totals.notice)}",
-            f"the usual decision took {_long(totals.waited)}",
-        ],
-        "rows": [_report_row(one) for one in found.rows[:_MOST_LINES]],
-        "more": max(len(found.rows) - _MOST_LINES, 0),
-        "is_cut": found.is_cut,
-    }
-
-
-def _report_row(one: Row) -> Shown:
-    return {
-        "name": name_of(one.machine.name or "a machine without a name"),
-        "href": address_of(one.machine),
-        "group": short(one.machine.group),
-        "type": one.event_type or "not announced",
-        "kind": _KINDS.get(one.event_type.lower(), "other"),
-        "count": one.count,
-        "notice": _long(one.notice),
-        "waited": _long(one.waited),
-        "down": _long(one.down),
-        "paused": _long(one.paused),
-        "unplanned": _long(one.unplanned),
-        "by": short(", ".join(f"{who}" for who in one.by)),
-    }
-
-
-def _long(seconds: float | None) -> str:
-    return words.plain_span(seconds) if seconds else "none"
