@@ -112,7 +112,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
         http_proxy: the URL of a proxy; only with "amqp-websocket". Example:
             ``"http://proxy.example:3128"``.
         ca_file: the authorities that may sign the namespace's certificate, in place of
-            those of the system. For a company's CA that the system does not trust.
+            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
     """
 
     namespace: str = ""
