@@ -14,7 +14,8 @@ from bridge.foundation.errors import HubStoreError
 from bridge.hub import as_json, views
 from bridge.hub.access import Person
 from bridge.hub.facts import key_of
-from bridge.hub.openapi import LONGEST_WORD, document
+from bridge.hub.openapi import document
+from bridge.hub.openapi_schemas import LONGEST_WORD
 from bridge.hub.store import fleet_view
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Filters, Situation

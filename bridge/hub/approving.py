@@ -20,7 +20,7 @@ from bridge.hub.access import origin_fault
 from bridge.hub.api import ANY_ID, PERSON, BadQueryError, answer, fault, limit_of
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
-from bridge.hub.openapi import LONGEST_ADDRESS, LONGEST_CURSOR, LONGEST_WORD
+from bridge.hub.openapi_schemas import LONGEST_ADDRESS, LONGEST_CURSOR, LONGEST_WORD
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
