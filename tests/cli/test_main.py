@@ -178,7 +178,8 @@ def every(group: click.Group) -> Iterator[click.Command]:
 
 
 def test_version_is_that_of_the_package() -> None:
-    assert sebridge("--version").stdout == f"sebridge, version {__version__}\n"
+    for flag in ("--version", "-V"):
+        assert sebridge(flag).stdout == f"sebridge, version {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -298,6 +299,9 @@ def test_file_without_sinks_and_approvals_may_be_allowed(tmp_path: Path) -> None
     report = json.loads(result.stdout)
     assert report["faults"] == []
     assert [one.split(":")[0] for one in report["warnings"]] == ["sinks"]
+    strict = sebridge("check", "--allow-empty", "--strict", "-c", str(path))
+    assert strict.exit_code == 1
+    assert strict.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -806,8 +810,34 @@ def test_colours_are_used_only_on_a_terminal_that_supports_them(
     assert "http.listen is off" in out
 
 
-def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
-    """Return what a command writes to a terminal."""
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        (("simulate",), "The simulator listens; Ctrl-C ends it.\r\n  imds url"),
+        (("simulate", "--json"), '{"imds":{"url":"http://'),
+        (("status", "--watch"), "\x1b[H\x1b[2J"),
+    ],
+)
+def test_terminal_gets_lines_until_ctrl_c(
+    command: tuple[str, ...], first: str, deliveries: Path
+) -> None:
+    where = ("-c", str(deliveries)) if command[0] == "status" else ()
+
+    assert on_terminal(*command, *where, env={}, until=first).startswith(first)
+
+
+def test_status_is_not_watched_in_a_pipe(deliveries: Path) -> None:
+    result = sebridge("status", "--watch", "-c", str(deliveries))
+
+    assert result.exit_code == 2
+    assert result.stderr == "sebridge: --watch needs a terminal, or --json\n"
+
+
+def on_terminal(
+    *arguments: str, env: Mapping[str, str], code: int = 0, until: str = ""
+) -> str:
+    """Return what a command writes to a terminal; Ctrl-C follows ``until``."""
     ours, theirs = os.openpty()
     unset = {"NO_COLOR", "TERM", "COLUMNS"}
     environ = {key: value for key, value in os.environ.items() if key not in unset}
@@ -823,6 +853,9 @@ def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
         with contextlib.suppress(OSError):  # Linux: the other side has closed
             while part := terminal.read(65536):
                 out += part
+                if until and until.encode() in out:
+                    process.send_signal(signal.SIGINT)
+                    until = ""
         assert process.wait(30) == code
     return out.decode()
 
