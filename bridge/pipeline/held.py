@@ -46,6 +46,8 @@ class Observation(Struct, frozen=True, kw_only=True):
         steps: the transitions since the document before.
         is_changed: whether to publish a document.changed event.
         previous_incarnation: the incarnation of the document before.
+        paused: how long this VM stood still before, in seconds; 0 = not at all, or an
+            earlier event tells of it.
     """
 
     at: datetime
@@ -53,6 +55,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     steps: tuple[Transition, ...] = ()
     is_changed: bool = False
     previous_incarnation: int | None = None
+    paused: float = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -169,6 +172,7 @@ def publications_of(
                 step,
                 incarnation=one.document.incarnation,
                 observed_at=one.at,
+                paused=one.paused,
             )
             found.append((hash32(cause_of(step)), make))
         if one.is_changed:

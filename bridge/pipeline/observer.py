@@ -19,7 +19,7 @@ from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Clock, is_settled
+from bridge.foundation.clock import Clock, PauseMeter, is_settled
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint
@@ -36,11 +36,12 @@ _JUMP = 1.0
 class Observer(Struct):
     """Publishes the changes in each document.
 
-    The first seven fields are given at the start, the others are this state.
+    The first eight fields are given at the start, the others are this state.
 
     Attributes:
         event_context: prefix, source and VM of the events.
         poll_interval: seconds from one document to the next.
+        pauses: measures for how long this VM stood still.
         with_documents: whether to publish document.changed events.
         is_waiting: whether the identity of this VM is not yet known. Until
             ``set_identity`` is called, only events that may not wait are published.
@@ -54,6 +55,7 @@ class Observer(Struct):
     clock: Clock
     metrics: Metrics
     poll_interval: float
+    pauses: PauseMeter
     with_documents: bool = False
     is_waiting: bool = False
     watch: Watch = field(default_factory=Watch)
@@ -63,6 +65,7 @@ class Observer(Struct):
     _touched: float = float("-inf")
     _offset: float | None = None  # wall clock minus monotonic clock
     _is_anchored: bool = False  # whether restored moments have a monotonic time
+    _told: float = 0.0  # the pauses that events have told of, in seconds
     _held: Held = field(default_factory=Held)
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -204,10 +207,13 @@ class Observer(Struct):
                 has_steps=any(step.event.key not in again for step in steps),
             ),
             previous_incarnation=before.incarnation,
+            paused=self.pauses.since(self._told),
         )
         sightings = frozenset(before.known.keys() | after.known.keys())
         held = self._held.plus(seen, before)
         await self._commit(held, after, now, sightings, again - unseen)
+        if steps:
+            self._told = self.pauses.total
         self.watch, self._touched = after, self.clock.monotonic()
         self.changed()
         self.outbox.wakeups.rules.set()
