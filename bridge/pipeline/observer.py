@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 from msgspec import Struct, field
@@ -21,7 +20,6 @@ from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock, PauseMeter, is_settled
 from bridge.foundation.errors import OutboxFullError
-from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.pipeline.held import Held, Observation, events_of, publications_of
@@ -72,6 +70,7 @@ class Observer(Struct):
     async def restore(self) -> None:
         """Load the watch that was stored before the restart."""
         await self.outbox.observations.load_again()
+        await self.outbox.facts.load()
         body = await self.outbox.observations.load(CHECKPOINT)
         if body is None:
             return
@@ -239,7 +238,7 @@ class Observer(Struct):
             ready, rest = held.split(now.at)
         if ready or not rest.observations:
             await self.outbox.commit(
-                self._events_of(ready),
+                await self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
                     body=checkpoint.encode(rest.published_part(watch)),
@@ -249,14 +248,16 @@ class Observer(Struct):
             )
         self._held = rest
 
-    def _events_of(
+    async def _events_of(
         self, observations: Sequence[Observation]
-    ) -> Numbered | list[OutgoingEvent]:
+    ) -> list[OutgoingEvent]:
         publications = publications_of(self.event_context, observations)
         if not publications:
             return []
         causes = [cause for cause, _ in publications]
-        return Numbered(causes, partial(events_of, publications))
+        keys = {step.event.key for one in observations for step in one.steps}
+        counts = await self.outbox.facts.counts(causes, keys)
+        return events_of(publications, counts)
 
 
 def _report(

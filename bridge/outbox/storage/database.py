@@ -168,7 +168,11 @@ class Database:
         Raises:
             OutboxError: the job or the commit failed, and nothing was written.
         """
-        return await self._queue(job, is_read=False, is_kept=is_kept)
+        return await self.submit(job, is_kept=is_kept)
+
+    def submit(self, job: Job[T], *, is_kept: bool = True) -> "asyncio.Future[T]":
+        """Put a job in line as ``run`` does; the future gets its result."""
+        return self._queue(job, is_read=False, is_kept=is_kept)
 
     async def read(self, job: Job[T]) -> T:
         """Run a ``job`` that only reads; it needs no lock and no commit.
@@ -211,10 +215,12 @@ class Database:
         if self._death is not None:
             raise self._death
 
-    async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
+    def _queue(
+        self, job: Job[T], *, is_read: bool, is_kept: bool
+    ) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = self._promised()
         self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
-        return await future
+        return future
 
     def _promised(self) -> "asyncio.Future[Any]":
         """Return a future that the thread must set, and watch it.
