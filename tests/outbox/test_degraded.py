@@ -428,7 +428,7 @@ async def test_sinks_that_were_chosen_in_memory_are_those_on_the_disk(
 async def test_sinks_chosen_without_all_of_the_disk_are_those_on_the_disk(
     state_path: Path,
 ) -> None:
-    """The disk may have followers that memory does not know."""
+    """The mirror does not know that "b" follows the event; the facts do."""
     routes = router({A: route(), "b": route(When(event_types=("Reboot",)))})
     reboot = Subject(transition="scheduled", events=({"EventType": "Reboot"},))
     freeze = Subject(transition="updated", events=({"EventType": "Freeze"},))
@@ -449,7 +449,9 @@ async def test_sinks_chosen_without_all_of_the_disk_are_those_on_the_disk(
             ("0", A, "pending"),
             ("0", "b", "pending"),
             ("1", A, "pending"),
+            ("1", "b", "pending"),
             ("2", A, "delivered"),
+            ("2", "b", "pending"),
         ]
 
 
