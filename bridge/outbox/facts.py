@@ -7,7 +7,6 @@ rows. What memory does not have is asked of the file before a commit.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -19,7 +18,7 @@ from bridge.events.routing import Router
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import observations
 
-_NOBODY: AbstractSet[str] = frozenset()
+_NOBODY = frozenset[str]()
 T = TypeVar("T")
 
 
@@ -27,12 +26,12 @@ class Routed(Struct, frozen=True):
     """An event to publish, and the sinks that get it.
 
     Attributes:
-        before: the followers of its EventId before it; None = it has no EventId.
+        before: the sinks that got an earlier event of its EventId.
     """
 
     outgoing: OutgoingEvent
     sinks: tuple[str, ...]
-    before: AbstractSet[str] | None
+    before: frozenset[str]
 
 
 class Facts(Struct):
@@ -48,7 +47,7 @@ class Facts(Struct):
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     asking: int = 0
     _counts: dict[str, int] = field(default_factory=dict)
-    _followers: dict[str, AbstractSet[str]] = field(default_factory=dict)
+    _followers: dict[str, frozenset[str]] = field(default_factory=dict)
     _is_whole: bool = False  # whether the file has no more rows than memory
 
     async def load(self) -> None:
@@ -60,25 +59,21 @@ class Facts(Struct):
         found = await self.database.read(observations.newest)
         self._counts, self._followers, self._is_whole = found
 
-    async def counts(
-        self, causes: Sequence[str], keys: Collection[str]
-    ) -> Mapping[str, int]:
-        """Return how often each cause was published.
-
-        Args:
-            causes: the hashes of the causes.
-            keys: the EventIds of the events, for a commit that follows.
+    async def counts(self, causes: Sequence[str]) -> Mapping[str, int]:
+        """Return how often events were published; a cause that is absent: never.
 
         Raises:
             OutboxError: the file cannot be read.
         """
         async with self.order:
-            await self.learn(causes, keys)
-            return {cause: self._counts.get(cause, 0) for cause in causes}
+            await self.learn(causes, ())
+        return self._counts
 
     def know(self, events: Sequence[OutgoingEvent]) -> bool:
         """Return whether events can be routed now, without a question to the file."""
-        return not (self.asking or any(self._unknown((), keys_of(events))))
+        if self.asking:
+            return False
+        return self._is_whole or keys_of(events) <= self._followers.keys()
 
     async def learn(self, causes: Collection[str], keys: Collection[str]) -> None:
         """Ask the file for what memory does not have; the caller holds ``order``.
@@ -86,7 +81,10 @@ class Facts(Struct):
         Raises:
             OutboxError: the file cannot be read.
         """
-        causes, keys = self._unknown(causes, keys)
+        if self._is_whole:
+            return
+        causes = [cause for cause in causes if cause not in self._counts]
+        keys = [key for key in keys if key not in self._followers]
         if causes or keys:
             ask = partial(observations.published, causes=causes, keys=keys)
             counts, followers = await self.database.read(ask)
@@ -94,24 +92,33 @@ class Facts(Struct):
             self._followers |= dict.fromkeys(keys, _NOBODY) | followers
 
     def route(self, events: Sequence[OutgoingEvent], router: Router) -> list[Routed]:
-        """Choose the sinks of events that are published now."""
+        """Choose the sinks of events that are published now.
+
+        A sink that got one event of an EventId gets all later ones.
+        """
+        routed = list[Routed]()
+        for event in events:
+            key, cause = event.key, event.cause
+            before = self._followers.get(key, _NOBODY) if key is not None else _NOBODY
+            sinks = router.sinks(event.subject, before)
+            routed.append(Routed(event, sinks, before))
+            self._counts[cause] = self._counts.get(cause, 0) + 1
+            if key is not None and event.is_last:
+                self._followers[key] = _NOBODY
+            elif key is not None and event.subject.transition is not None:
+                self._followers[key] = before.union(sinks)
         if len(self._counts) > 2 * observations.NEWEST:
             self._is_whole = False
             self._counts = _newest_of(self._counts)
-            known = _newest_of(self._followers)
-            self._followers = known | {
-                key: self._followers[key]
-                for key in keys_of(events)
-                if key in self._followers
-            }
-        return [self._publish(event, router) for event in events]
+            self._followers = _newest_of(self._followers)
+        return routed
 
     def undo(self, routed: Iterable[Routed]) -> None:
         """Forget events that were not written."""
         for one in routed:
             cause, key = one.outgoing.cause, one.outgoing.key
             self._counts[cause] = max(self._counts.get(cause, 0) - 1, 0)
-            if key is not None and one.before is not None:
+            if key is not None:
                 self._followers[key] = one.before
 
     def forget(self, causes: Iterable[str], keys: Iterable[str]) -> None:
@@ -120,34 +127,6 @@ class Facts(Struct):
             self._counts.pop(cause, None)
         for key in keys:
             self._followers.pop(key, None)
-
-    def _publish(self, outgoing: OutgoingEvent, router: Router) -> Routed:
-        """Choose the sinks of an event, and note them as followers of its EventId.
-
-        A sink that got one event of an EventId gets all later ones.
-        """
-        key, cause = outgoing.key, outgoing.cause
-        before = _NOBODY if key is None else self._followers.get(key, _NOBODY)
-        sinks = router.sinks(outgoing.subject, before)
-        self._counts[cause] = self._counts.get(cause, 0) + 1
-        if key is None:
-            return Routed(outgoing, sinks, None)
-        if outgoing.subject.transition is not None:
-            self._followers[key] = before | set(sinks)
-        if outgoing.is_last:
-            self._followers[key] = _NOBODY
-        return Routed(outgoing, sinks, before)
-
-    def _unknown(
-        self, causes: Collection[str], keys: Collection[str]
-    ) -> tuple[list[str], list[str]]:
-        """Return the causes and keys for which the file must be asked."""
-        if self._is_whole:
-            return [], []
-        return (
-            [cause for cause in causes if cause not in self._counts],
-            [key for key in keys if key not in self._followers],
-        )
 
 
 def keys_of(events: Sequence[OutgoingEvent]) -> set[str]:

@@ -6,7 +6,8 @@ Rows are never merged by id.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -134,9 +135,7 @@ class Outbox:
                 if reply is not None:
                     items.append_reply(db, reply, now, times)
 
-            written = self.database.submit(job)
-            written.add_done_callback(partial(self._correct, routed, dropped))
-            return routed, written
+            return routed, self.database.submit(job)
 
         if self.facts.know(events):
             routed, written = begin()
@@ -144,11 +143,11 @@ class Outbox:
             self.facts.asking += 1
             asking = asyncio.ensure_future(self._ask(events, begin))
             routed, written = await asyncio.shield(asking)
-        await written
+        await self._written(written, routed, dropped)
         if checkpoint is not None:
             self.observations.note(checkpoint)
-        woken = {sink for one in routed for sink in one.sinks}
-        self._wake(woken if reply is None else woken | {REPLIES})
+        if reply is not None:
+            self.wakeups.of(REPLIES).set()
 
     async def _ask(self, events: Sequence[OutgoingEvent], begin: Callable[[], T]) -> T:
         """Begin a commit after what is not known of its events was asked."""
@@ -159,23 +158,23 @@ class Outbox:
         finally:
             self.facts.asking -= 1
 
-    def _correct(
+    async def _written(
         self,
-        routed: Sequence[Routed],
-        dropped: set[int],
         written: asyncio.Future[None],
+        routed: Sequence[Routed],
+        dropped: AbstractSet[int],
     ) -> None:
-        """Correct the facts if events were not written."""
-        if written.cancelled():
-            return  # only the caller is gone
-        is_lost = written.exception() is not None
-        self.facts.undo(
-            one for index, one in enumerate(routed) if is_lost or index in dropped
-        )
-
-    def _wake(self, sinks: Iterable[str]) -> None:
-        for sink in sinks:
-            self.wakeups.of(sink).set()
+        """Wait until events are written, and wake the relays of their sinks."""
+        try:
+            await written
+        except Exception:
+            self.facts.undo(routed)
+            raise
+        if dropped:
+            self.facts.undo([routed[index] for index in dropped])
+        for one in routed:
+            for sink in one.sinks:
+                self.wakeups.of(sink).set()
 
     def _append_all(
         self,

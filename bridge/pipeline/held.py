@@ -11,7 +11,6 @@ observed again.
 Invariant: the transitions of one EventId are published in the order of observation.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
@@ -197,8 +196,9 @@ def events_of(
         publications: what is published.
         earlier: how often each cause was published before; absent = never.
     """
-    counts, events = Counter(earlier), list[OutgoingEvent]()
+    counts, events = dict[str, int](), list[OutgoingEvent]()
     for cause, make in publications:
-        events.append(make(repeats=counts[cause]))
-        counts[cause] += 1  # the same cause may be in the same commit again
+        times = counts.get(cause, earlier.get(cause, 0))
+        events.append(make(repeats=times))
+        counts[cause] = times + 1  # the same cause may be in the same commit again
     return events

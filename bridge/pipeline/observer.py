@@ -255,9 +255,7 @@ class Observer(Struct):
         if not publications:
             return []
         causes = [cause for cause, _ in publications]
-        keys = {step.event.key for one in observations for step in one.steps}
-        counts = await self.outbox.facts.counts(causes, keys)
-        return events_of(publications, counts)
+        return events_of(publications, await self.outbox.facts.counts(causes))
 
 
 def _report(

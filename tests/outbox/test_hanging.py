@@ -934,7 +934,7 @@ class Model:
 
     async def tell(self, outbox: Outbox, cause: str) -> None:
         """Tell the same once more, as the poller does: ``n`` makes it another."""
-        count = (await outbox.facts.counts([cause], [cause]))[cause]
+        count = (await outbox.facts.counts([cause])).get(cause, 0)
         event = outgoing(f"{cause}/{count}", key=cause, cause=cause)
         await outbox.commit([event], now=NOW)
         self.put.append((cause, (await publish_counts(outbox, cause))[cause] - 1))

@@ -51,8 +51,8 @@ def every_event_is_said_to_have_been_announced(patch: Patch) -> None:
 def n_is_stuck_at_one(patch: Patch) -> None:
     counts = Facts.counts
 
-    async def stuck(self: Facts, *given: Any) -> dict[str, int]:
-        found = await counts(self, *given)
+    async def stuck(self: Facts, causes: Any) -> dict[str, int]:
+        found = await counts(self, causes)
         return {cause: min(times, 1) for cause, times in found.items()}
 
     patch.setattr(Facts, "counts", stuck)
@@ -100,13 +100,16 @@ def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
 
 @bug
 def who_was_told_of_an_event_is_not_told_to_its_end(patch: Patch) -> None:
-    publish = Facts._publish
+    route = Facts.route
 
-    def forgetful(self: Facts, *given: Any) -> Any:
-        self._followers.clear()
-        return publish(self, *given)
+    def forgetful(self: Facts, events: Any, router: Any) -> Any:
+        found = []
+        for event in events:
+            self._followers.clear()
+            found += route(self, [event], router)
+        return found
 
-    patch.setattr(Facts, "_publish", forgetful)
+    patch.setattr(Facts, "route", forgetful)
 
 
 @bug
@@ -137,7 +140,10 @@ def dead_letter_keeps_its_place_at_the_head(patch: Patch) -> None:
 
 @bug
 def commit_wakes_nobody(patch: Patch) -> None:
-    patch.setattr(Outbox, "_wake", lambda *_: None)
+    async def quiet(_: Outbox, written: Any, *__: Any) -> None:
+        await written
+
+    patch.setattr(Outbox, "_written", quiet)
 
 
 # -- what fails ----------------------------------------------------------------------

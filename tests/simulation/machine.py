@@ -38,8 +38,8 @@ class InlineDatabase(Database):
     is_gone: bool = False  # its process was killed
     was_done: bool = False  # what the disk will answer when it hangs no more
 
-    def _queue(
-        self, job: Job[T], *, is_read: bool, is_kept: bool
+    def submit(
+        self, job: Job[T], *, is_read: bool = False, is_kept: bool = True
     ) -> "asyncio.Future[T]":
         return asyncio.ensure_future(self._serve(job, is_read=is_read, is_kept=is_kept))
 

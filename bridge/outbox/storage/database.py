@@ -170,17 +170,21 @@ class Database:
         """
         return await self.submit(job, is_kept=is_kept)
 
-    def submit(self, job: Job[T], *, is_kept: bool = True) -> "asyncio.Future[T]":
-        """Put a job in line as ``run`` does; the future gets its result."""
-        return self._queue(job, is_read=False, is_kept=is_kept)
-
     async def read(self, job: Job[T]) -> T:
         """Run a ``job`` that only reads; it needs no lock and no commit.
 
         Raises:
             OutboxError: the job failed.
         """
-        return await self._queue(job, is_read=True, is_kept=False)
+        return await self.submit(job, is_read=True, is_kept=False)
+
+    def submit(
+        self, job: Job[T], *, is_read: bool = False, is_kept: bool = True
+    ) -> "asyncio.Future[T]":
+        """Put a job in line, as ``run`` or ``read``; the future gets its result."""
+        future: asyncio.Future[T] = self._promised()
+        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
+        return future
 
     async def heal(self) -> None:
         """Try to write the changes in memory to the disk, and to use the disk again.
@@ -214,13 +218,6 @@ class Database:
         await self._ended.wait()
         if self._death is not None:
             raise self._death
-
-    def _queue(
-        self, job: Job[T], *, is_read: bool, is_kept: bool
-    ) -> "asyncio.Future[T]":
-        future: asyncio.Future[T] = self._promised()
-        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
-        return future
 
     def _promised(self) -> "asyncio.Future[Any]":
         """Return a future that the thread must set, and watch it.

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.tables.values import save
@@ -11,7 +10,7 @@ from bridge.outbox.tables.values import save
 NEWEST = 5000  # rows of each table that are kept in memory
 _AGAIN = "again:"
 
-Published = tuple[dict[str, int], dict[str, AbstractSet[str]]]
+Published = tuple[dict[str, int], dict[str, frozenset[str]]]
 
 
 def save_checkpoint(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
@@ -45,7 +44,7 @@ def published(
 
 def newest(
     db: sqlite3.Connection,
-) -> tuple[dict[str, int], dict[str, AbstractSet[str]], bool]:
+) -> tuple[dict[str, int], dict[str, frozenset[str]], bool]:
     """Return what ``published`` does of the newest rows, and whether these are all."""
     query = "SELECT cause, max(times, 1) FROM told ORDER BY at DESC LIMIT ?"
     counts = dict(db.execute(query, (NEWEST,)))
@@ -55,7 +54,7 @@ def newest(
     return counts, _by_key(rows) if is_whole else {}, is_whole
 
 
-def _by_key(rows: Iterable[tuple[str, str]]) -> dict[str, AbstractSet[str]]:
+def _by_key(rows: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for key, sink in rows:
         found.setdefault(key, set()).add(sink)
