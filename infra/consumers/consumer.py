@@ -13,6 +13,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -111,4 +112,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):  # Ctrl-C
+        main()
