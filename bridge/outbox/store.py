@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.routing import Router
-from bridge.foundation.errors import OutboxFullError
+from bridge.foundation.errors import OutboxError, OutboxFullError
 from bridge.outbox.ages import Ages
 from bridge.outbox.approvals import Approvals
 from bridge.outbox.commands import Commands
@@ -141,8 +141,7 @@ class Outbox:
             routed, written = begin()
         else:
             self.facts.asking += 1
-            asking = asyncio.ensure_future(self._ask(events, begin))
-            routed, written = await asyncio.shield(asking)
+            routed, written = await asyncio.shield(self._ask(events, begin))
         await self._written(written, routed, dropped)
         if checkpoint is not None:
             self.observations.note(checkpoint)
@@ -167,7 +166,7 @@ class Outbox:
         """Wait until events are written, and wake the relays of their sinks."""
         try:
             await written
-        except Exception:
+        except OutboxError:
             self.facts.undo(routed)
             raise
         if dropped:
