@@ -27,16 +27,18 @@ from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
+from bridge.events.build import rfc3339
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
-from bridge.foundation.values import Duration
+from bridge.foundation.values import Duration, Secret
 from bridge.outbox.admin import Ledger
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 from bridge.servicebus.sender import Message, Sender
+from bridge.signing import approval as signing
 from bridge.sinks.base import ApprovalAddress
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
@@ -103,9 +105,11 @@ class Request:
         to: the entity and session it is sent to.
         reply_to: the entity that receives the reply; None = do not wait for one.
         timeout: seconds to wait for the reply.
+        body: the event as it is sent: signed, if there is a key.
     """
 
     event: CloudEvent
+    body: bytes
     event_id: str
     approvals: ApprovalsConfig
     to: ApprovalAddress
@@ -142,7 +146,7 @@ class Request:
     async def _put(self, reply_session: str | None) -> None:
         sender = Sender(self.approvals, self.to.entity)
         message = Message(
-            body=self.event.to_json(),
+            body=self.body,
             content_type=STRUCTURED_TYPE,
             message_id=self.event.id,
             subject=self.event.type,
@@ -220,6 +224,13 @@ class Span(click.ParamType[Duration]):
     help="Who approves the event.",
     show_default="your login name",
 )
+@click.option(
+    "--sign-key",
+    metavar="FILE",
+    envvar="SEBRIDGE_SIGN_KEY",
+    help="The private key that signs the approval (PEM or JWK), for bridges with "
+    "approvals.signed_by; needs --from-event.",
+)
 @click.option("--wait", is_flag=True, help="Wait for the outcome of the approval.")
 @click.option(
     "--timeout",
@@ -293,6 +304,7 @@ def approve(  # noqa: PLR0913  each is an option
         approved_by=approved_by,
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
+        sign_key=remote.pop("sign_key"),
     )
     if remote["hub"] or remote["via"] != "bridge":
         _approve_remotely(options, source, remote, as_json=as_json)
@@ -357,6 +369,7 @@ class Options:
     approved_by: str | None = None
     wait: bool = False
     timeout: Duration = _TIMEOUT
+    sign_key: str | None = None
 
 
 def request_of(
@@ -390,20 +403,52 @@ def request_of(
         approved_by=options.approved_by or login_name(),
         reason=options.reason,
         approved_event=seen.event if seen else None,
+        **_limits_of(seen, options),
     )
     approvals, to = address(config, session=options.session, seen=seen)
+    event = approval.as_event(
+        prefix=config.events.type_prefix,
+        host=socket.gethostname(),
+        now=SystemClock().now(),
+    )
     return Request(
-        event=approval.as_event(
-            prefix=config.events.type_prefix,
-            host=socket.gethostname(),
-            now=SystemClock().now(),
-        ),
+        event=event,
+        body=_signed(event.to_json(), options.sign_key),
         event_id=approval.event_id,
         approvals=approvals,
         to=to,
         reply_to=reply_entity(approvals, targets) if options.wait else None,
         timeout=options.timeout,
     )
+
+
+def _limits_of(seen: SeenEvent | None, options: Options) -> dict[str, str]:
+    """Return what a signed approval must say besides; empty if it is not signed.
+
+    Raises:
+        ValueError: the event is not known.
+    """
+    if options.sign_key is None:
+        return {}
+    if seen is None or not seen.source:
+        raise ValueError("--sign-key needs --from-event: what is signed is that event")
+    ends = signing.expiry(seen.not_before, SystemClock().now())
+    return {"expires_at": rfc3339(ends), "audience": seen.source}
+
+
+def _signed(body: bytes, key: str | None) -> bytes:
+    """Return an approval with its signature, if there is a key.
+
+    Raises:
+        ValueError: the key cannot be read.
+    """
+    if key is None:
+        return body
+    try:
+        keys = signing.signers(Secret(f"file:{key}", os.environ))
+    except ValueError as error:
+        raise ValueError(f"--sign-key: {error}") from error
+    return signing.signed(body, keys)
 
 
 def wrong(text: str) -> NoReturn:
