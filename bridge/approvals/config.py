@@ -89,7 +89,8 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
         """Whether messages are received; if not, there are only rules."""
         own = (self.queue, self.topic, self.subscription, self.sessions, self.reply_to)
         namespace = (self.namespace, self.connection_string, self.http_proxy)
-        return not self.rules or any((*own, *namespace, self.client_id))
+        more = (self.client_id, self.ca_file)
+        return not self.rules or any((*own, *namespace, *more))
 
     @property
     def target(self) -> Entity:

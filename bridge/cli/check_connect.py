@@ -44,8 +44,8 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
         from bridge.cli.hub import needs_extra  # noqa: PLC0415 - only for a hub
 
         with needs_extra():
-            from bridge.cli import hub  # noqa: PLC0415 - an extra
-        return await hub.examine(config.hub, SystemClock())
+            from bridge.cli import hub_check  # noqa: PLC0415 - an extra
+        return await hub_check.examine(config.hub, SystemClock())
     answer = await status_query.running(config)
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, answer)

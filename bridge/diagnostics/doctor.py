@@ -32,6 +32,7 @@ from bridge.foundation.waiting import waiting_for
 from bridge.imds.client import MetadataClient, open_client
 from bridge.net.entra import TokenUse
 from bridge.net.http_client import open_session
+from bridge.net.tls import certificate_fault
 from bridge.servicebus.errors import (
     as_delivery_error,
     delivery_errors,
@@ -76,6 +77,10 @@ _NO_SUCH_NAME = "does not exist (ServiceBusConnectionError"
 _NAME = (
     "compare it with the host name of the namespace in the portal; a private endpoint "
     "needs the DNS zone privatelink.servicebus.windows.net"
+)
+_CERTIFICATE = (
+    "a proxy that inspects TLS, or a private CA? Install the company's CA in the "
+    "system's store, or name its file in ca_file"
 )
 _BUS_UNREACHABLE = (
     f'{_UNREACHABLE} (Service Bus: port 5671, or transport = "amqp-websocket" for 443)'
@@ -164,6 +169,8 @@ def _advice(error: Exception, if_unreachable: str) -> str:
         return _imds_advice(error)
     if _NO_SUCH_NAME in str(error):
         return _NAME
+    if certificate_fault(error) is not None:
+        return _CERTIFICATE
     reason = error.reason if isinstance(error, DeliveryError) else None
     return if_unreachable if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
 

@@ -15,11 +15,11 @@ from bridge.hub import as_json, views
 from bridge.hub.access import Person
 from bridge.hub.facts import key_of
 from bridge.hub.openapi import document
+from bridge.hub.openapi_schemas import LONGEST_WORD
 from bridge.hub.store import fleet_view
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Filters, Situation
 
-_LONGEST = 1024
 ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
@@ -127,7 +127,7 @@ def limit_of(query: Mapping[str, str]) -> int:
 
 def _word(query: Mapping[str, str], name: str) -> str:
     found = query.get(name, "")
-    if len(found) > _LONGEST or "\0" in found:
+    if len(found) > LONGEST_WORD or "\0" in found:
         raise BadQueryError(f"{name} is too long, or has a NUL character")
     return found
 

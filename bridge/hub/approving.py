@@ -20,6 +20,7 @@ from bridge.hub.access import origin_fault
 from bridge.hub.api import ANY_ID, PERSON, BadQueryError, answer, fault, limit_of
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
+from bridge.hub.openapi_schemas import LONGEST_ADDRESS, LONGEST_CURSOR, LONGEST_WORD
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
@@ -32,9 +33,6 @@ from bridge.hub.voting import (
     SET_ASIDE,
 )
 
-_LONGEST_REASON = 1024
-_LONGEST_CURSOR = 256
-_LONGEST_ADDRESS = 64
 _COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
 _MORE = ("outcome", "outcomeReason", "id")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
@@ -175,7 +173,7 @@ class Approving:
         )
 
     async def _rows(self, request: web.Request) -> list[DecisionRow]:
-        cursor = request.query.get("cursor", "")[:_LONGEST_CURSOR]
+        cursor = request.query.get("cursor", "")[:LONGEST_CURSOR]
         before = decision_view.place_of(cursor)
         if cursor and before is None:
             raise BadQueryError("cursor is not a cursor of this list")
@@ -217,12 +215,12 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
     if not isinstance(content, str) or not content:
         words = "content is missing: the content of the event as it was shown"
         raise BadQueryError(words)
-    if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
+    if not isinstance(reason, str) or len(reason) > LONGEST_WORD:
         raise BadQueryError(
-            f"reason must be a text of at most {_LONGEST_REASON} characters"
+            f"reason must be a text of at most {LONGEST_WORD} characters"
         )
     address = found.get("address") or ""
-    if not isinstance(address, str) or len(address) > _LONGEST_ADDRESS:
+    if not isinstance(address, str) or len(address) > LONGEST_ADDRESS:
         raise BadQueryError("address must be the id of an address")
     override = found.get("override", False)
     if not isinstance(override, bool) and override != "yes":
@@ -244,7 +242,7 @@ def _about(found: Mapping[str, object]) -> str:
     if key is None:
         return ""
     value = found.get(key)
-    if not isinstance(value, str) or not value or len(value) > _LONGEST_CURSOR:
+    if not isinstance(value, str) or not value or len(value) > LONGEST_CURSOR:
         raise BadQueryError(f"{key} is missing: whom or what it is about")
     return clean(value)
 

@@ -1,305 +1,195 @@
-"""The description of the API, OpenAPI 3.1. Pure."""
+"""The description of the API, OpenAPI 3.1. Pure.
 
-from typing import Any
+It has all parameters with their bounds, and all answers; ``openapi_schemas`` has what
+is in them.
+"""
 
 from bridge import __version__
-from bridge.hub.decisions import DecisionState
-from bridge.hub.voting import ACTIONS
-
-Json = dict[str, Any]
-
-_TEXT: Json = {"type": "string"}
-_MAYBE: Json = {"type": ["string", "null"]}
-_NAMES: Json = {
-    "type": "array",
-    "items": _TEXT,
-    "description": "The first 100 names.",
-}
-_TIME: Json = {"type": ["string", "null"], "format": "date-time"}
-_STATUSES = (
-    *("scheduled", "started", "completed", "cancelled", "ended", "other", "unknown"),
+from bridge.hub.openapi_schemas import (
+    LONGEST_CURSOR,
+    OBJECT,
+    SCHEMAS,
+    STATUS,
+    TEXT,
+    WORD,
+    YES,
+    Json,
+    ref,
 )
+from bridge.hub.view_rows import PAGE
 
 
 def document() -> Json:
     """Return the description."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Hub of scheduled-events-bridge", "version": __version__},
+        "info": {
+            "title": "Hub of scheduled-events-bridge",
+            "version": __version__,
+            "description": "Events, bridges and decisions of a fleet, as JSON.",
+        },
         "paths": {
-            "/api/v1/events": {"get": _list("events", "Event", _filters())},
+            "/api/v1/events": {"get": _events()},
             "/api/v1/events/{id}": {"get": _one()},
             "/api/v1/events/{id}/approval": {"get": _options(), "post": _approval()},
-            "/api/v1/decisions": {"get": _list("decisions", "Decision", [])},
+            "/api/v1/decisions": {"get": _decisions()},
             "/api/v1/decisions.csv": {"get": _table()},
-            "/api/v1/bridges": {"get": _list("bridges", "Bridge", [])},
+            "/api/v1/bridges": {"get": _bridges()},
+            "/api/v1/openapi.json": {"get": _itself()},
         },
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": SCHEMAS},
     }
 
 
-def _filters() -> list[Json]:
-    words = {
-        "open": "true: pending or running events; false: events that are over.",
-        "status": "One of the statuses.",
-        "type": "EventType.",
-        "source": "EventSource.",
-        "resourceGroup": "The resource group of the machines.",
-        "q": "The beginning of an EventId or of a machine's name.",
-    }
-    return [_query(name, what) for name, what in words.items()]
+# -- what is asked ---------------------------------------------------------------------
 
 
-def _query(name: str, what: str) -> Json:
-    return {"name": name, "in": "query", "description": what, "schema": _TEXT}
+def _query(name: str, schema: Json, words: str) -> Json:
+    return {"name": name, "in": "query", "description": words, "schema": schema}
 
 
-def _list(name: str, kind: str, filters: list[Json]) -> Json:
-    items = {"type": "array", "items": {"$ref": f"#/components/schemas/{kind}"}}
-    schema = {"type": "object", "properties": {name: items, "next": _MAYBE}}
-    cursor = _query("cursor", "The value of next in the previous answer.")
-    limit = _query("limit", "1 to 200.")
-    return {
-        "summary": f"The {name}; with an ETag.",
-        "parameters": [*filters, cursor, limit],
-        "responses": _responses(schema, "400", "401", "403", "503"),
-    }
+_LIMIT = _query(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": PAGE, "default": PAGE},
+    "How many at most.",
+)
+_ID: Json = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "The EventId; the case of letters does not matter.",
+    "schema": TEXT,
+}
+_HEADER: Json = {
+    "name": "X-Sebridge",
+    "in": "header",
+    "required": True,
+    "description": "Shows that no page of another site has sent the request.",
+    "schema": {"type": "string", "const": "1"},
+}
+_FILTERS = [
+    _query("open", YES, "true: pending or running events; false: those that are over."),
+    _query("status", STATUS, "Only events of this status."),
+    _query("type", WORD, "Only events of this EventType."),
+    _query("source", WORD, "Only events of this EventSource."),
+    _query("resourceGroup", WORD, "Only events of machines of this resource group."),
+    _query("q", WORD, "The beginning of an EventId or of a machine's name."),
+]
+_NUMBER: Json = {"type": "string", "pattern": "^[0-9]{1,19}$"}  # up to 2**62
+
+
+def _next(schema: Json) -> Json:
+    return _query("cursor", schema, "The value of next in the previous answer.")
+
+
+def _events() -> Json:
+    parameters = [*_FILTERS, _next(_NUMBER), _LIMIT]
+    what = "The events, in the order in which they changed."
+    return _get("listEvents", what, "EventList", parameters, "400")
 
 
 def _one() -> Json:
-    schema = {"$ref": "#/components/schemas/Event"}
-    return {
-        "summary": "One event with its messages, outcomes and decisions.",
-        "parameters": [_id(), _query("before", "The value of olderMessages.")],
-        "responses": _responses(schema, "401", "403", "404", "503"),
-    }
+    before = _query("before", WORD, "The value of olderMessages: messages before it.")
+    what = "One event with its messages, outcomes, decisions and record."
+    return _get("getEvent", what, "EventPage", [_ID, before], "400", "404")
 
 
 def _options() -> Json:
+    what = "Which decisions are possible for an event, and why others are not."
+    return _get("getApprovalOptions", what, "Options", [_ID], "404")
+
+
+def _decisions() -> Json:
+    parameters = [_next({**TEXT, "maxLength": LONGEST_CURSOR}), _LIMIT]
+    what = "The decisions, the newest first."
+    return _get("listDecisions", what, "DecisionList", parameters, "400")
+
+
+def _bridges() -> Json:
+    what = "The bridges, in the order of their vmIds."
+    return _get("listBridges", what, "BridgeList", [_next(WORD), _LIMIT], "400")
+
+
+def _itself() -> Json:
+    good = {"description": "The description.", "content": _json(OBJECT)}
     return {
-        "summary": "Which decisions are possible for an event, and why others are not.",
-        "parameters": [_id()],
-        "responses": _responses(_ref("Options"), "401", "403", "404", "503"),
-    }
-
-
-def _id() -> Json:
-    return {"name": "id", "in": "path", "required": True, "schema": _TEXT}
-
-
-def _approval() -> Json:
-    header = {
-        "name": "X-Sebridge",
-        "in": "header",
-        "required": True,
-        "schema": {"const": "1"},
-    }
-    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Approval"}}}
-    schema = {"$ref": "#/components/schemas/Decided"}
-    refusals = ("400", "401", "403", "404", "409", "415", "503")
-    return {
-        "summary": "Approve or refuse. 200: decided; 202: counted, votes are missing.",
-        "parameters": [_id(), header],
-        "requestBody": {"required": True, "content": body},
-        "responses": _responses(schema, *refusals)
-        | {"202": {"description": "Counted.", "content": _json(schema)}},
+        "operationId": "getDescription",
+        "summary": "This description.",
+        "responses": {"200": good, "304": _UNCHANGED, **_refusals()},
     }
 
 
 def _table() -> Json:
-    good = {"description": "A table.", "content": {"text/csv": {"schema": _TEXT}}}
+    words = "The value of next in an answer of /api/v1/decisions."
+    cursor = _query("cursor", {**TEXT, "maxLength": LONGEST_CURSOR}, words)
+    good = {"description": "A table.", "content": {"text/csv": {"schema": TEXT}}}
     return {
+        "operationId": "listDecisionsAsCsv",
         "summary": "The decisions as a table; no cell is a formula.",
-        "parameters": [
-            _query("cursor", "The value of next in an answer of /api/v1/decisions."),
-            _query("limit", "1 to 200."),
-        ],
-        "responses": {"200": good},
+        "parameters": [cursor, _LIMIT],
+        "responses": {"200": good, **_refusals("400")},
     }
 
 
-def _responses(schema: Json, *refusals: str) -> Json:
-    refused = {
-        "description": "The reason of the error.",
-        "content": _json({"type": "object", "properties": {"error": _TEXT}}),
+def _approval() -> Json:
+    body = {"required": True, "content": _json(ref("Approval"))}
+    return {
+        "operationId": "decide",
+        "summary": "Approve or refuse.",
+        "parameters": [_ID, _HEADER],
+        "requestBody": body,
+        "responses": {
+            "200": {"description": "Decided.", "content": _json(ref("Decided"))},
+            "202": {
+                "description": "Counted: votes of other people are missing.",
+                "content": _json(ref("Decided")),
+            },
+            **_refusals("400", "404", "409", "413", "415"),
+        },
     }
-    good = {"description": "The answer.", "content": _json(schema)}
-    return {"200": good} | dict.fromkeys(refusals, refused)
+
+
+# -- what is answered ------------------------------------------------------------------
+
+_ETAG: Json = {"ETag": {"description": "For If-None-Match.", "schema": TEXT}}
+_UNCHANGED: Json = {
+    "description": "Nothing has changed since the ETag in If-None-Match.",
+    "headers": _ETAG,
+}
+_REFUSALS = {
+    "400": "A parameter, the body or a header is invalid.",
+    "401": "Nobody is signed in.",
+    "403": "This person may not do it, or another site may have sent the request.",
+    "404": "Nothing is known of this event.",
+    "409": "The event has changed, or cannot be decided so.",
+    "413": "The body is longer than 64 KiB.",
+    "415": "The body is not application/json.",
+    "421": "The Host is not this machine (access.mode loopback).",
+    "503": "The store cannot be reached.",
+}
+_ALWAYS = ("400", "401", "403", "421", "503")  # access, and the store
+
+
+def _refusals(*more: str) -> Json:
+    return {
+        status: {"description": _REFUSALS[status], "content": _json(ref("Error"))}
+        for status in sorted({*_ALWAYS, *more})
+    }
+
+
+def _get(name: str, words: str, kind: str, given: list[Json], *refusals: str) -> Json:
+    good = {
+        "description": "The answer.",
+        "headers": _ETAG,
+        "content": _json(ref(kind)),
+    }
+    return {
+        "operationId": name,
+        "summary": words,
+        "parameters": given,
+        "responses": {"200": good, "304": _UNCHANGED, **_refusals(*refusals)},
+    }
 
 
 def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
-
-
-def _schemas() -> Json:
-    vote = {
-        "person": _TEXT,
-        "via": {"enum": ["bridge", "arm"]},
-        "entry": {**_MAYBE, "description": "The entry of approvers it counts by."},
-        "counts": {"type": "boolean"},
-        "why": {**_MAYBE, "description": "Why it does not count."},
-    }
-    event = {
-        "eventId": _TEXT,
-        "version": {"type": "integer"},
-        "status": {"enum": list(_STATUSES)},
-        "isOpen": {"type": "boolean"},
-        "eventType": _MAYBE,
-        "eventSource": _MAYBE,
-        "subscription": _MAYBE,
-        "resourceGroup": _MAYBE,
-        "machines": _NAMES,
-        "machineCount": {"type": "integer"},
-        "content": _TEXT,
-        "notBefore": _TIME,
-        "opened": _TIME,
-        "ended": _TIME,
-        "lastTold": _TIME,
-        "unreported": {"type": "boolean"},
-        "bridgesSay": _MAYBE,
-        "saidToBeOver": {
-            "type": ["object", "null"],
-            "description": "An end by the word of others than machines in Resources:"
-            " its status, by whom, and from when it counts.",
-        },
-        "twoReportsWithOneId": {"type": "array", "items": {"type": "object"}},
-        "messagesNotKept": {"type": "integer"},
-        "azureStatus": _MAYBE,
-        "occurrence": {"type": "integer"},
-        "event": {
-            "type": ["object", "null"],
-            "description": "In a list, with the first 100 names of Resources.",
-        },
-        "approval": _object(
-            {
-                "votes": {"type": "array", "items": _object(vote)},
-                "persons": {"anyOf": [_ref("Persons"), {"type": "null"}]},
-                "decision": {"anyOf": [_ref("Decision"), {"type": "null"}]},
-            }
-        ),
-        "messages": {"type": "array", "description": "Of one event: the newest 20."},
-        "olderMessages": {
-            **_MAYBE,
-            "description": "The value of before for the messages before these.",
-        },
-    }
-    bridge = {
-        "vmId": _TEXT,
-        "vmName": _TEXT,
-        "resourceId": _MAYBE,
-        "state": {"enum": ["alive", "silent", "stopped", "gone", "unknown"]},
-        "lastHeard": _TIME,
-        "intervalSeconds": {"type": ["number", "null"]},
-        "approvals": {"type": ["object", "null"]},
-    }
-    approval = {
-        "decision": {"enum": list(ACTIONS)},
-        "reporter": {**_TEXT, "description": "The vmId to set aside."},
-        "offer": {**_TEXT, "description": "The id of the offer to drop."},
-        "reason": _TEXT,
-        "via": {"enum": ["bridge", "arm"]},
-        "content": {
-            **_TEXT,
-            "description": "The content of the event, as it was shown.",
-        },
-        "address": {
-            **_TEXT,
-            "description": "The id of the address to send to, if it is contested.",
-        },
-        "override": {
-            "type": "boolean",
-            "description": "Send it although a bridge would refuse it.",
-        },
-    }
-    decision = {
-        "id": _TEXT,
-        "eventId": _TEXT,
-        "eventType": _MAYBE,
-        "machines": _NAMES,
-        "decision": {"enum": list(ACTIONS)},
-        "via": {"enum": ["bridge", "arm"]},
-        "state": {"enum": [state.value for state in DecisionState]},
-        "by": {"type": "array", "items": _TEXT},
-        "rule": _TEXT,
-        "reason": _MAYBE,
-        "time": _TIME,
-        "outcome": _MAYBE,
-        "outcomeReason": _MAYBE,
-        "address": {**_MAYBE, "description": "Where it was sent last."},
-        "overridden": {
-            "type": "boolean",
-            "description": "Whether it was sent although a bridge would refuse it.",
-        },
-        "about": {
-            **_MAYBE,
-            "description": "The vmId that is set aside, or the offer that is dropped.",
-        },
-    }
-    decided = {
-        "state": {"enum": ["decided", "counted"]},
-        "missing": {"type": "integer"},
-        "id": _MAYBE,
-    }
-    return {
-        "Event": _object(event),
-        "Bridge": _object(bridge),
-        "Approval": {**_object(approval), "required": ["decision", "content"]},
-        "Decided": _object(decided),
-        "Decision": _object(decision),
-        "Persons": _object(
-            {
-                "wanted": {"type": "integer"},
-                "rule": _TEXT,
-                "raisedBy": {"type": "array", "items": {"type": "object"}},
-            }
-        ),
-        "Options": _possible(),
-    }
-
-
-def _possible() -> Json:
-    yes: Json = {"type": "boolean"}
-    address = {
-        "id": _TEXT,
-        "entity": _TEXT,
-        "session": _MAYBE,
-        "prefix": _TEXT,
-        "machines": {"type": "array", "items": _TEXT},
-        "answers": yes,
-        "inResources": yes,
-        "older": {**yes, "description": "Named by bridges that made no offer."},
-        "contested": {**_MAYBE, "description": "Why it is not known whose it is."},
-        "refusal": {**_MAYBE, "description": "Why a bridge there would refuse."},
-        "best": {**yes, "description": "The hub sends to it by itself."},
-    }
-    offer = {
-        "id": _TEXT,
-        "vmName": _TEXT,
-        "vmId": _TEXT,
-        "firstHeard": _TIME,
-        "lastHeard": _TIME,
-        "answer": {"enum": ["allows", "waits", "denies", "unknown"]},
-        "why": _MAYBE,
-    }
-    bridge = {"why": _MAYBE, "contested": yes, "refused": yes}
-    arm = {
-        "why": _MAYBE,
-        "morePersons": {"type": "integer"},
-        "offers": {"type": "array", "items": _object(offer)},
-    }
-    return _object(
-        {
-            "closed": {**_MAYBE, "description": "Why nothing can be decided."},
-            "bridge": _object(bridge),
-            "addresses": {"type": "array", "items": _object(address)},
-            "arm": _object(arm),
-        }
-    )
-
-
-def _ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _object(properties: Json) -> Json:
-    return {"type": "object", "properties": properties}

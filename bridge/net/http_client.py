@@ -34,6 +34,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.retry import LONGEST_WISH
 from bridge.foundation.values import Secret
 from bridge.net.ssrf_guard import ForbiddenAddressError, forbidden_host, guarded_socket
+from bridge.net.tls import certificate_fault
 
 MAX_ANSWER_BYTES = 64 * 1024
 
@@ -236,10 +237,8 @@ def _as_delivery_error(error: Exception, target: str) -> DeliveryError:
 
 
 def _why(error: Exception) -> str:
-    cause = getattr(error, "certificate_error", None)
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate: {cause.verify_message}"
-    return type(error).__name__
+    fault = certificate_fault(error)
+    return type(error).__name__ if fault is None else f"its certificate: {fault}"
 
 
 def _forbidden(error: Exception) -> ForbiddenAddressError | None:

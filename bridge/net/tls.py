@@ -1,6 +1,8 @@
 """TLS with certificates from files, which are read again when they change."""
 
+import os
 import ssl
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +114,61 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
             text = f"no certificate and key in PEM can be read ({_why(error)})"
             raise ValueError(text) from error
     return context
+
+
+def context_with_roots(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context for an SDK that by itself trusts only the CAs of certifi.
+
+    Without ``files.authorities`` it trusts the CAs of the system, in which companies
+    install their own. If the system has none it trusts those of certifi, and on Windows
+    always: Windows fetches a CA when one of its own programs needs it, but not for
+    Python.
+
+    Raises:
+        ValueError: the file cannot be used; the text says why.
+    """
+    context = _load(files)
+    if files.authorities is None and not _has_authorities():
+        import certifi  # noqa: PLC0415  only the SDKs bring it
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def _has_authorities() -> bool:
+    """Whether the system has CAs that OpenSSL finds."""
+    if sys.platform == "win32":
+        return False
+    where = ssl.get_default_verify_paths()  # None = not there
+    if where.cafile and Path(where.cafile).stat().st_size:
+        return True
+    return bool(where.capath and os.listdir(where.capath))  # noqa: PTH208  no objects
+
+
+def certificate_fault(error: BaseException) -> str | None:
+    """Return what is wrong with the certificate of the other side; None = nothing.
+
+    The error that says it is looked for inside those of the libraries above it.
+    """
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if isinstance(found, ssl.SSLCertVerificationError) and (
+            words := getattr(found, "verify_message", "")  # aiohttp's kind has none
+        ):
+            return str(words)
+        seen.add(id(found))
+        found = _inside(found)
+    return None
+
+
+def _inside(error: BaseException) -> BaseException | None:
+    """Return the error that an error was made of, also by a library's own means."""
+    for name in ("certificate_error", "inner_exception", "__cause__", "__context__"):
+        inner = getattr(error, name, None)
+        if isinstance(inner, BaseException):
+            return inner
+    return None
 
 
 def _no_password() -> str:

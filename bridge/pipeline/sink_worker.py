@@ -16,7 +16,7 @@ from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
 from bridge.foundation.workers import waking
 from bridge.outbox.delivery import Delivery
 from bridge.pipeline.relay import Relay
-from bridge.sinks.base import Resources, Sink, SinkConfig
+from bridge.sinks.base import Reminding, Resources, Sink, SinkConfig
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -101,7 +101,10 @@ class SinkWorker:
             return
         if self._final is not None:
             await self.open(self._final)
-        await self.relay.run(stop)
+        async with asyncio.TaskGroup() as group:
+            if isinstance(self._sink, Reminding):
+                group.create_task(self._sink.remind(stop), name=f"{self.name} reminds")
+            await self.relay.run(stop)
 
     async def _run_early(self) -> None:
         if self._early is None:

@@ -17,6 +17,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.net.tls import certificate_fault
 
 _REFUSED = {
     "ServiceBusAuthenticationError": (Reason.UNAUTHORIZED, "refuses the credentials"),
@@ -86,9 +87,8 @@ def as_delivery_error(
     if is_too_large(cause):
         much = "what was sent" if size is None else f"{size} bytes"
         return PermanentDeliveryError(f"{target}: {much}: too large", Reason.TOO_LARGE)
-    if _is_identity_silent(cause):
-        text = f"{target}: the identity endpoint of this machine does not answer"
-        return TransientDeliveryError(text, Reason.CONNECTION)
+    if words := _no_connection(error, cause, host):
+        return TransientDeliveryError(f"{target}: {words}", Reason.CONNECTION)
     for name in _names(cause):
         if name in _REFUSED:
             reason, words = _REFUSED[name]
@@ -100,6 +100,15 @@ def as_delivery_error(
             return TransientDeliveryError(f"{target}: {words} {_named(cause)}", reason)
     text = f"{target}: failed {_named(cause)}"
     return TransientDeliveryError(text, Reason.UNFORESEEN)
+
+
+def _no_connection(error: Exception, cause: Exception, host: str) -> str:
+    """Return why there was no connection, if that is not a matter of the network."""
+    if (fault := certificate_fault(error)) is not None:
+        return f"the certificate of {host or 'its host'} is not trusted: {fault}"
+    if _is_identity_silent(cause):
+        return "the identity endpoint of this machine does not answer"
+    return ""
 
 
 def _unreachable(error: Exception, words: str, host: str) -> str:

@@ -5,6 +5,7 @@ azure-identity 7 MiB more, so both are imported only when a namespace is opened.
 """
 
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ import msgspec
 
 from bridge.foundation.errors import Reason, RefusedDeliveryError
 from bridge.foundation.sections import Section
-from bridge.foundation.values import Address, Secret
+from bridge.foundation.values import Address, FilePath, Secret
 from bridge.net.addresses import host_fault, target_fault
 from bridge.net.entra import CredentialKind, TokenUse
+from bridge.net.tls import TlsFiles, context_with_roots
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import (
@@ -109,6 +111,8 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
             allow only HTTPS.
         http_proxy: the URL of a proxy; only with "amqp-websocket". Example:
             ``"http://proxy.example:3128"``.
+        ca_file: the authorities that may sign the namespace's certificate, in place of
+            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
     """
 
     namespace: str = ""
@@ -117,6 +121,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
     client_id: str = ""
     transport: TransportKind = "amqp"
     http_proxy: Address | None = None
+    ca_file: FilePath | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check that exactly one of the two connections is given, and is valid."""
@@ -138,6 +143,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
             if self.client_id:
                 yield "client_id", "is for a namespace with a credential"
         yield from self._proxy_faults()
+        yield from TlsFiles(authorities=self.ca_file).faults()
 
     def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
         if self.http_proxy is None:
@@ -152,6 +158,17 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
     def token_use(self) -> TokenUse | None:
         """The Entra ID token that is needed; None with a connection string."""
         return None if self.connection_string is not None else _token_use(self)
+
+    @property
+    def is_emulator(self) -> bool:
+        """Whether the connection string is that of an emulator: there is no TLS.
+
+        Raises:
+            ValueError: the connection string cannot be read any more.
+        """
+        if self.connection_string is None:
+            return False
+        return ConnectionString.parse(self.connection_string.reveal()).is_emulator
 
     @property
     def host_if_known(self) -> str:
@@ -281,9 +298,18 @@ def _client_options(config: NamespaceConfig) -> dict[str, Any]:
     is_websocket = config.transport == "amqp-websocket"
     kind = TransportType.AmqpOverWebsocket if is_websocket else TransportType.Amqp
     options = {"retry_total": 0, "try_timeout": _TRY_SECONDS, "transport_type": kind}
+    if not config.is_emulator:
+        options["ssl_context"] = _ssl_context(config)
     if config.http_proxy is not None:
         options["http_proxy"] = _proxy(config.http_proxy.reveal())
     return options
+
+
+def _ssl_context(config: NamespaceConfig) -> ssl.SSLContext:
+    try:
+        return context_with_roots(TlsFiles(authorities=config.ca_file))
+    except ValueError as error:
+        raise ValueError(f"ca_file: {error}") from error
 
 
 def _proxy(url: str) -> dict[str, object]:

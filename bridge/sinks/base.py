@@ -4,9 +4,10 @@ A new sink is a package with a ``SinkConfig`` and a ``Sink``, and one line in
 ``registry.py``. Rendering is a pure function of that package.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -44,6 +45,15 @@ class Sink(Protocol):
             RefusedDeliveryError: every event would be refused now.
             PermanentDeliveryError: this event will never be accepted.
         """
+        ...
+
+
+@runtime_checkable
+class Reminding(Protocol):
+    """A sink whose other side must be reminded of what it was told."""
+
+    async def remind(self, stop: asyncio.Event) -> None:
+        """Send what still holds again, every few minutes, until ``stop`` is set."""
         ...
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from bridge.cli.hub import examine
+from bridge.cli.hub_check import examine
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Address, Secret

@@ -5,7 +5,9 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -20,6 +22,7 @@ from bridge.sinks.base import Resources
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
 from tests.support.builders import SINK, outgoing
+from tests.support.fakes import FakeClock
 from tests.support.sink_fixtures import sink_config
 
 Answer = Callable[[list[str]], web.Response]
@@ -56,17 +59,7 @@ async def relayed(
         table = {"type": "webhook", "preset": "elastic", "url": f"{url}/_bulk"}
         config = sink_config({**table, "batch": 100, **keys})
         worker = SinkWorker(config, resources, stack)
-        worker.relay = Relay(
-            sink=SINK,
-            deliver=worker.deliver,
-            outbox=outbox,
-            clock=SystemClock(),
-            metrics=Metrics([SINK], "1"),
-            policy=RelayPolicy(
-                backoff=RetryPolicy(first=0.01), max_age=3600.0, slots=config.slots
-            ),
-            chance=lambda: 0.5,
-        )
+        worker.relay = relay_of(worker, outbox)
         worker.settle(Opening(config, resources))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -75,6 +68,20 @@ async def relayed(
                 yield worker.relay
             finally:
                 stop.set()
+
+
+def relay_of(worker: SinkWorker, outbox: Outbox) -> Relay:
+    return Relay(
+        sink=SINK,
+        deliver=worker.deliver,
+        outbox=outbox,
+        clock=SystemClock(),
+        metrics=Metrics([SINK], "1"),
+        policy=RelayPolicy(
+            backoff=RetryPolicy(first=0.01), max_age=3600.0, slots=worker.config.slots
+        ),
+        chance=lambda: 0.5,
+    )
 
 
 async def put(outbox: Outbox, count: int, *, key: str | None = None) -> None:
@@ -192,3 +199,39 @@ async def test_sink_without_batches_sends_one_by_one(
         await settled(outbox)
 
     assert sorted(bulk.requests) == [[f"{n}"] for n in range(5)]
+
+
+async def test_alertmanager_is_told_again_of_what_fires(
+    outbox: Outbox, resources: Resources
+) -> None:
+    """By the worker of its sink; it was told by an earlier run of the bridge."""
+    told = asyncio.Queue[list[dict[str, dict[str, str]]]]()
+
+    async def alerts(request: web.Request) -> web.Response:
+        await told.put(await request.json())
+        return web.Response()
+
+    clock, stop = FakeClock(), asyncio.Event()
+    ends = (clock.now() + timedelta(hours=1)).isoformat()
+    kept = [{"labels": {"alert_key": "K"}, "startsAt": ends, "endsAt": ends}]
+    await resources.memory.keep("K", json.dumps(kept).encode())
+    given = msgspec.structs.replace(resources, clock=clock)
+    async with (
+        served([web.post("/api/v2/alerts", alerts)]) as url,
+        AsyncExitStack() as stack,
+    ):
+        table = {"type": "webhook", "preset": "alertmanager"}
+        config = sink_config({**table, "url": f"{url}/api/v2/alerts"})
+        worker = SinkWorker(config, given, stack)
+        worker.relay = relay_of(worker, outbox)
+        worker.settle(Opening(config, given))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(worker.run(stop))
+            async with asyncio.timeout(10):
+                while 240.0 not in clock.waits:
+                    await asyncio.sleep(0.01)
+                clock.pass_by(240)
+                (alert,) = await told.get()
+            stop.set()
+
+    assert alert["labels"] == {"alert_key": "K"}

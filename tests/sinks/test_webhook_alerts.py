@@ -4,13 +4,16 @@ import asyncio
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from bridge.events.build import from_bridge, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
@@ -28,12 +31,13 @@ from bridge.sinks.base import Resources
 from bridge.sinks.webhook.presets.alert import AlertAction, alert, begins
 from bridge.sinks.webhook.presets.preset import Call, advanced
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
+from bridge.sinks.webhook.sink import RemindingWebhook
 from tests.events.test_build import outcome
 from tests.receivers import alerting, datadog, jira, pagerduty, servicenow
-from tests.receivers.serving import Service, serving
+from tests.receivers.serving import Post, Service, serving
 from tests.sinks.preset_ways import WAYS, options, talked
 from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
-from tests.support.fakes import START
+from tests.support.fakes import START, FakeClock
 from tests.support.ports import free_port
 from tests.support.sink_fixtures import (
     Inbox,
@@ -669,6 +673,148 @@ async def test_real_alertmanager_fires_and_ends(
             firing.append(await firing_at(alertmanager))
 
     assert firing == [[KEY], []]
+
+
+# -- alerts that Alertmanager has forgotten ------------------------------------------
+
+
+class Restarts:
+    """An Alertmanager that can be restarted, which makes it forget everything."""
+
+    def __init__(self) -> None:
+        self.here = alerting.Alertmanager()
+        self.meanwhile: list[Callable[[], Awaitable[None]]] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        post = Post(
+            method=request.method,
+            path=request.path,
+            headers=request.headers,
+            body=await request.read(),
+        )
+        while self.meanwhile:
+            await self.meanwhile.pop()()
+        reply = self.here.answer(post)
+        return web.Response(status=reply.status, body=reply.body)
+
+
+@dataclass
+class Reminded:
+    """A sink that reminds such an Alertmanager, by a clock of the test."""
+
+    manager: Restarts
+    clock: FakeClock
+    sink: RemindingWebhook
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def minutes(self, count: float) -> None:
+        """Let time pass until all reminders are answered."""
+        self.clock.pass_by(count * 60)
+        self.manager.here.now = self.clock.now()
+        asked = len(self.clock.waits)
+        async with asyncio.timeout(10):
+            while len(self.clock.waits) == asked:
+                await asyncio.sleep(0.01)
+
+    @property
+    def firing(self) -> list[str]:
+        return [one["alert_key"] for one in self.manager.here.firing()]
+
+
+@pytest.fixture
+async def reminded(resources: Resources) -> AsyncIterator[Reminded]:
+    manager, clock = Restarts(), FakeClock()
+    app = web.Application()
+    app.router.add_post("/{path:.*}", manager.answer)
+    server = TestServer(app)
+    await server.start_server()
+    given = msgspec.structs.replace(resources, clock=clock)
+    table = options("alertmanager", f"http://127.0.0.1:{server.port}")
+    async with opened_sink(given, table) as sink:
+        assert isinstance(sink, RemindingWebhook)
+        made = Reminded(manager, clock, sink)
+        task = asyncio.create_task(sink.remind(made.stop))
+        await asyncio.sleep(0)
+        yield made
+        made.stop.set()
+        await task
+    await server.close()
+
+
+async def test_restarted_alertmanager_knows_its_alerts_again(
+    reminded: Reminded,
+) -> None:
+    await reminded.sink.deliver(told())
+    await reminded.sink.deliver(command("failed"))
+    reminded.manager.here = alerting.Alertmanager()
+
+    await reminded.minutes(4)
+
+    assert sorted(reminded.firing) == [KEY, f"{KEY}/drain"]
+
+
+async def test_what_has_ended_is_not_sent_again(reminded: Reminded) -> None:
+    await reminded.sink.deliver(told())
+    await reminded.sink.deliver(told("completed"))
+    await reminded.minutes(4)
+    assert reminded.firing == []
+    assert len(reminded.manager.here.taken) == 2
+
+    await reminded.sink.deliver(told())
+    await reminded.minutes(30 * 60)
+    assert reminded.firing == [], "a day after NotBefore it is over"
+
+
+async def test_alert_that_ends_during_a_reminder_stays_ended(
+    reminded: Reminded,
+) -> None:
+    """The reminder is answered last, so Alertmanager takes it for the news."""
+    await reminded.sink.deliver(told())
+
+    async def ends() -> None:
+        await reminded.sink.deliver(told("completed"))
+
+    reminded.manager.meanwhile.append(ends)
+    await reminded.minutes(4)
+
+    assert reminded.firing == []
+
+
+async def test_reminder_that_fails_is_made_again(
+    reminded: Reminded, caplog: pytest.LogCaptureFixture
+) -> None:
+    await reminded.sink.deliver(told())
+    reminded.manager.here = alerting.Alertmanager(status=503)
+    await reminded.minutes(4)
+    await reminded.minutes(4)
+    assert [one.message for one in caplog.records].count(
+        "open alerts not sent again"
+    ) == 1
+
+    reminded.manager.here.status = None
+    await reminded.minutes(4)
+    assert reminded.firing == [KEY]
+
+
+@pytest.mark.skipif(ALERTMANAGER is None, reason="no Alertmanager is installed")
+async def test_real_alertmanager_is_reminded(
+    alertmanager: str, resources: Resources
+) -> None:
+    await until_ready(alertmanager)
+    clock, stop = FakeClock(datetime.now(UTC)), asyncio.Event()
+    given = msgspec.structs.replace(resources, clock=clock)
+    key, kept = PRESETS["alertmanager"].standing.changed(told(at=clock.now()))  # type: ignore[union-attr, misc]  # it has one
+    await given.memory.keep(key, kept)  # by an earlier run, to an earlier Alertmanager
+    async with opened_sink(given, options("alertmanager", alertmanager)) as sink:
+        assert isinstance(sink, RemindingWebhook)
+        task = asyncio.create_task(sink.remind(stop))
+        await asyncio.sleep(0)
+        clock.pass_by(240)
+        async with asyncio.timeout(10):
+            while await firing_at(alertmanager) != [KEY]:
+                await asyncio.sleep(0.05)
+        stop.set()
+        await task
 
 
 # -- what a preview shows ----------------------------------------------------------

@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +82,14 @@ class Frozen:
         self.is_frozen = False
 
 
-@pytest.fixture
-def frozen(tmp_path: Path) -> Iterator[Frozen]:
-    """Mount a file system that can be frozen."""
-    path, image = tmp_path / "frozen", tmp_path / "image"
+@contextmanager
+def freezable(folder: Path) -> Iterator[Frozen]:
+    """Mount a file system that can be frozen, in a folder.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: that cannot be done here.
+    """
+    path, image = folder / "frozen", folder / "image"
     path.mkdir()
     with image.open("wb") as file:
         file.truncate(32 * 1024 * 1024)
@@ -95,15 +99,24 @@ def frozen(tmp_path: Path) -> Iterator[Frozen]:
         ["fsfreeze", "-f", str(path)],
         ["fsfreeze", "-u", str(path)],
     )
-    found = Frozen(path)
     try:
         for command in commands:
             subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - ours
-    except (OSError, subprocess.CalledProcessError) as error:
-        subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)  # noqa: S603, S607 - ours
-        pytest.skip(f"no file system can be mounted and frozen here: {error}")
-    try:
-        yield found
+        found = Frozen(path)
+        try:
+            yield found
+        finally:
+            found.thaw()
     finally:
-        found.thaw()
-        subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S603, S607 - ours
+        subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)  # noqa: S603, S607 - ours
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Frozen]:
+    """Mount a file system that can be frozen."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(freezable(tmp_path))
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no file system can be mounted and frozen here: {error}")
+        yield found

@@ -7,9 +7,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from bridge.foundation.clock import SystemClock
-from bridge.hub import azure_messages, bridge_messages
+from bridge.hub import azure_messages, bridge_messages, openapi
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm_config import ApprovalTargets, ArmConfig, BridgesSource
@@ -23,6 +24,7 @@ from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from tests.support.builders import EVENT_ID
+from tests.support.described import Described
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, event, life, step, vm
 
@@ -34,6 +36,7 @@ BUS = BridgesSource(
     approvals=ApprovalTargets(entities=("vm-approvals*",)),
 )
 ENTITY = "vm-approvals"
+DESCRIBED = Described(openapi.document())  # what a hub serves: a test compares it
 
 
 def access(persons: int = 1, *more: AccessRule) -> AccessConfig:
@@ -166,9 +169,20 @@ class HubWorld:
             yield self
 
     async def get(self, path: str, who: str = "ann") -> Any:
-        async with self._http.get(f"{self.url}{path}", headers={"User": who}) as found:
-            is_json = found.content_type == "application/json"
-            return await (found.json() if is_json else found.text())
+        _, found = await self.ask("GET", path, {"User": who})
+        return found
+
+    async def ask(
+        self, method: str, path: str, headers: dict[str, str], data: bytes | None = None
+    ) -> tuple[int, Any]:
+        """Send a request; the answer must be as the hub's description says."""
+        url = URL(f"{self.url}{path}", encoded=True)
+        asked = self._http.request(method, url, headers=headers, data=data)
+        async with asked as found:
+            body, kind = await found.read(), found.content_type
+        DESCRIBED.check(method, path, found.status, kind, body)
+        is_json = kind == "application/json"
+        return found.status, msgspec.json.decode(body) if is_json else body.decode()
 
     async def post(
         self, who: str = "ann", *, event_id: str = EVENT_ID, **given: Any
@@ -184,11 +198,10 @@ class HubWorld:
     async def send(
         self, body: Any, headers: dict[str, str], event_id: str = EVENT_ID
     ) -> tuple[int, Any]:
-        path = f"{self.url}/api/v1/events/{event_id}/approval"
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **headers}
-        async with self._http.post(path, data=data, headers=headers) as found:
-            return found.status, await found.json()
+        path = f"/api/v1/events/{event_id}/approval"
+        return await self.ask("POST", path, headers, data)
 
     async def page(self, event_id: str = EVENT_ID) -> Any:
         return await self.get(f"/api/v1/events/{event_id}")

@@ -5,13 +5,15 @@ reason in the commit: ``python -m tests.system.trips`` prints it.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.disks import Frozen
 from tests.system.processes import kill_rest
-from tests.system.trips import GOLDEN, trips
+from tests.system.trips import GOLDEN, Trip, hanging, trips
 
 pytestmark = pytest.mark.integration
 
@@ -25,13 +27,15 @@ def _nothing_left() -> Iterator[None]:
     kill_rest()
 
 
-async def beyond(folder: Path) -> dict[str, set[str]]:
+async def beyond(
+    folder: Path, walk: Callable[[Path], Awaitable[dict[str, Trip]]]
+) -> dict[str, set[str]]:
     """Return what each walk enters, every time, and the golden list lacks."""
     found: dict[str, set[str]] = {}
     for number in range(_TRIES):
         place = folder / str(number)
         place.mkdir()
-        for name, trip in (await trips(place)).items():
+        for name, trip in (await walk(place)).items():
             more = set(trip.functions) - set(ALLOWED[name]["functions"])
             found[name] = more & found.get(name, more)
         if not any(found.values()):
@@ -40,7 +44,13 @@ async def beyond(folder: Path) -> dict[str, set[str]]:
 
 
 async def test_ways_enter_only_what_the_golden_list_names(tmp_path: Path) -> None:
-    assert await beyond(tmp_path) == {}
+    assert await beyond(tmp_path, trips) == {}
+
+
+async def test_way_on_a_disk_that_hangs_enters_only_what_the_golden_list_names(
+    tmp_path: Path, frozen: Frozen
+) -> None:
+    assert await beyond(tmp_path, partial(hanging, disk=frozen)) == {}
 
 
 def test_golden_list_is_of_files_that_are_there() -> None:

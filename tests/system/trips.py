@@ -1,9 +1,10 @@
 """The way of one event through the code: which files and functions a process enters.
 
 A forwarder, started as by ``sebridge run``, counts every call of a function of
-``bridge/`` between two signals, in all of its threads. The simulator is not counted.
+``bridge/`` between two signals, in all of its threads; so does a hub for a vote. The
+simulator is not counted.
 
-    python -m tests.system.trips        print the golden list, from three runs
+    python -m tests.system.trips        print the golden list, from three runs, as root
 
 ``trips.json`` is the golden list: what a walk may enter. ``test_trips.py`` compares.
 """
@@ -15,17 +16,23 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
+from tests.support.builders import EVENT_ID
 from tests.support.configurations import approvals, config_text, webhook
+from tests.support.disks import Frozen, freezable
+from tests.support.fleet import life, step
+from tests.support.hub import offer
+from tests.support.ports import free_port
 from tests.system.processes import Addresses, settled, simulator_here, started
 
 GOLDEN = Path(__file__).with_name("trips.json")
@@ -33,6 +40,22 @@ ROOT = Path(__file__).parent.parent.parent
 _PATIENCE = 60.0
 _QUIET = 0.3  # seconds after the last step, in which rows are settled
 _RUNS = 3
+
+_HUB = """
+[hub]
+listen = "127.0.0.1:{port}"
+store = "sqlite:{folder}/hub.db"
+[[hub.sources]]
+name = "b"
+type = "bridges"
+connection_string = "{bus}"
+topic = "scheduled-events"
+subscription = "consumer"
+[hub.sources.approvals]
+entities = ["vm-approvals"]
+[hub.access]
+approvers = ["local"]
+"""
 
 # Runs the program. SIGUSR1 begins to count, SIGUSR2 ends it and writes the calls.
 COUNTING = """
@@ -94,6 +117,51 @@ class Trip:
 
 
 @dataclass
+class Program:
+    """A command of ``sebridge`` that counts its calls when it is asked to.
+
+    Attributes:
+        folder: where its calls are written; its log is beside its configuration.
+    """
+
+    folder: Path
+    process: asyncio.subprocess.Process = None  # type: ignore[assignment]  # made in the loop
+
+    @asynccontextmanager
+    async def running(self, *arguments: str) -> AsyncIterator[None]:
+        """Run it; it is killed at the end."""
+        with Path(arguments[-1]).with_suffix(".log").open("ab") as log:
+            self.process = await started(
+                *(sys.executable, "-c", COUNTING, f"{ROOT}/bridge/"),
+                *(str(self._calls), *arguments),
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGKILL)
+            await self.process.wait()
+
+    @property
+    def _calls(self) -> Path:
+        return self.folder / "calls.json"
+
+    async def counted(self, step: Callable[[], Awaitable[None]]) -> Trip:
+        """Count the calls of a step, and of what settles it."""
+        self._calls.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        await step()
+        await asyncio.sleep(_QUIET)
+        self.process.send_signal(signal.SIGUSR2)
+        async with asyncio.timeout(_PATIENCE):
+            while not self._calls.exists():
+                await asyncio.sleep(0.02)
+        return Trip.of([(a, b) for a, b in json.loads(self._calls.read_text())])
+
+
+@dataclass
 class Walk:
     """A forwarder that counts, between IMDS and a webhook.
 
@@ -103,10 +171,9 @@ class Walk:
     """
 
     at: Addresses
-    folder: Path
+    program: Program
     refusals: int = 0
     told: asyncio.Queue[str] = None  # type: ignore[assignment]  # made in the loop
-    process: asyncio.subprocess.Process = None  # type: ignore[assignment]  # likewise
 
     @asynccontextmanager
     async def running(self, state: Path) -> AsyncIterator[None]:
@@ -114,7 +181,7 @@ class Walk:
         app = web.Application()
         app.router.add_post("/", self._receive)
         async with TestServer(app) as server:
-            config = self.folder / "bridge.toml"
+            config = self.program.folder / "bridge.toml"
             bus = self.at.connection_string
             config.write_text(
                 config_text(
@@ -124,25 +191,10 @@ class Walk:
                     approvals=approvals(bus),
                 )
             )
-            with config.with_suffix(".log").open("ab") as log:
-                self.process = await started(
-                    *(sys.executable, "-c", COUNTING, f"{ROOT}/bridge/"),
-                    *(str(self._calls), "run", "-c", str(config)),
-                    stdout=log,
-                    stderr=log,
-                    cwd=ROOT,
-                )
-            await settled(config, 0)
-            await self.until("bridge.started")
-            try:
+            async with self.program.running("run", "-c", str(config)):
+                await settled(config, 0)
+                await self.until("bridge.started")
                 yield
-            finally:
-                self.process.send_signal(signal.SIGKILL)
-                await self.process.wait()
-
-    @property
-    def _calls(self) -> Path:
-        return self.folder / "calls.json"
 
     async def _receive(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
@@ -164,25 +216,16 @@ class Walk:
         await self.at.control("POST", "events", event)
         return event_id
 
-    async def counted(self, step: Callable[[], Awaitable[None]]) -> Trip:
-        """Count the calls of a step, and of what settles it."""
-        self._calls.unlink(missing_ok=True)
-        self.process.send_signal(signal.SIGUSR1)
-        await step()
-        await asyncio.sleep(_QUIET)
-        self.process.send_signal(signal.SIGUSR2)
-        async with asyncio.timeout(_PATIENCE):
-            while not self._calls.exists():
-                await asyncio.sleep(0.02)
-        return Trip.of([(a, b) for a, b in json.loads(self._calls.read_text())])
-
 
 async def trips(folder: Path) -> dict[str, Trip]:
-    """Walk every way once, with its files in a folder."""
-    async with AsyncExitStack() as stack:
-        at = await stack.enter_async_context(simulator_here())
-        walk = Walk(at, folder)
-        await stack.enter_async_context(walk.running(folder / "state.db"))
+    """Walk every way but the one of ``hanging``, with its files in a folder."""
+    async with simulator_here() as at:
+        return {**await _forwarded(at, folder), **await _voted(at, folder)}
+
+
+async def _forwarded(at: Addresses, folder: Path) -> dict[str, Trip]:
+    walk = Walk(at, Program(folder))
+    async with walk.running(folder / "state.db"):
 
         async def failed() -> None:
             walk.refusals = 1
@@ -193,11 +236,56 @@ async def trips(folder: Path) -> dict[str, Trip]:
             await walk.until("startrequest.relayed")
 
         await one_more(walk, 1)  # the first also opens the connections
+        counted = walk.program.counted
         return {
-            "delivered": await walk.counted(lambda: one_more(walk, 4)),
-            "first attempt fails": await walk.counted(failed),
-            "approval": await walk.counted(approved),
+            "delivered": await counted(lambda: one_more(walk, 4)),
+            "first attempt fails": await counted(failed),
+            "approval": await counted(approved),
         }
+
+
+async def hanging(folder: Path, disk: Frozen) -> dict[str, Trip]:
+    """Walk with a disk that hangs at the commit of the event, and answers later."""
+    place = folder / "hanging"
+    place.mkdir()
+    async with simulator_here() as at:
+        walk = Walk(at, Program(place))
+        async with walk.running(disk.path / f"{folder.name}.db"):
+            await one_more(walk, 1)
+
+            async def hung() -> None:
+                disk.freeze()
+                await one_more(walk, 2)
+                disk.thaw()
+
+            try:
+                return {"disk hangs": await walk.program.counted(hung)}
+            finally:
+                disk.thaw()
+
+
+async def _voted(at: Addresses, folder: Path) -> dict[str, Trip]:
+    """Walk with a vote, from the request at the hub to the message for the bridge."""
+    place = folder / "hub"
+    place.mkdir()
+    config, port = place / "hub.toml", free_port()
+    config.write_text(_HUB.format(port=port, folder=place, bus=at.connection_string))
+    hub, url = Program(place), f"http://127.0.0.1:{port}/api/v1/events/{EVENT_ID}"
+
+    async def voted() -> None:
+        given = {"decision": "approve", "content": (await shown(url))["content"]}
+        headers = {"X-Sebridge": "1"}
+        asked = aiohttp.request("POST", f"{url}/approval", json=given, headers=headers)
+        async with asked as found:
+            assert found.status == 200
+        await handed_on(at)
+
+    async with hub.running("hub", "-c", str(config)):
+        await announce(at)
+        async with asyncio.timeout(_PATIENCE):
+            while "content" not in await shown(url):
+                await asyncio.sleep(0.05)
+        return {"vote": await hub.counted(voted)}
 
 
 async def one_more(walk: Walk, number: int) -> None:
@@ -207,12 +295,42 @@ async def one_more(walk: Walk, number: int) -> None:
 
 async def approve(at: Addresses, event_id: str) -> None:
     """Put a StartRequest on the approval queue."""
-    body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+    body = {"StartRequests": [{"EventId": event_id}]}
     async with (
         ServiceBusClient.from_connection_string(at.connection_string) as client,
         client.get_queue_sender("vm-approvals") as sender,
     ):
-        await sender.send_messages(ServiceBusMessage(body))
+        await sender.send_messages(ServiceBusMessage(json.dumps(body)))
+
+
+async def announce(at: Addresses) -> None:
+    """Say what a bridge says of itself and of an event."""
+    started_ = life("started", approvals=offer(), intervalSeconds=0.0)
+    async with (
+        ServiceBusClient.from_connection_string(at.connection_string) as client,
+        client.get_topic_sender("scheduled-events") as sender,
+    ):
+        for body in (started_, step("scheduled")):
+            await sender.send_messages(ServiceBusMessage(body))
+
+
+async def handed_on(at: Addresses) -> None:
+    """Take the hub's StartRequest from the approval queue."""
+    async with (
+        ServiceBusClient.from_connection_string(at.connection_string) as client,
+        client.get_queue_receiver("vm-approvals") as receiver,
+    ):
+        (message,) = await receiver.receive_messages(1, max_wait_time=_PATIENCE)
+        await receiver.complete_message(message)
+
+
+async def shown(url: str) -> dict[str, str]:
+    """Read an event from the hub; empty while the hub does not answer."""
+    with suppress(aiohttp.ClientError):
+        async with aiohttp.request("GET", url) as found:
+            body: dict[str, str] = await found.json()
+            return body
+    return {}
 
 
 def merged(runs: list[dict[str, Trip]]) -> dict[str, dict[str, object]]:
@@ -233,7 +351,11 @@ def _main() -> None:
     runs = []
     for _ in range(_RUNS):
         with tempfile.TemporaryDirectory() as folder:
-            runs.append(asyncio.run(trips(Path(folder))))
+            place = Path(folder)
+            walks = asyncio.run(trips(place))
+            with freezable(place) as disk:
+                walks.update(asyncio.run(hanging(place, disk)))
+            runs.append(walks)
     found = merged(runs)
     for name, trip in found.items():
         counts = {key: len(trip[key]) for key in ("files", "functions")}  # type: ignore[arg-type]  # lists

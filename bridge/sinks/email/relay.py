@@ -22,6 +22,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.net.addresses import dialed
+from bridge.net.tls import certificate_fault
 
 if TYPE_CHECKING:
     import aiosmtplib
@@ -207,6 +208,6 @@ def _said(code: int, message: str) -> str:
 
 def _why(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate: {cause.verify_message}"
+    if (fault := certificate_fault(error)) is not None:
+        return f"its certificate: {fault}"
     return getattr(cause, "strerror", None) or type(cause).__name__

@@ -14,7 +14,7 @@ from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.routing import Scope
 from bridge.foundation.background import in_background
 from bridge.foundation.errors import ConfigError, DeliveryError
-from bridge.foundation.values import Address, Secret
+from bridge.foundation.values import Address, FilePath, Secret
 from bridge.net.entra import CredentialKind, TokenUse
 from bridge.servicebus.errors import remedy
 from bridge.servicebus.namespace import (
@@ -37,7 +37,7 @@ _LONGEST_LIFE = 14 * 86400.0
 class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "servicebus"``.
 
-    The first six keys are those of ``NamespaceConfig``: a msgspec class can have only
+    The first seven keys are those of ``NamespaceConfig``: a msgspec class can have only
     one base with fields. A test compares the two.
 
     Attributes:
@@ -57,6 +57,7 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     client_id: str = ""
     transport: TransportKind = "amqp"
     http_proxy: Address | None = None
+    ca_file: FilePath | None = None
     queue: str = ""
     topic: str = ""
     session: SessionBy = "event"

@@ -38,6 +38,7 @@ from bridge.sinks.webhook.presets.preset import (
     NO_AUTH,
     Call,
     Preset,
+    Standing,
     Talk,
     Verdict,
 )
@@ -97,6 +98,11 @@ class Shape(Struct, frozen=True, kw_only=True):
         if self.mode is None and self.known is not None:
             return self.known.many
         return MANY.get(self.mode or "structured")
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the service is reminded of its open alerts; None: it is not."""
+        return self.known.standing if self.mode is None and self.known else None
 
     def talker(self) -> Talker:
         """Return the function that makes the requests of an event.

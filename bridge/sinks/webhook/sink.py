@@ -5,6 +5,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     ConfigError,
     DeliveryError,
+    OutboxError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
     UnprovenError,
 )
+from bridge.foundation.hashing import hash32
 from bridge.foundation.rate_limit import Pace
 from bridge.net.http_client import (
     MAX_ANSWER_BYTES,
@@ -38,7 +41,7 @@ from bridge.net.http_client import (
     turn,
 )
 from bridge.net.tls import Tls
-from bridge.sinks.base import Preview, Resources, Sink
+from bridge.sinks.base import Memory, Preview, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
     auth_of,
@@ -55,9 +58,11 @@ from bridge.sinks.webhook.config import (
     signed,
 )
 from bridge.sinks.webhook.many import Many
-from bridge.sinks.webhook.presets.preset import Call, advanced
+from bridge.sinks.webhook.presets.preset import Call, Standing, advanced
 from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
 from bridge.sinks.webhook.template import TemplateFaultError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -129,6 +134,69 @@ class BatchingWebhook:
         return [None] * count
 
 
+@dataclass(slots=True, kw_only=True)
+class RemindingWebhook:
+    """Posts events, and the alerts that still fire again every few minutes.
+
+    Attributes:
+        sink: posts the requests.
+        standing: makes the reminders.
+        memory: what fires, also after a restart.
+        last_fault: why the last reminder was not accepted; "" = it was.
+        _stale: what was sent again while it changed, and is not put right yet.
+    """
+
+    sink: Poster
+    standing: Standing
+    memory: Memory
+    clock: Clock
+    last_fault: str = ""
+    _stale: dict[str, bytes] = field(default_factory=dict)
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """POST one event, and remember what fires since; see ``Sink.deliver``."""
+        await self.sink.deliver(event)
+        if (change := self.standing.changed(event)) is not None:
+            await self.memory.keep(*change)
+
+    async def remind(self, stop: asyncio.Event) -> None:
+        """See ``Reminding.remind``."""
+        while not await self.clock.wait(stop, self.standing.every):
+            try:
+                await self._remind()
+                self._note("")
+            except (DeliveryError, OutboxError) as error:
+                self._note(str(error))
+
+    async def _remind(self) -> None:
+        """Send what fires; what has changed meanwhile is put right at once."""
+        before = {key: one for key, one in (await self.memory.all()).items() if one}
+        try:
+            await self._post(tuple(before.values()), ())
+        finally:
+            now = await self.memory.all()
+            self._stale |= {k: v for k, v in before.items() if now.get(k) != v}
+        changed = [one for key in self._stale if (one := now.get(key))]
+        if self._stale:
+            await self._post(changed, tuple(self._stale.values()))
+            self._stale = {}
+
+    async def _post(self, firing: Sequence[bytes], over: Sequence[bytes]) -> None:
+        for call in self.standing.again(firing, over, self.clock.now()):
+            name = hash32(call.body.hex())
+            answer = await self.sink.attempt(partial(self.sink.called, call, name))
+            if error := self.sink.verdict(answer):
+                raise error
+
+    def _note(self, fault: str) -> None:
+        if fault and fault != self.last_fault:
+            log.warning(
+                "open alerts not sent again",
+                extra={"sink": self.sink.config.name, "fault": fault},
+            )
+        self.last_fault = fault
+
+
 # -- CloudEvents to any HTTP endpoint, with authentication and handshake ---------------
 
 
@@ -148,10 +216,18 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
             MissingExtraError: Jinja2 is needed and not installed.
         """
         sink, many = self._sink(resources), self.shape.many
+        if (standing := self.shape.standing) is not None:
+            yield RemindingWebhook(
+                sink=sink,
+                standing=standing,
+                memory=resources.memory,
+                clock=resources.clock,
+            )
+            return
+
         if self.batch == 1 or many is None:
             yield sink
             return
-
         yield BatchingWebhook(sink=sink, many=many, size=self.batch_size)
 
     def _sink(self, resources: Resources) -> "WebhookSink":

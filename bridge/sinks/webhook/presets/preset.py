@@ -1,6 +1,6 @@
 """A preset: body, answers and authentication of a known service."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct, field
@@ -57,6 +57,22 @@ def advanced(talk: Talk, answer: Answer | None) -> Call | DeliveryError | None:
         return error
 
 
+class Standing(Struct, frozen=True, kw_only=True):
+    """How a service is reminded of its open alerts, which it keeps in memory only.
+
+    Attributes:
+        every: seconds between two reminders.
+        changed: returns the key of the alert that an event changes, and what fires
+            under it from then on, b"" = nothing; None = it changes none.
+        again: makes the requests with what fires, and with the ends of what may have
+            been sent again although it was over.
+    """
+
+    every: float
+    changed: Callable[[CloudEvent], tuple[str, bytes] | None]
+    again: Callable[[Sequence[bytes], Sequence[bytes], datetime], Iterable[Call]]
+
+
 class Preset(Struct, frozen=True, kw_only=True):
     """The behaviour of a webhook sink, unless its own keys override it.
 
@@ -66,6 +82,7 @@ class Preset(Struct, frozen=True, kw_only=True):
         render: makes headers and body of an event; a preset has this or ``talk``.
         talk: makes the requests for an event, one after the other.
         many: how the service takes several events in one request; None: it cannot.
+        standing: how it is reminded of open alerts; None: it stores them itself.
         headers: headers that are sent with every body, also with a template's.
         judge: returns what an answer means for a delivery.
         modes: values of ``content_mode`` that may replace ``render``.
@@ -85,6 +102,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     render: Callable[[CloudEvent], Rendered] | None = None
     talk: Callable[[CloudEvent, Verdict, datetime], Talk] | None = None
     many: Many | None = None
+    standing: Standing | None = None
     headers: Callable[[CloudEvent], Mapping[str, str]] = lambda _: {}
     judge: Judge = by_status
     modes: frozenset[str] = OWN_BODY
