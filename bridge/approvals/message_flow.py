@@ -36,7 +36,7 @@ from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
 from bridge.servicebus.message import ReceivedMessage
-from bridge.signing.approval import ID_TAKEN, Checked, limits_alone
+from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone
 
 _HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time
 _LONGEST_HOLD = 300.0
@@ -110,12 +110,13 @@ class Handling:
         )
         try:
             self._approval = self._parse()
-            checked = await self._check(stop)
+            if (approvers := self.context.approvers) is not None:
+                checked = await self._check(approvers, stop)
+                if checked is None:
+                    return None
+                self._checked = checked
         except MalformedApprovalError as error:
             return await self._refuse(str(error))
-        if checked is None:
-            return None
-        self._checked = checked
         requests = [
             Request(
                 approval=self._approval,
@@ -139,18 +140,16 @@ class Handling:
         prefix = self.context.event_context.prefix
         return parse(self.message.body, properties, prefix=prefix)
 
-    async def _check(self, stop: asyncio.Event) -> Checked | None:
+    async def _check(self, approvers: Approvers, stop: asyncio.Event) -> Checked | None:
         """Check who has signed the message; None if ``stop`` came first.
 
         While the keys cannot be read, the message waits.
         """
         context = self.context
-        if context.approvers is None:
-            return Checked()
         source = context.event_context.source
         own = None if source.startswith(_MAKESHIFT) else source
         sent = self.message.enqueued_at or self._began
-        while (found := context.approvers.check(self.message.body, own, sent)) is None:
+        while (found := approvers.check(self.message.body, own, sent)) is None:
             self.rest()
             if await context.clock.wait(stop, _READ_KEYS_AGAIN):
                 return None

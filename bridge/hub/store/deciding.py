@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
@@ -52,7 +51,6 @@ from bridge.hub.voting import (
     persons_for,
 )
 from bridge.signing.approval import signers as signing_keys
-from bridge.signing.dsse import Signer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,8 +366,9 @@ def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     request, current, now = case.request, case.current, case.situation.now
     is_arm = request.via == ARM
     arm_body = arm_message(request.id, current) if is_arm else None
+    key = None if is_arm else case.config.sign_key
     try:
-        signers = _signers(case)
+        signers = () if key is None else signing_keys(key)
     except ValueError as error:
         return VoteResult(status=503, words=f"hub.sign_key: {error}")
     body = arm_body or message(
@@ -384,16 +383,6 @@ def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     record(case.connection, entry.by(by, detail, request.id))
     alarm(case.connection, entry.by(by, detail, request.id))
     return VoteResult(status=200, id=request.id)
-
-
-def _signers(case: _Case) -> Sequence[Signer]:
-    """Return the keys that sign the message; () = it is not signed.
-
-    Raises:
-        ValueError: they cannot be read now.
-    """
-    key = case.config.sign_key
-    return () if key is None or case.request.via == ARM else signing_keys(key)
 
 
 def _wishes_in_words(case: _Case) -> list[str]:
@@ -415,6 +404,8 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
     request, current, now = case.request, case.current, case.situation.now
     is_sent = request.action == APPROVE
     state = _STATES.get(request.action, DecisionState.DONE)
+    is_signed = case.config.sign_key is not None and request.via != ARM
+    expires = expiry(current, now, is_signed=is_signed)
     case.connection.execute(
         decisions.insert(),
         {
@@ -429,7 +420,7 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "reason": reason_of(found),
             "persons": dumped(persons_json(found, current)),
             "time": micros(now),
-            "expires": micros(_expiry(case)) if is_sent else None,
+            "expires": micros(expires) if is_sent else None,
             "origin": "",
             "entity": "",
             "session": "",
@@ -447,11 +438,6 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "due": micros(now) if is_sent else None,
         },
     )
-
-
-def _expiry(case: _Case) -> datetime:
-    is_signed = case.config.sign_key is not None and case.request.via != ARM
-    return expiry(case.current, case.situation.now, is_signed=is_signed)
 
 
 def _forget_votes(
