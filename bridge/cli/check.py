@@ -36,9 +36,17 @@ from bridge.hub.load import HubFile
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, including the faults."
 )
+@click.option(
+    "--strict", is_flag=True, help="Exit with code 1 also if there is only a warning."
+)
 @allow_empty_option
-def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> None:
+def check(
+    path: Path, *, connect: bool, as_json: bool, strict: bool, allow_empty: bool
+) -> None:
     """Validate the configuration: report all faults.
+
+    Exit code 0: no fault. 1: a connection does not work, or with --strict there is a
+    warning. 2: the configuration has faults.
 
     Example: sebridge check --connect
     """
@@ -60,7 +68,8 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
             click.echo(f"note: {note}")
         for line in _lines(findings):
             click.echo(line, color=True)
-    if not all(finding.is_good for finding in findings):
+    is_doubtful = bool(warnings) or any(finding.is_warning for finding in findings)
+    if not all(finding.is_good for finding in findings) or (strict and is_doubtful):
         sys.exit(FAILED)
     if not as_json:
         click.echo(f"{path}: ok")

@@ -1,22 +1,52 @@
 """``sebridge events``: list observed events and their deliveries."""
 
 import asyncio
+from collections.abc import Sequence
+from datetime import UTC
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from bridge.cli import completion
-from bridge.cli.common import config_option, echo_json
+from bridge.cli.common import config_option
+from bridge.cli.ending import WRONG, fail
 from bridge.cli.long_running import until_stopped
 from bridge.cli.outbox import act, stored
-from bridge.cli.rows import Show, event_rows, watching
+from bridge.cli.rows import Gist, Show, event_rows, step_of, watching
 from bridge.cli.rows import events as rows_of_events
+from bridge.events.document import parse_time
 from bridge.foundation.clock import Clock, SystemClock
-from bridge.outbox.admin import Ledger, Observation
-from bridge.outbox.records import value_of
+from bridge.foundation.values import Duration
+from bridge.outbox.admin import Ledger, Observation, Wanted
+from bridge.outbox.records import DeliveryState, value_of
 from bridge.outbox.storage.database import Database
 
 _AT_ONCE = 1000
+
+
+class Since(click.ParamType[float]):
+    """A time of RFC 3339, or how long ago: ``2h``. Converted to seconds since 1970."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the moment; click reports an invalid one as a usage error."""
+        moment = parse_time(str(value))
+        if moment is not None:
+            return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+        try:
+            return SystemClock().now().timestamp() - Duration.parse(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a time such as 2026-03-02T12:00:00Z nor a span "
+                "such as 2h",
+                param,
+                ctx,
+            )
 
 
 @click.command()
@@ -26,6 +56,26 @@ _AT_ONCE = 1000
     metavar="EVENTID",
     help="Show this EventId only.",
     shell_complete=completion.event_ids,
+)
+@click.option(
+    "--since",
+    type=Since(),
+    metavar="TIME",
+    help="Show events that were stored at this time or later: 2026-03-02T12:00:00Z, "
+    "or 2h for two hours ago.",
+)
+@click.option(
+    "--state",
+    type=click.Choice(get_args(DeliveryState)),
+    help="Show events with a delivery in this state only.",
+)
+@click.option(
+    "--type",
+    "kinds",
+    multiple=True,
+    metavar="TYPE",
+    help="Show events of this EventType (such as Reboot), step (such as started) or "
+    "type of CloudEvent only; may be repeated.",
 )
 @click.option(
     "--last",
@@ -42,60 +92,77 @@ _AT_ONCE = 1000
     is_flag=True,
     help="Refresh the states of the deliveries each second, until Ctrl-C is pressed.",
 )
+@click.option("--utc", is_flag=True, help="Show times in UTC, not in local time.")
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON; with --follow and --watch, one line for each event.",
+    "--json", "as_json", is_flag=True, help="Print JSON, one line for each event."
 )
 def events(  # noqa: PLR0913  each is an option
     path: Path,
     *,
     event: str | None,
+    since: float | None,
+    state: DeliveryState | None,
+    kinds: tuple[str, ...],
     last: int,
     follow: bool,
     watch: bool,
+    utc: bool,
     as_json: bool,
 ) -> None:
     """List events and their deliveries, oldest first.
 
-    Example: sebridge events --last 10 --follow
+    Example: sebridge events --since 2h --type Reboot --follow
     """
-    display = display_of(as_json=as_json)
+    if follow and state is not None:
+        fail(
+            "--state is not for --follow: states change later; use --watch", code=WRONG
+        )
+    wanted = Wanted(
+        event_id=event, since=since or 0, state=state, fits=partial(_fits, kinds)
+    )
+    display = display_of(as_json=as_json, utc=utc)
     if not (follow or watch):
-        show(
+        display.once(
             act(
                 stored(path),
-                lambda book, _: book.published(newest=last, event_id=event),
-            ),
-            display,
+                lambda book, _: book.published(newest=last, wanted=wanted),
+            )
         )
         return
-    state = stored(path).path
+    file = stored(path).path
 
     async def work(stop: asyncio.Event) -> None:
-        async with Database.open(state) as database:
+        async with Database.open(file) as database:
             ledger = Ledger(database)
             if watch:
                 await watching(
-                    lambda: ledger.published(newest=last, event_id=event),
+                    lambda: ledger.published(newest=last, wanted=wanted),
                     display.again,
                     clock=SystemClock(),
                     stop=stop,
                 )
                 return
             await following(
-                ledger, event, last, display, clock=SystemClock(), stop=stop
+                ledger, wanted, last, display, clock=SystemClock(), stop=stop
             )
 
     until_stopped(work)
 
 
-def display_of(*, as_json: bool) -> Show[Observation]:
+def _fits(kinds: Sequence[str], body: bytes) -> bool:
+    """Whether an event has one of these types; any, if none is named."""
+    if not kinds:
+        return True
+    gist = Gist.of(body)
+    found = {gist.event_type.lower(), step_of(gist.type).lower(), gist.type.lower()}
+    return not found.isdisjoint(kind.lower() for kind in kinds)
+
+
+def display_of(*, as_json: bool, utc: bool = False) -> Show[Observation]:
     """Return the display of events, for one output or for repeated ones."""
     return Show(
         listing=rows_of_events,
-        rows=event_rows,
+        rows=partial(event_rows, utc=utc),
         record=as_record,
         state=lambda one: (
             one.number,
@@ -107,7 +174,7 @@ def display_of(*, as_json: bool) -> Show[Observation]:
 
 async def following(  # noqa: PLR0913 - the options of the command, clock and stop
     ledger: Ledger,
-    event: str | None,
+    wanted: Wanted,
     last: int,
     display: Show[Observation],
     *,
@@ -115,26 +182,19 @@ async def following(  # noqa: PLR0913 - the options of the command, clock and st
     stop: asyncio.Event,
 ) -> None:
     """Show the last events, then each new one, until ``stop`` is set."""
-    seen = await ledger.published(newest=1)
-    found = await ledger.published(newest=last, event_id=event)
-    after = max([0, *(one.number for one in (*seen, *found))])
+    after = max([0, *(one.number for one in await ledger.published(newest=1))])
+    found = await ledger.published(newest=last, wanted=wanted)
+    after = max([after, *(one.number for one in found)])
     display.once(found)
 
     async def look() -> list[Observation]:
         nonlocal after
-        found = await ledger.published(after=after, newest=_AT_ONCE, event_id=event)
-        after = max([after, *(one.number for one in found)])
+        last = await ledger.published(after=after, newest=1)
+        found = await ledger.published(after=after, newest=_AT_ONCE, wanted=wanted)
+        after = max([after, *(one.number for one in (*last, *found))])
         return found
 
     await watching(look, display.once, clock=clock, stop=stop)
-
-
-def show(found: list[Observation], display: Show[Observation]) -> None:
-    """Print events: one JSON list, or a table."""
-    if display.as_json:
-        echo_json([as_record(one) for one in found])
-    else:
-        display.once(found)
 
 
 def as_record(one: Observation) -> dict[str, object]:

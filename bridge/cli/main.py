@@ -81,7 +81,7 @@ class Commands(Suggesting):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="sebridge")
+@click.version_option(__version__, "-V", "--version", prog_name="sebridge")
 def main() -> None:
     """Forward Azure Scheduled Events to Slack, webhooks, Service Bus and more.
 

@@ -13,7 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -31,6 +31,10 @@ from bridge.outbox.records import value_of
 _GAP = "  "
 _LONGEST = 80  # characters of a cell that is not the last of its row
 _MOST_RESOURCES = 3
+_INDENT = "    "
+_ENOUGH = 8  # characters of an EventId: commands accept its beginning
+_LEAST_LAST = 16  # characters of the last column; a longer one is on its own line
+_LEAST_IMPORTANT = ("TRIES", "VM", "EVENT", "EVENTID", "TIME", "STEP")
 _MOODS: Mapping[str, Mood] = {"pending": "warning", "dead": "bad", "delivered": "good"}
 _DELIVERY_HEADS = (
     *("ID", "STATE", "SINK", "TIME", "EVENT", "STEP", "VM", "EVENTID", "TRIES"),
@@ -49,7 +53,9 @@ class Listing:
 
     Attributes:
         heads: titles of the columns; the last column may have any width.
-        width: where lines are cut, in characters; None = not at all.
+        width: the longest line, in characters; None = any length. A table that is wider
+            has shorter times and EventIds, and fewer columns.
+        hidden: the titles of the columns that are left out.
     """
 
     heads: Sequence[str]
@@ -57,36 +63,99 @@ class Listing:
     paint: Callable[[str, Mood], str] = field(
         default_factory=lambda: painter(sys.stdout)
     )
+    hidden: list[str] = field(default_factory=list)
     _sizes: list[int] = field(default_factory=list)
     _is_headed: bool = False
 
     def lines(self, rows: Sequence[Row]) -> Iterator[str]:
         """Yield a line for each row; the first call also yields the heads."""
         heads: Row = [[Cell(head)] for head in self.heads]
+        whole = [heads, *rows]
+        if self.width is not None and sum(_needed(whole)) > self.width:
+            heads, *rows = self._narrowed(whole, self.width)
         self._sizes = self._sizes or [0] * len(heads)
-        for row in (heads, *(row for row in rows if len(row) > 1)):
-            lengths = [len(" ".join(cell.text for cell in column)) for column in row]
-            self._sizes = list(map(max, self._sizes, lengths))
+        self._sizes = list(map(max, self._sizes, _sizes([heads, *rows])))
         if rows and not self._is_headed:
             self._is_headed = True
-            yield self._line(heads)
+            yield from self._line(heads)
         for row in rows:
-            yield self._line(row)
+            yield from self._line(row)
 
-    def _line(self, row: Row) -> str:
-        left, line = self.width, ""
-        for index, column in enumerate(row):
-            size = 0
-            for number, cell in enumerate(column):
-                text = f"{' ' if number else ''}{cell.text}"[:left]
-                left = None if left is None else left - len(text)
-                line += self.paint(text, cell.mood)
-                size += len(text)
-            if index < len(row) - 1:
-                fill = " " * (self._sizes[index] - size + len(_GAP))
-                left = None if left is None else max(0, left - len(fill))
-                line += fill
-        return line.rstrip()
+    def _narrowed(self, rows: Sequence[Row], width: int) -> list[Row]:
+        """Shorten times and EventIds, and leave out columns that do not fit."""
+        names = [row[0].text for row in rows[0]]
+        found = [
+            [_shortened(*pair) for pair in zip(names, r, strict=False)]
+            if len(r) > 1
+            else r
+            for r in rows
+        ]
+        for name in _LEAST_IMPORTANT:
+            *most, last = _needed(found)
+            if sum(most) + min(last, _LEAST_LAST) <= width:
+                break
+            if name in names:
+                at = names.index(name)
+                found = [[*r[:at], *r[at + 1 :]] if len(r) > 1 else r for r in found]
+                names.remove(name)
+                self.hidden.append(name)
+        return found
+
+    def _line(self, row: Row) -> Iterator[str]:
+        """Yield a row: what does not fit into its last column is on a second line."""
+        *most, last = row
+        start = "".join(
+            self._padded(*pair) for pair in zip(most, self._sizes, strict=False)
+        )
+        room = (
+            None
+            if self.width is None
+            else self.width - sum(self._sizes[: len(most)]) - len(_GAP) * len(most)
+        )
+        text = " ".join(cell.text for cell in last)
+        if room is None or len(text) <= room or not most:
+            yield (start + self._cells(last, room)).rstrip()
+        else:
+            yield start.rstrip()
+            yield _INDENT + self._cells(last, max((self.width or 0) - len(_INDENT), 1))
+
+    def _padded(self, cells: Sequence[Cell], size: int) -> str:
+        text = " ".join(cell.text for cell in cells)
+        return self._cells(cells, None) + " " * (size - len(text)) + _GAP
+
+    def _cells(self, cells: Sequence[Cell], room: int | None) -> str:
+        """Return the cells of a column; "…" ends a text that is cut."""
+        if room is None or len(" ".join(cell.text for cell in cells)) <= room:
+            return " ".join(self.paint(cell.text, cell.mood) for cell in cells)
+        found, left = list[str](), room - 1
+        for cell in cells:
+            found += [self.paint(cell.text[:left], cell.mood)] if left > 0 else []
+            left -= len(cell.text) + 1
+        return f"{' '.join(found)}…"
+
+
+def _sizes(rows: Sequence[Row]) -> list[int]:
+    """Return the width of each column; notes have no columns."""
+    texts = [[" ".join(c.text for c in column) for column in row] for row in rows]
+    columns = zip(*(row for row in texts if len(row) > 1), strict=True)
+    return [max(map(len, column)) for column in columns]
+
+
+def _needed(rows: Sequence[Row]) -> list[int]:
+    """Return the characters that each column needs, with the gap before it."""
+    return [size + len(_GAP) * bool(at) for at, size in enumerate(_sizes(rows))]
+
+
+def _shortened(head: str, column: Sequence[Cell]) -> Sequence[Cell]:
+    """Return a time without year and zone, or the beginning of an EventId."""
+    return [replace(cell, text=_short(head, cell.text)) for cell in column]
+
+
+def _short(head: str, text: str) -> str:
+    if head == "TIME" and len(text) > len("2026-03-02 12:00:00"):
+        return text[5:19]
+    is_long = head == "EVENTID" and len(text) > _ENOUGH + 1
+    return f"{text[:_ENOUGH]}…" if is_long else text
 
 
 def deliveries(width: int | None = None) -> Listing:
@@ -102,7 +171,7 @@ def delivery_row(delivery: Delivery) -> Row:
         [_cell(str(delivery.id))],
         [Cell(delivery.state, _MOODS.get(delivery.state, ""))],
         [_cell(delivery.sink)],
-        [_cell(local(moment))],
+        [_cell(_at(moment))],
         [_cell(gist.event_type)],
         [_cell(step_of(delivery.type))],
         [_cell(gist.vm)],
@@ -117,12 +186,12 @@ def events(width: int | None = None) -> Listing:
     return Listing(_EVENT_HEADS, width)
 
 
-def event_rows(one: Observation) -> list[Row]:
+def event_rows(one: Observation, *, utc: bool = False) -> list[Row]:
     """Return the row of an event, and one note for each failed delivery."""
     gist = Gist.of(one.body)
     went = [_went(delivery) for delivery in one.deliveries]
     row = [
-        [_cell(local(gist.time) if gist.time else "-")],
+        [_cell(_at(gist.time, utc=utc) if gist.time else "-")],
         [_cell(gist.event_type)],
         [_cell(step_of(gist.type))],
         [_cell(gist.vm)],
@@ -198,9 +267,9 @@ def step_of(kind: str) -> str:
     return ".".join(parts).removeprefix("scheduledevent.") or kind or "-"
 
 
-def local(moment: datetime) -> str:
-    """Return a time in the time zone of this machine."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+def _at(moment: datetime, *, utc: bool = False) -> str:
+    """Return a time in the time zone of this machine, or in UTC."""
+    return f"{moment.astimezone(UTC if utc else None):%Y-%m-%d %H:%M:%S %Z}"
 
 
 # -- counts of deliveries ----------------------------------------------------------
@@ -222,7 +291,7 @@ def counted(count: int) -> str:
 
 EVERY = 1.0  # seconds
 MOST = 100  # rows
-_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 
 T = TypeVar("T")
 
@@ -278,10 +347,20 @@ class Show(Generic[T]):
     def _draw(self, found: Sequence[T]) -> None:
         size = shutil.get_terminal_size()
         rows = [row for one in found for row in self.rows(one)]
-        heads, *lines = self.listing(size.columns).lines(rows) if rows else ["-"]
-        shown = [heads, *lines[-max(1, size.lines - 3) :]]
-        text = "\n".join(shown)
-        click.echo(f"{_HOME_AND_CLEAR}{text}\n(Ctrl-C ends this)", color=True)
+        listing = self.listing(size.columns)
+        heads, *lines = listing.lines(rows) if rows else ["-"]
+        most = max(1, size.lines - 3)
+        shown = "\n".join([heads, *lines[-most:]])
+        end = "; ".join((*_left_out(listing, len(lines) - most), "Ctrl-C ends this"))
+        click.echo(f"{HOME_AND_CLEAR}{shown}\n({end[: size.columns - 2]})", color=True)
+
+
+def _left_out(listing: Listing, older: int) -> Iterator[str]:
+    """Yield what a terminal is too small to show."""
+    if listing.hidden:
+        yield f"too narrow for {', '.join(listing.hidden)}"
+    if older > 0:
+        yield f"{older} lines above"
 
 
 async def watching(

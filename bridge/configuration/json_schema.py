@@ -261,7 +261,7 @@ def event() -> Json:
         "title": "Event",
         "description": "An event of scheduled-events-bridge: a structured CloudEvent.",
         "oneOf": [ref(title) for title in events],
-        "$defs": {**events, **data, **DEFINITIONS, **HUB_DEFINITIONS},
+        "definitions": {**events, **data, **DEFINITIONS, **HUB_DEFINITIONS},
     }
 
 
@@ -443,8 +443,8 @@ def approval() -> Json:
             "The body of a message to the approval entity. The case of letters in the "
             "names of StartRequests, EventId, claims and limits does not matter. A "
             "member that looks like another limit makes the message invalid. The reply "
-            "is #/$defs/ApprovalReply."
+            "is #/definitions/ApprovalReply."
         ),
         "anyOf": [ref("ApprovalBody"), ref("ApprovalEvent")],
-        "$defs": {found["title"]: found for found in definitions} | DEFINITIONS,
+        "definitions": {found["title"]: found for found in definitions} | DEFINITIONS,
     }

@@ -90,7 +90,7 @@ def record(
 
 def ref(name: str) -> Json:
     """Return a reference to a definition of the same schema."""
-    return {"$ref": f"#/$defs/{name}"}
+    return {"$ref": f"#/definitions/{name}"}
 
 
 def or_null(name: str) -> Json:

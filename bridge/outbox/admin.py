@@ -6,7 +6,7 @@ of date.
 """
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -60,6 +60,30 @@ class Observation:
     deliveries: tuple[Delivery, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Selects published events.
+
+    Attributes:
+        event_id: only events of this EventId; None = of any.
+        since: seconds since the epoch; only events stored then or later.
+        state: only events with a delivery in this state; None = any.
+        fits: whether an event with this body is wanted.
+    """
+
+    event_id: str | None = None
+    since: float = 0
+    state: DeliveryState | None = None
+    fits: Callable[[bytes], bool] = lambda _: True
+
+    @property
+    def condition(self) -> ledger.Condition:
+        """The SQL condition, made of constant text only, and its parameters."""
+        return ledger.event_condition(
+            event_id=self.event_id, since=self.since, state=self.state
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The deliveries of a state file."""
@@ -87,18 +111,21 @@ class Ledger:
         )
 
     async def published(
-        self, *, after: int = 0, newest: int, event_id: str | None = None
+        self, *, after: int = 0, newest: int, wanted: Wanted | None = None
     ) -> list[Observation]:
         """Return the events that were published after ``after``, oldest first.
 
         Args:
             after: the number of the last event that was returned before.
             newest: the most events to return; older ones are left out.
-            event_id: only events of this EventId.
+            wanted: selects events; None = all.
         """
+        asked = wanted or Wanted()
 
         def job(db: sqlite3.Connection) -> list[Observation]:
-            found = ledger.published(db, after=after, newest=newest, event_id=event_id)
+            found = ledger.published(
+                db, asked.condition, after=after, newest=newest, fits=asked.fits
+            )
             return [Observation(n, body, ledger.of_item(db, n)) for n, body in found]
 
         return await self.database.read(job)

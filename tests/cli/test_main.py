@@ -178,7 +178,8 @@ def every(group: click.Group) -> Iterator[click.Command]:
 
 
 def test_version_is_that_of_the_package() -> None:
-    assert sebridge("--version").stdout == f"sebridge, version {__version__}\n"
+    for flag in ("--version", "-V"):
+        assert sebridge(flag).stdout == f"sebridge, version {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -298,6 +299,9 @@ def test_file_without_sinks_and_approvals_may_be_allowed(tmp_path: Path) -> None
     report = json.loads(result.stdout)
     assert report["faults"] == []
     assert [one.split(":")[0] for one in report["warnings"]] == ["sinks"]
+    strict = sebridge("check", "--allow-empty", "--strict", "-c", str(path))
+    assert strict.exit_code == 1
+    assert strict.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def events(config: Path, *arguments: str) -> str:
 
 
 def test_events_show_observations_and_their_deliveries(config: Path) -> None:
-    found = json.loads(events(config, "--json"))
+    found = [json.loads(line) for line in events(config, "--json").splitlines()]
 
     assert [one["event"]["id"] for one in found] == ["1", "2", "3"]
     assert found[0]["deliveries"] == [
@@ -131,12 +131,19 @@ def test_events_show_observations_and_their_deliveries(config: Path) -> None:
         (("--last", "0"), []),
         (("--event", "k"), ["1", "2"]),
         (("--event", "nobody's"), []),
+        (("--since", "2027-01-15T08:00:00Z"), ["1", "2", "3"]),
+        (("--since", "2999-01-01T00:00:00Z"), []),
+        (("--state", "pending", "--last", "1"), ["2"]),
+        (("--state", "delivered"), []),
+        (("--type", "FREEZE"), []),
+        (("--type", "freeze", "--type", "Scheduled"), ["1", "2", "3"]),
     ],
 )
 def test_events_obeys_its_filters(
     arguments: tuple[str, ...], expected: list[str], config: Path
 ) -> None:
-    found = json.loads(events(config, "--json", *arguments))
+    lines = events(config, "--json", *arguments).splitlines()
+    found = [json.loads(line) for line in lines]
 
     assert [one["event"]["id"] for one in found] == expected
 

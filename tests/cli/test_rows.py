@@ -157,9 +157,41 @@ def test_colour_does_not_change_the_width() -> None:
     assert [*listing("AAAA", "C").lines([cells])][1] == "<a> b   c"
 
 
-def test_line_is_cut_at_the_width_of_the_terminal() -> None:
-    cells: Row = [[Cell("aa", "good"), Cell("bb")], [Cell("cc")]]
+def test_text_that_is_cut_ends_with_an_ellipsis() -> None:
+    cells: Row = [[Cell("aa", "good"), Cell("bbbb")]]
 
-    for width, line in ((1, "<a>"), (4, "<aa> b"), (6, "<aa> bb"), (8, "<aa> bb  c")):
-        found = [*listing("", "", width=width).lines([cells])][1]
-        assert found.replace("<>", "").rstrip() == line
+    for width, line in ((9, "<aa> bbbb"), (6, "<aa> bb…"), (3, "<aa>…"), (2, "<a>…")):
+        assert [*listing("", width=width).lines([cells])][1] == line
+
+
+LONG = row("9C1F2A34-0000-0000-0000-000000000000", "web-0", "went to siem and ops")
+
+
+@pytest.mark.parametrize(
+    ("width", "lines", "hidden"),
+    [
+        (67, ["EVENTID                               VM     WENT TO", None], []),
+        (
+            38,
+            ["EVENTID    VM     WENT TO", "9C1F2A34…  web-0  went to siem and ops"],
+            [],
+        ),
+        (
+            *(36, ["EVENTID    VM     WENT TO", "9C1F2A34…  web-0"]),
+            [],
+        ),
+        (27, ["EVENTID    WENT TO", "9C1F2A34…"], ["VM"]),
+    ],
+)
+def test_table_that_is_too_wide_says_which_columns_it_leaves_out(
+    width: int, lines: list[str | None], hidden: list[str]
+) -> None:
+    table = listing("EVENTID", "VM", "WENT TO", width=width)
+
+    found = [*table.lines([LONG])]
+
+    assert found[0] == lines[0]
+    assert lines[1] is None or found[1] == lines[1]
+    assert "went to siem and ops" in found[-1]
+    assert max(map(len, found)) <= width
+    assert table.hidden == hidden

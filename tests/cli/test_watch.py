@@ -13,7 +13,7 @@ import pytest
 
 from bridge.cli.events import display_of, following
 from bridge.cli.rows import Show, deliveries, delivery_row, watching
-from bridge.outbox.admin import Ledger, Selection, as_json
+from bridge.outbox.admin import Ledger, Selection, Wanted, as_json
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, outgoing, router
@@ -109,7 +109,7 @@ async def test_events_are_followed_until_the_stop(
     display = display_of(as_json=True)
     ledger = Ledger(outbox.database)
     task = asyncio.create_task(
-        following(ledger, None, 1, display, clock=clock, stop=stop)
+        following(ledger, Wanted(), 1, display, clock=clock, stop=stop)
     )
     for name in ("new-1", "new-2"):
         await settled(outbox)

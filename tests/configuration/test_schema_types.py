@@ -1,11 +1,21 @@
-"""Types that a code generator makes from the schemas can read real events."""
+"""Types that code generators make from the schemas can read real events.
+
+quicktype needs Node.js and the package that node/package.json names:
+``npm ci --prefix DIRECTORY`` and NODE_PATH=DIRECTORY/node_modules, or npm ci in node/.
+No generator of .NET runs here: the rules that NJsonSchema needs are checked instead.
+"""
 
 import importlib.util
 import json
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,6 +28,9 @@ from tests.support.fakes import START
 
 HUB = HubContext(prefix="sebridge", source="/hub", name="hub", version="1")
 CONFIG = Path(__file__).parents[2] / "config"
+SCRIPTS = Path(__file__).parent / "node"
+NODE = shutil.which("node")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)")
 EVENTS = {event.type: event for event in one_of_each(lifecycle=True)}
 ALARMS = [
     from_alarm(
@@ -71,10 +84,10 @@ def approval_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def test_samples_cover_each_type_of_the_schema() -> None:
-    defs = json_schema.event()["$defs"]
+    defs = json_schema.event()["definitions"]
     types = [defs[name]["properties"]["type"] for name, _ in CLASSES.values()]
 
-    assert [f"#/$defs/{name}" for name, _ in CLASSES.values()] == [
+    assert [f"#/definitions/{name}" for name, _ in CLASSES.values()] == [
         kind["$ref"] for kind in json_schema.event()["oneOf"]
     ]
     told = {*EVENTS, *(alarm.type for alarm in ALARMS)}
@@ -142,3 +155,98 @@ def test_types_of_approvals_make_an_approval(approval_types: ModuleType) -> None
 
     assert plain.root.StartRequests[0].EventId == "E-1"
     assert told.root.data.approvedBy == "ops"
+
+
+# -- all examples, and back ------------------------------------------------------------
+
+WEEK = (CONFIG / "examples" / "events.ndjson").read_text(encoding="utf-8").splitlines()
+EACH = [event.to_json().decode() for event in (*EVENTS.values(), *ALARMS)]
+LINES = [*WEEK, *EACH]
+
+
+def plain(value: Any) -> Any:
+    """Return a value with its times in one spelling, of whole milliseconds."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        moment = datetime.fromisoformat(value).astimezone(UTC)
+        return moment.isoformat(timespec="milliseconds")
+    return value
+
+
+def test_there_are_many_examples() -> None:
+    types = {json.loads(line)["type"] for line in LINES}
+    assert (len(WEEK) > 100, len(types) > 30) == (True, True)
+
+
+def test_examples_are_the_same_after_classes_of_python(event_types: ModuleType) -> None:
+    for line in LINES:
+        read = event_types.Event.model_validate_json(line).root
+        again = json.loads(read.model_dump_json(exclude_unset=True, by_alias=True))
+        told = json.loads(line)
+        assert plain({**again, "data": None}) == plain({**told, "data": None})
+        for name, value in told["data"].items():
+            if name != "event":  # of IMDS: its class need not have all fields
+                assert plain(again["data"][name]) == plain(value), name
+
+
+def test_examples_are_the_same_after_what_quicktype_makes(tmp_path: Path) -> None:
+    if NODE is None:
+        pytest.skip("Node.js is not installed")
+    probe = [NODE, "--eval", "require.resolve('quicktype')"]
+    if subprocess.run(probe, cwd=SCRIPTS, capture_output=True, check=False).returncode:  # noqa: S603  # nothing from outside
+        pytest.skip("quicktype is missing: npm ci in tests/configuration/node")
+    events = tmp_path / "events.ndjson"
+    events.write_text("\n".join(LINES), encoding="utf-8")
+    schema = CONFIG / "event.schema.json"
+
+    found = subprocess.run(  # noqa: S603  # nothing from outside
+        [NODE, str(SCRIPTS / "read.js"), str(schema), str(events), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+    assert found.returncode == 0, found.stderr
+    again = [plain(json.loads(line)) for line in found.stdout.splitlines()]
+    assert again == [plain(json.loads(line)) for line in LINES]
+
+
+# -- rules that NJsonSchema needs ------------------------------------------------------
+
+
+def parts_of(schema: Any, place: str = "#") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every object of a schema that is no example, with its place."""
+    if isinstance(schema, list):
+        for number, below in enumerate(schema):
+            yield from parts_of(below, f"{place}/{number}")
+    elif isinstance(schema, dict):
+        yield place, schema
+        for key, below in schema.items():
+            if key not in {"examples", "default"}:
+                yield from parts_of(below, f"{place}/{key}")
+
+
+@pytest.mark.parametrize("what", ["event", "approval"])
+def test_schema_keeps_the_rules_of_njsonschema(what: str) -> None:
+    """It knows ``definitions``, not $defs, and one type beside null for a property."""
+    schema = json.loads((CONFIG / f"{what}.schema.json").read_text(encoding="utf-8"))
+    names = schema["definitions"]
+
+    assert "$defs" not in schema
+    for name, one in names.items():
+        assert (one["title"], one["type"]) == (name, "object")  # the name of its class
+    for place, part in parts_of(schema):
+        if target := part.get("$ref"):
+            assert target.removeprefix("#/definitions/") in names, place
+        if isinstance(types := part.get("type"), list):
+            assert len({*types} - {"null"}) == 1, place
+        if isinstance(part.get("properties"), dict) and "type" in part:
+            assert part is schema or place.count("/") == 2, f"{place} has no name"
+        if place != "#":
+            assert "oneOf" not in part, place
+            others = [one for one in part.get("anyOf", []) if one != {"type": "null"}]
+            assert len(others) <= 1, f"{place}: a class is one of these, or null"

@@ -107,7 +107,8 @@ def test_every_property_has_examples_that_it_allows(what: str) -> None:
     for name, one in properties_of(schema):
         assert one.get("examples"), f"{name}: give its docstring an Example: ``…``"
         validator = Draft202012Validator(
-            {"$defs": schema.get("$defs", {}), **one}, format_checker=FormatChecker()
+            {"definitions": schema.get("definitions", {}), **one},
+            format_checker=FormatChecker(),
         )
         for example in one["examples"]:
             assert list(validator.iter_errors(example)) == [], name
@@ -277,7 +278,7 @@ def step(
 
 def first_examples(title: str) -> dict[str, Any]:
     """Return an event of the first example of each attribute of a kind."""
-    event = json_schema.event()["$defs"][title]["properties"]
+    event = json_schema.event()["definitions"][title]["properties"]
     return {name: one["examples"][0] for name, one in event.items()}
 
 
@@ -456,7 +457,7 @@ ALL_TYPES = {
 def types_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the schema of ``type`` for each kind of event."""
     names = [one["$ref"].rpartition("/")[2] for one in schema["oneOf"]]
-    return [schema["$defs"][name]["properties"]["type"] for name in names]
+    return [schema["definitions"][name]["properties"]["type"] for name in names]
 
 
 def test_types_are_an_enumeration_behind_a_prefix() -> None:

@@ -59,7 +59,7 @@ def schema_paths() -> set[str]:
     """Return every field of the event's schema, such as ``data.reporter.vmName``."""
     schema = json.loads(json_schema.text("event"))
     kinds = schema["oneOf"]
-    return {path for kind in kinds for path in _paths("", kind, schema["$defs"])}
+    return {path for kind in kinds for path in _paths("", kind, schema["definitions"])}
 
 
 def _paths(

@@ -19,5 +19,5 @@ def validator(what: str, part: str = "") -> Draft202012Validator:
     schema = json.loads(json_schema.text(what))
     Draft202012Validator.check_schema(schema)
     if part:
-        schema = {"$ref": f"#/$defs/{part}", "$defs": schema["$defs"]}
+        schema = {"$ref": f"#/definitions/{part}", "definitions": schema["definitions"]}
     return Draft202012Validator(schema, format_checker=FormatChecker())

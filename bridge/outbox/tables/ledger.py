@@ -4,7 +4,8 @@ A condition is SQL of ours and its parameters; it selects deliveries.
 """
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from itertools import islice
 
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES
@@ -40,6 +41,22 @@ def condition(
     return " AND ".join(parts), tuple(values)
 
 
+def event_condition(
+    *, event_id: str | None, since: float, state: str | None
+) -> Condition:
+    """Return the condition for events that have these values; None = any."""
+    parts, values = ["created >= ?"], list[object]([since])
+    if event_id is not None:
+        parts.append("key = ?")
+        values.append(event_id.upper())
+    if state is not None:
+        parts.append(
+            "EXISTS (SELECT 1 FROM deliveries WHERE item = items.id AND state = ?)"
+        )
+        values.append(state)
+    return " AND ".join(parts), tuple(values)
+
+
 def find(db: sqlite3.Connection, chosen: Condition, limit: int = -1) -> list[Delivery]:
     """Return the selected deliveries, oldest first; -1 = all."""
     where, values = chosen
@@ -57,13 +74,21 @@ def newest(
 
 
 def published(
-    db: sqlite3.Connection, *, after: int, newest: int, event_id: str | None
+    db: sqlite3.Connection,
+    chosen: Condition,
+    *,
+    after: int,
+    newest: int,
+    fits: Callable[[bytes], bool],
 ) -> list[tuple[int, bytes]]:
-    """Return number and body of events after ``after``, oldest first."""
-    key = event_id and event_id.upper()
-    query = """SELECT id, body FROM items WHERE kind = 'event' AND id > ?
-        AND (? IS NULL OR key = ?) ORDER BY id DESC LIMIT ?"""
-    return db.execute(query, (after, key, key, newest)).fetchall()[::-1]
+    """Return number and body of the selected events after ``after``, oldest first."""
+    where, values = chosen
+    rows = db.execute(
+        f"""SELECT id, body FROM items WHERE kind = 'event' AND id > ? AND {where}
+            ORDER BY id DESC""",  # noqa: S608 - our own conditions  # nosec B608
+        (after, *values),
+    )
+    return [*islice((row for row in rows if fits(row[1])), newest)][::-1]
 
 
 def of_item(db: sqlite3.Connection, number: int) -> tuple[Delivery, ...]:
