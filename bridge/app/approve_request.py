@@ -27,7 +27,9 @@ from bridge.events.document import ScheduledEvent, is_deep
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import GONE, EventStatus
 from bridge.foundation.errors import ConfigError, MalformedApprovalError
+from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import Entity
+from bridge.signing import approval as signing
 from bridge.sinks.base import ApprovalAddress
 
 _LONGEST_SESSION = 128
@@ -107,6 +109,34 @@ def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return a member that must be an object; empty if it is not one."""
     found = members.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def signed_limits(seen: SeenEvent | None, now: datetime) -> dict[str, str]:
+    """Return ``expires_at`` and ``audience``, which a signed approval must have.
+
+    Raises:
+        ValueError: the event, or its source, is not known.
+    """
+    if seen is None or not seen.source:
+        raise ValueError("--sign-key needs --from-event: what is signed is that event")
+    ends = signing.expiry(seen.not_before, now)
+    return {"expires_at": rfc3339(ends), "audience": seen.source}
+
+
+def signed_body(event: CloudEvent, key: str | None) -> bytes:
+    """Return an approval as it is sent, with a signature if there is a file of keys.
+
+    Raises:
+        ValueError: the file cannot be read, or has no private key.
+    """
+    if key is None:
+        return event.to_json()
+    try:
+        return signing.signed(
+            event.to_json(), signing.signers(Secret(f"file:{key}", {}))
+        )
+    except ValueError as error:
+        raise ValueError(f"--sign-key: {error}") from error
 
 
 def event_id_of(

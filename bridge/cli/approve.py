@@ -19,26 +19,33 @@ from bridge.app.approve_request import (
     address,
     event_id_of,
     reply_entity,
+    signed_body,
+    signed_limits,
 )
 from bridge.approvals.config import ApprovalsConfig
 from bridge.cli import completion, door
-from bridge.cli.common import config_option, echo_json, hub_option, hub_scope_option
+from bridge.cli.common import (
+    Span,
+    config_option,
+    echo_json,
+    hub_option,
+    hub_scope_option,
+    sign_key_option,
+)
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
-from bridge.events.build import rfc3339
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
-from bridge.foundation.values import Duration, Secret
+from bridge.foundation.values import Duration
 from bridge.outbox.admin import Ledger
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 from bridge.servicebus.sender import Message, Sender
-from bridge.signing import approval as signing
 from bridge.sinks.base import ApprovalAddress
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
@@ -177,21 +184,6 @@ _TIMEOUT = Duration(60)
 _ENDPOINT = "https://management.azure.com"
 
 
-class Span(click.ParamType[Duration]):
-    """A duration in the format of the configuration: seconds, or ``90s``, ``5m``."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Duration:
-        """Return the duration; click reports an invalid one as a usage error."""
-        try:
-            return Duration.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command()
 @click.argument(
     "event_id",
@@ -224,13 +216,7 @@ class Span(click.ParamType[Duration]):
     help="Who approves the event.",
     show_default="your login name",
 )
-@click.option(
-    "--sign-key",
-    metavar="FILE",
-    envvar="SEBRIDGE_SIGN_KEY",
-    help="The private key that signs the approval (PEM or JWK), for bridges with "
-    "approvals.signed_by; needs --from-event.",
-)
+@sign_key_option
 @click.option("--wait", is_flag=True, help="Wait for the outcome of the approval.")
 @click.option(
     "--timeout",
@@ -392,6 +378,7 @@ def request_of(
     if seen and seen.has_started:
         text = "warning: --from-event: the event in it has already started"
         click.echo(text, err=True)
+    now = SystemClock().now()
     approval = Approval(
         id=uuid4().hex,
         event_id=event_id_of(
@@ -403,52 +390,20 @@ def request_of(
         approved_by=options.approved_by or login_name(),
         reason=options.reason,
         approved_event=seen.event if seen else None,
-        **_limits_of(seen, options),
+        **signed_limits(seen, now) if options.sign_key else {},
     )
     approvals, to = address(config, session=options.session, seen=seen)
-    event = approval.as_event(
-        prefix=config.events.type_prefix,
-        host=socket.gethostname(),
-        now=SystemClock().now(),
-    )
+    prefix, host = config.events.type_prefix, socket.gethostname()
+    event = approval.as_event(prefix=prefix, host=host, now=now)
     return Request(
         event=event,
-        body=_signed(event.to_json(), options.sign_key),
+        body=signed_body(event, options.sign_key),
         event_id=approval.event_id,
         approvals=approvals,
         to=to,
         reply_to=reply_entity(approvals, targets) if options.wait else None,
         timeout=options.timeout,
     )
-
-
-def _limits_of(seen: SeenEvent | None, options: Options) -> dict[str, str]:
-    """Return what a signed approval must say besides; empty if it is not signed.
-
-    Raises:
-        ValueError: the event is not known.
-    """
-    if options.sign_key is None:
-        return {}
-    if seen is None or not seen.source:
-        raise ValueError("--sign-key needs --from-event: what is signed is that event")
-    ends = signing.expiry(seen.not_before, SystemClock().now())
-    return {"expires_at": rfc3339(ends), "audience": seen.source}
-
-
-def _signed(body: bytes, key: str | None) -> bytes:
-    """Return an approval with its signature, if there is a key.
-
-    Raises:
-        ValueError: the key cannot be read.
-    """
-    if key is None:
-        return body
-    try:
-        keys = signing.signers(Secret(f"file:{key}", os.environ))
-    except ValueError as error:
-        raise ValueError(f"--sign-key: {error}") from error
-    return signing.signed(body, keys)
 
 
 def wrong(text: str) -> NoReturn:
