@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -107,7 +108,8 @@ async def test_consumer_hears_and_approves(
             wanted = sorted([*STEPS, *reply])
             assert sorted(await heard(consumer, event_id, wanted)) == wanted
         finally:
-            consumer.kill()
-            await consumer.wait()
+            consumer.send_signal(signal.SIGINT)  # Ctrl-C
+            code = await consumer.wait()
+            assert code == (0 if command[0] == sys.executable else -signal.SIGINT)
             await ended(bridge)
             kill_rest()
