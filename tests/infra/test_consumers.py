@@ -1,14 +1,17 @@
-"""The consumers to copy: each hears a real forwarder, and two of them approve."""
+"""The consumers to copy: each hears a real forwarder, approves, and reads the reply."""
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.configurations import approvals, config_text, servicebus
 from tests.system.processes import (
     PATIENCE,
     Addresses,
@@ -17,31 +20,84 @@ from tests.system.processes import (
     kill_rest,
     simulator_here,
     started,
-    written_config,
 )
 
 HERE = Path(__file__).parents[2] / "infra" / "consumers"
 NODE = shutil.which("node")
-PROGRAMS = {"consumer.py": sys.executable, "consumer.js": NODE}
+OFFLINE = {"GOFLAGS": "-mod=readonly", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
+LIMIT_SECONDS = 300
 STEPS = [
     "sebridge.scheduledevent.scheduled.v1",
     "sebridge.startrequest.relayed.v1",
     "sebridge.scheduledevent.started.v1",
 ]
+ENTITIES = {
+    "Name": "sbemulatorns",
+    "Queues": [
+        {"Name": "vm-approvals"},
+        {"Name": "replies"},
+        {"Name": "vm-approvals-sessions", "Properties": {"RequiresSession": True}},
+        {"Name": "replies-sessions", "Properties": {"RequiresSession": True}},
+    ],
+    "Topics": [{"Name": "scheduled-events", "Subscriptions": [{"Name": "consumer"}]}],
+}
 FREEZE = {"type": "Freeze", "duration": 5, "startedSeconds": 3600}
 
 
-@pytest.fixture(params=PROGRAMS)
-def command(request: pytest.FixtureRequest) -> list[str]:
-    """Return what runs a consumer here; skipped where it cannot be run."""
-    program = PROGRAMS[request.param]
-    if program is None:
-        pytest.skip("Node.js is not installed")
-    if program == NODE:
-        probe = [program, "--eval", "require('@azure/service-bus')"]
-        if subprocess.run(probe, capture_output=True, check=False).returncode:  # noqa: S603  # nothing from outside
-            pytest.skip("@azure/service-bus is not installed: NODE_PATH")
-    return [program, str(HERE / request.param)]
+def built(command: list[str], folder: Path, missing: str) -> None:
+    """Compile a consumer; skipped where what it needs is not on this machine."""
+    found = subprocess.run(  # noqa: S603 - nothing from outside
+        command,
+        cwd=folder,
+        env={**os.environ, **OFFLINE},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    if found.returncode != 0 and missing in found.stdout:
+        pytest.skip(f"libraries are missing: {found.stdout.strip().splitlines()[-1]}")
+    assert found.returncode == 0, found.stdout
+
+
+def installed(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def of_python(_: Path) -> list[str]:
+    return [sys.executable, str(HERE / "consumer.py")]
+
+
+def of_javascript(_: Path) -> list[str]:
+    node = installed("node")
+    probe = [node, "--eval", "require('@azure/service-bus')"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:  # noqa: S603  # nothing from outside
+        pytest.skip("@azure/service-bus is not installed: NODE_PATH")
+    return [node, str(HERE / "consumer.js")]
+
+
+def of_go(folder: Path) -> list[str]:
+    """Needs ``go mod download`` in infra/consumers/go, and Go 1.26."""
+    program = str(folder / "consumer")
+    built([installed("go"), "build", "-o", program, "."], HERE / "go", "go: ")
+    return [program]
+
+
+def of_java(folder: Path) -> list[str]:
+    """Needs ``mvn compile`` in infra/consumers/java, or in a copy of it."""
+    java = installed("java")
+    shutil.copytree(HERE / "java", folder / "java")
+    built([installed("mvn"), "-B", "-q", "-o", "compile"], folder / "java", "offline")
+    target = folder / "java" / "target"
+    path = f"{target / 'classes'}{os.pathsep}{target / 'lib' / '*'}"
+    return [java, "-cp", path, "EventConsumer"]
+
+
+CONSUMERS = [of_python, of_javascript, of_go, of_java]
 
 
 async def heard(
@@ -67,23 +123,56 @@ async def scheduled(at: Addresses) -> str:
     return str(event["eventId"])
 
 
-@pytest.mark.timeout(300)
-async def test_consumer_hears_and_approves(command: list[str], tmp_path: Path) -> None:
-    async with simulator_here() as at:
-        bridge = await forwarder(written_config(tmp_path, at))
+def written(folder: Path, at: Addresses, *, has_sessions: bool) -> Path:
+    """Write the configuration of a forwarder whose queues have sessions or not."""
+    kind = "-sessions" if has_sessions else ""
+    keys = {"sessions": ["{vm_id}"]} if has_sessions else {}
+    reply_to = [f"replies{kind}"]
+    queue = f"vm-approvals{kind}"
+    bus = at.connection_string
+    path = folder / "bridge.toml"
+    path.write_text(
+        config_text(
+            servicebus(bus),
+            imds=at.imds,
+            state=folder / "bridge.db",
+            approvals=approvals(bus, queue, reply_to=reply_to, **keys),
+        )
+    )
+    return path
+
+
+def environment(connection_string: str, session: str | None) -> dict[str, str]:
+    """Return the settings of a consumer."""
+    host = connection_string.partition("sb://")[2].partition(";")[0]
+    found = {"SERVICEBUS": connection_string, "SERVICEBUS_ENDPOINT": f"https://{host}"}
+    if session is None:
+        return {**os.environ, **found, "REPLIES": "replies"}
+    found |= {"REPLIES": "replies-sessions", "REPLY_SESSION": session}
+    return {**os.environ, **found}
+
+
+@pytest.mark.parametrize("session", [None, "consumer-1"], ids=["queue", "session"])
+@pytest.mark.parametrize("consumer_of", CONSUMERS, ids=lambda one: one.__name__)
+@pytest.mark.timeout(2 * LIMIT_SECONDS)
+async def test_consumer_hears_approves_and_reads_the_reply(
+    consumer_of: Callable[[Path], list[str]], session: str | None, tmp_path: Path
+) -> None:
+    """With a session, approvals and replies go through queues with sessions."""
+    command = consumer_of(tmp_path)
+    entities = tmp_path / "entities.json"
+    entities.write_text(json.dumps({"UserConfig": {"Namespaces": [ENTITIES]}}))
+    async with simulator_here(servicebus_config=entities) as at:
+        config = written(tmp_path, at, has_sessions=session is not None)
+        bridge = await forwarder(config)
         consumer = await started(
             *command,
-            env={
-                **os.environ,
-                "SERVICEBUS": at.connection_string,
-                "REPLIES": "replies",
-            },
+            env=environment(at.connection_string, session),
             stdout=asyncio.subprocess.PIPE,
         )
-        reply = ["reply:relayed"] if command[0] == sys.executable else []
         try:
             event_id = await scheduled(at)
-            wanted = sorted([*STEPS, *reply])
+            wanted = sorted([*STEPS, "reply:relayed"])
             assert sorted(await heard(consumer, event_id, wanted)) == wanted
         finally:
             consumer.kill()
