@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.signing.test_dsse import KEY
+from tests.signing.test_keys import pem
 from tests.support.configurations import approvals, config_text, servicebus
 from tests.system.processes import (
     PATIENCE,
@@ -123,6 +126,18 @@ async def scheduled(at: Addresses) -> str:
     return str(event["eventId"])
 
 
+def signing(config: Path) -> dict[str, str]:
+    """Let the forwarder want signatures; return how a consumer signs."""
+    key, keys = config.with_name("sign.pem"), config.with_name("approvers.jwks")
+    key.write_text(pem(KEY))
+    keys.write_text(json.dumps(KEY.public.jwk))
+    wanted = f'signed_by = ["file:{keys}"]'
+    text = config.read_text()
+    assert "[approvals]" in text
+    config.write_text(text.replace("[approvals]", f"[approvals]\n{wanted}"))
+    return {"SIGN_KEY": str(key)}
+
+
 def written(folder: Path, at: Addresses, *, has_sessions: bool) -> Path:
     """Write the configuration of a forwarder whose queues have sessions or not."""
     kind = "-sessions" if has_sessions else ""
@@ -152,11 +167,23 @@ def environment(connection_string: str, session: str | None) -> dict[str, str]:
     return {**os.environ, **found}
 
 
-@pytest.mark.parametrize("session", [None, "consumer-1"], ids=["queue", "session"])
-@pytest.mark.parametrize("consumer_of", CONSUMERS, ids=lambda one: one.__name__)
+ENDS = {of_python: 0, of_java: 128 + signal.SIGINT}  # by Ctrl-C; others: the signal
+WAYS = [
+    *((one, session, False) for one in CONSUMERS for session in (None, "consumer-1")),
+    *(
+        (one, None, True) for one in (of_python, of_javascript)
+    ),  # the others do not sign
+]
+
+
+@pytest.mark.parametrize(("consumer_of", "session", "is_signed"), WAYS)
 @pytest.mark.timeout(2 * LIMIT_SECONDS)
 async def test_consumer_hears_approves_and_reads_the_reply(
-    consumer_of: Callable[[Path], list[str]], session: str | None, tmp_path: Path
+    consumer_of: Callable[[Path], list[str]],
+    session: str | None,
+    tmp_path: Path,
+    *,
+    is_signed: bool,
 ) -> None:
     """With a session, approvals and replies go through queues with sessions."""
     command = consumer_of(tmp_path)
@@ -164,10 +191,11 @@ async def test_consumer_hears_approves_and_reads_the_reply(
     entities.write_text(json.dumps({"UserConfig": {"Namespaces": [ENTITIES]}}))
     async with simulator_here(servicebus_config=entities) as at:
         config = written(tmp_path, at, has_sessions=session is not None)
+        more = signing(config) if is_signed else {}
         bridge = await forwarder(config)
         consumer = await started(
             *command,
-            env=environment(at.connection_string, session),
+            env={**environment(at.connection_string, session), **more},
             stdout=asyncio.subprocess.PIPE,
         )
         try:
@@ -175,7 +203,8 @@ async def test_consumer_hears_approves_and_reads_the_reply(
             wanted = sorted([*STEPS, "reply:relayed"])
             assert sorted(await heard(consumer, event_id, wanted)) == wanted
         finally:
-            consumer.kill()
-            await consumer.wait()
+            consumer.send_signal(signal.SIGINT)  # Ctrl-C
+            code = await consumer.wait()
+            assert code == ENDS.get(consumer_of, -signal.SIGINT)
             await ended(bridge)
             kill_rest()

@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
-from tests.simulator.servicebus_fixtures import WallClock, opened
+from tests.simulator.servicebus_fixtures import WallClock, opened, receive
 from tests.support.oracle import ORACLE
 from tests.support.raw_amqp import (
     encoded,
@@ -197,13 +197,6 @@ async def test_locked_and_deferred_messages_are_not_deleted(
         await receiver.complete_message(locked)
 
     assert broker.snapshot()["plain"] == Counts(deferred=1)
-
-
-async def receive(receiver: Any, count: int) -> list[Any]:
-    found = list[Any]()
-    while len(found) < count:
-        found += await receiver.receive_messages(count - len(found), max_wait_time=30)
-    return found
 
 
 async def test_messages_of_one_session_are_deleted(

@@ -24,7 +24,7 @@ from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.outlet import Outlet
 from bridge.simulator.tls import TlsFiles, server_context
 from bridge.simulator.tls_certificate import make_certificate
-from tests.simulator.servicebus_fixtures import SDK_ENTITIES
+from tests.simulator.servicebus_fixtures import SDK_ENTITIES, receive
 from tests.support.ports import free_port
 
 WAYS = ["tls", "websocket", "websocket over tls"]
@@ -119,7 +119,7 @@ async def test_message_goes_and_comes(
         client.get_queue_receiver("plain") as receiver,
     ):
         await sender.send_messages([ServiceBusMessage(f"m{n}") for n in range(3)])
-        found = await receiver.receive_messages(3, max_wait_time=30)
+        found = await receive(receiver, 3)
         for message in found:
             await receiver.complete_message(message)
 

@@ -29,22 +29,8 @@ from azure.servicebus.exceptions import (
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
-from tests.simulator.servicebus_fixtures import WallClock, opened
+from tests.simulator.servicebus_fixtures import WAIT, WallClock, opened, receive
 from tests.support.raw_amqp import send_raw, utils
-
-WAIT = 30.0
-
-
-async def receive(
-    receiver: ServiceBusReceiver, count: int
-) -> list[ServiceBusReceivedMessage]:
-    """Receive so many messages: the client may return fewer at a time."""
-    found = list[ServiceBusReceivedMessage]()
-    while len(found) < count:
-        more = await receiver.receive_messages(count - len(found), max_wait_time=WAIT)
-        assert more, f"{len(found)} of {count} came"
-        found += more
-    return found
 
 
 async def receive_one(receiver: ServiceBusReceiver) -> ServiceBusReceivedMessage:

@@ -222,13 +222,14 @@ async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
 ) -> None:
     """Its launcher stands still for a while, as when the journal takes nothing."""
     machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')
-    stop, runner = asyncio.Event(), machine.runner(patience=0.3, ending=0.3)
-    task = asyncio.create_task(run(machine, stop=stop, runner=runner))
+    stop, ends_soon = asyncio.Event(), machine.runner(ending=0.3)
+    task = asyncio.create_task(run(machine, stop=stop, runner=ends_soon))
     await machine.until_ran()
     assert machine.launcher is not None
     machine.launcher.send_signal(signal.SIGSTOP)
     stop.set()
-    late, next_one = await task, await run(machine, RESTORE, runner=runner)
+    late = await task
+    next_one = await run(machine, RESTORE, runner=machine.runner(patience=0.3))
     machine.launcher.send_signal(signal.SIGCONT)
 
     await until_there(machine.results / "result", seconds=20)
