@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -208,3 +210,30 @@ async def test_consumer_hears_approves_and_reads_the_reply(
             assert code == ENDS.get(consumer_of, -signal.SIGINT)
             await ended(bridge)
             kill_rest()
+
+
+def test_consumer_of_csharp_has_what_the_others_have() -> None:
+    """It cannot be compiled here, and the page says so."""
+    text = (HERE / "csharp" / "Program.cs").read_text(encoding="utf-8")
+    settings = {"SERVICEBUS", "SERVICEBUS_NAMESPACE", "TOPIC", "SUBSCRIPTION"}
+    settings |= {"REPLIES", "REPLY_SESSION"}
+    other = (HERE / "go" / "consumer.go").read_text(encoding="utf-8")
+
+    assert {*re.findall(r'Setting\("(\w+)"\)', text)} == settings
+    assert settings <= {*re.findall(r'"([A-Z_]+)"', other)}
+    for one in (
+        "StartRequests",
+        "approvedEvent",
+        "reason",
+        "application/cloudevents+json",
+    ):
+        assert one in text
+        assert one in other
+    for left, right in ("{}", "()", "[]"):
+        assert text.count(left) == text.count(right)
+    project = ET.parse(HERE / "csharp" / "Consumer.csproj")  # noqa: S314  # our own file
+    packages = {one.get("Include") for one in project.iter("PackageReference")}
+    used = {*re.findall(r"^using (Azure[\w.]+);", text, flags=re.MULTILINE)}
+    assert used - {"Azure.Messaging"} == packages  # CloudEvent is of Azure.Core
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    assert "Not compiled in this project's CI" in page
