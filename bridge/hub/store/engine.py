@@ -10,7 +10,7 @@ Source: https://www.postgresql.org/docs/current/errcodes-appendix.html,
 https://sqlite.org/rescode.html
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,9 @@ _POSTGRES: dict[str, object] = {
 _OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
+NO_TOKEN = "no token for the database"  # noqa: S105 - words of an error
 _CAUSES = (
+    NO_TOKEN,
     "password authentication failed",
     "no pg_hba.conf entry",
     "connection refused",
@@ -169,12 +171,19 @@ def _prepare_sqlite(connection: Any) -> None:
     cursor.close()
 
 
-def open_postgres(url: str) -> Engine:
+def open_postgres(url: str, token: Callable[[], str] | None = None) -> Engine:
     """Return an engine for a database; PgBouncer may stand before it.
 
     In its transaction mode another connection of the server may take each transaction:
     nothing may be left in a session, such as a prepared statement or a setting.
     Source: https://www.pgbouncer.org/features.html
+
+    Args:
+        url: the address of the database.
+        token: returns the password of the next connection, a token of Entra ID, which
+            is valid for an hour: the server asks at the beginning only. None = the
+            password is in the address. Source:
+            https://learn.microsoft.com/azure/postgresql/security/security-entra-configure
     """
     rest = url.partition("://")[2]
     engine = create_engine(
@@ -187,6 +196,12 @@ def open_postgres(url: str) -> Engine:
         hide_parameters=True,
         connect_args=_POSTGRES,
     )
+    if token is not None:
+
+        @event.listens_for(engine, "do_connect")
+        def sign_in(*given: Any) -> None:
+            given[-1]["password"] = token()
+
     if "options=" not in urlsplit(url).query:  # PgBouncer refuses it at the start
 
         @event.listens_for(engine, "begin")
