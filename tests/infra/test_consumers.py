@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,8 @@ async def test_consumer_hears_and_approves(command: list[str], tmp_path: Path) -
             wanted = sorted([*STEPS, *reply])
             assert sorted(await heard(consumer, event_id, wanted)) == wanted
         finally:
-            consumer.kill()
-            await consumer.wait()
+            consumer.send_signal(signal.SIGINT)  # Ctrl-C
+            code = await consumer.wait()
+            assert code == (0 if command[0] == sys.executable else -signal.SIGINT)
             await ended(bridge)
             kill_rest()
