@@ -284,8 +284,8 @@ _BRIDGE = record(
         ),
         "approvals": field(
             {"type": ["object", "null"]},
-            "Where the bridge receives approvals, and its rules; in a heartbeat only "
-            "the digest.",
+            "Where the bridge receives approvals, its rules, and whether they must be "
+            "signed; in a heartbeat only the digest.",
             {
                 "entity": "vm-approvals",
                 "session": None,

@@ -263,6 +263,7 @@ async def test_bridge_is_unready_while_a_receiver_is_not_attached(
 class FakeListener:
     source: str
     is_full: bool
+    fault: str | None = None
 
 
 async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -> None:
