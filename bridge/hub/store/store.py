@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, delete
 
@@ -36,10 +36,6 @@ from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
 from bridge.hub.store.sqlite_file import Place, RemovedError
 from bridge.hub.store.tables import unreadable
-from bridge.net.entra import blocking_credential
-
-if TYPE_CHECKING:
-    from azure.core.credentials import TokenCredential
 
 log = logging.getLogger(__name__)
 
@@ -441,35 +437,8 @@ def _engines(config: HubConfig) -> tuple[Engine, Engine]:
             engine.open_sqlite(path, writes=True),
             engine.open_sqlite(path, writes=False),
         )
-    both = engine.open_postgres(config.store.reveal(), _token_of(config))
+    both = engine.open_postgres(config.store.reveal(), engine.tokens_of(config))
     return both, both
-
-
-def _token_of(config: HubConfig) -> Callable[[], str] | None:
-    """Return what gets a token for the database; None = the address has a password.
-
-    Raises:
-        HubStoreError: the credential cannot be used on this machine.
-    """
-    if config.store_credential == "none":
-        return None
-    try:
-        credential = blocking_credential(
-            config.store_credential, client_id=config.store_client_id
-        )
-    except ValueError as error:
-        raise HubStoreError(f"hub.store_credential: {error}") from error
-    return partial(_token, credential, config.store_scope)
-
-
-def _token(credential: "TokenCredential", scope: str) -> str:
-    from azure.core.exceptions import AzureError  # noqa: PLC0415  costs memory
-    from psycopg import OperationalError  # noqa: PLC0415  only for PostgreSQL
-
-    try:
-        return credential.get_token(scope).token
-    except AzureError as error:
-        raise OperationalError(f"{engine.NO_TOKEN}: {type(error).__name__}") from error
 
 
 def _dispose(*engines: Engine) -> None:
