@@ -1,6 +1,7 @@
 """The whole configuration: a field for each table, and the checks across tables."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -141,9 +142,13 @@ class Config(Settings, frozen=True, kw_only=True):
         """Refuse one port for both the health port and the traffic probe."""
         if self.traffic is None or not self.http.listen:
             return
-        (host, port), (other, taken) = self.traffic.address, self.http.address
-        if port == taken != 0 and (host == other or {host, other} & _EVERYWHERE):
-            yield "traffic.listen", "must not be that of http.listen"
+        for mine, other in product(self.traffic.addresses, self.http.addresses):
+            hosts = {mine.host, other.host}
+            if mine.port == other.port != 0 and (
+                len(hosts) == 1 or hosts & _EVERYWHERE
+            ):
+                yield "traffic.listen", "must not be that of http.listen"
+                return
 
     def secrets(self) -> Iterator[tuple[str, Secret]]:
         """Yield every secret with its place, such as ``sinks.ops.webhook_url``."""

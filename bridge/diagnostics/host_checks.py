@@ -24,6 +24,7 @@ from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.status_query import probed
 from bridge.foundation.errors import OutboxError
 from bridge.health.config import HttpConfig
+from bridge.net.addresses import ListenAddress
 from bridge.outbox.lock import StateLock
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import connect
@@ -98,7 +99,7 @@ def examine(
     """
     return [
         *state(config.state, host),
-        port(config.http, answer),
+        *ports(config.http, answer),
         *secrets(config),
         *proxy(environ),
         versions(host),
@@ -272,26 +273,36 @@ def _plain(escaped: str) -> str:
 # -- the rest --------------------------------------------------------------------------
 
 
-def port(config: HttpConfig, answer: Mapping[str, object] | None) -> Finding:
-    """Check whether the health port is free, or who holds it."""
+def ports(config: HttpConfig, answer: Mapping[str, object] | None) -> Iterator[Finding]:
+    """Check whether the health port is free, or who holds it, for each address."""
     if not config.listen:
-        return _good("http: off (http.listen is empty)")
-    if answer is not None:
-        return _good(f"http: {config.listen} is held by the running bridge")
-    if (cause := listening_fault(*config.address)) is None:
-        return _good(f"http: {config.listen} is free")
+        yield _good("http: off (http.listen is empty)")
+    for at in config.addresses:
+        yield _port(at, is_answered=answer is not None)
+
+
+def _port(at: ListenAddress, *, is_answered: bool) -> Finding:
+    if is_answered:
+        return _good(f"http: {at.text} is held by the running bridge")
+    if (cause := listening_fault(at)) is None:
+        return _good(f"http: {at.text} is free")
     return _fault(
-        f"http: {config.listen} cannot be listened on: {cause}",
+        f"http: {at.text} cannot be listened on: {cause}",
         "use another one in http.listen, or stop the program that holds it (a bridge "
         "that runs with another http.token does not answer here)",
     )
 
 
-def listening_fault(host: str, number: int) -> str | None:
-    """Return why this process cannot listen on a port; None = the port is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listening_fault(at: ListenAddress) -> str | None:
+    """Return why this process cannot listen on an address; None = it is free."""
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    is_dual = at.is_dual and socket.has_dualstack_ipv6()
     try:
-        with closing(socket.create_server((host, number), family=family)):
+        with closing(
+            socket.create_server(
+                (at.host, at.port), family=family, dualstack_ipv6=is_dual
+            )
+        ):
             return None
     except (OSError, UnicodeError) as error:
         return getattr(error, "strerror", None) or "it is not an address"
@@ -374,13 +385,15 @@ async def examine_traffic(
         config: ``[traffic]``; None = no probe is configured.
         is_running: whether the forwarder answers at its health port.
     """
-    if config is None or config.address[1] == 0:
+    if config is None or not all(at.port for at in config.addresses):
         return []
+    where = ", ".join(at.text for at in config.addresses)
     answer = await probed(config)
     if answer is not None:
-        return [Finding(is_good=True, text=f"traffic: {config.listen} {_says(answer)}")]
-    silent = f"traffic: no answer at {config.listen}: balancers treat this VM as out"
-    fault = listening_fault(*config.address)
+        return [Finding(is_good=True, text=f"traffic: {where} {_says(answer)}")]
+    silent = f"traffic: no answer at {where}: balancers treat this VM as out"
+    faults = [what for at in config.addresses if (what := listening_fault(at))]
+    fault = "; ".join(dict.fromkeys(faults)) or None
     if is_running:
         return [Finding(is_good=False, text=silent, advice=_RESTART)]
     if fault is None:

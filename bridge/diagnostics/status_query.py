@@ -16,6 +16,7 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError
 from bridge.health.report import StatusReport, report, sink_of, stored
+from bridge.net.addresses import ListenAddress
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
@@ -67,11 +68,13 @@ async def running(config: Settings) -> dict[str, object] | None:
     """Ask the forwarder of this configuration for its status; None if none answers."""
     if not config.http.listen:
         return None
-    host, port = config.http.address
     token = config.http.token
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
-    answer = await _asked(f"http://{_reachable(host)}:{port}/status", headers, {200})
-    return answer if answer is not None and answer.keys() >= _KEYS else None
+    for at in config.http.addresses:
+        answer = await _asked(f"{_url(at)}/status", headers, {200})
+        if answer is not None and answer.keys() >= _KEYS:
+            return answer
+    return None
 
 
 def _existing(path: Path) -> Path:
@@ -109,9 +112,11 @@ async def _traffic(config: TrafficConfig) -> dict[str, object]:
 
 async def probed(config: TrafficConfig) -> dict[str, object] | None:
     """Send the traffic probe as a balancer does; None if no bridge answers."""
-    host, port = config.address
-    answer = await _asked(f"http://{_reachable(host)}:{port}/", {}, {200, 503})
-    return answer if answer is not None and "traffic" in answer else None
+    for at in config.addresses:
+        answer = await _asked(f"{_url(at)}/", {}, {200, 503})
+        if answer is not None and "traffic" in answer:
+            return answer
+    return None
 
 
 async def _asked(
@@ -136,7 +141,7 @@ async def _asked(
         return None
 
 
-def _reachable(host: str) -> str:
-    """Return the host for a URL that reaches a listening address from this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
-    return f"[{host}]" if ":" in host else host
+def _url(at: ListenAddress) -> str:
+    """Return the URL that reaches a listening address from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)  # noqa: S104 - asked, not listened on  # nosec B104
+    return f"http://[{host}]:{at.port}" if ":" in host else f"http://{host}:{at.port}"

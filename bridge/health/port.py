@@ -11,13 +11,15 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from msgspec import Struct, field
 
 from bridge.foundation.background import in_background
 from bridge.health.config import HttpConfig
 from bridge.health.status import StatusSource
-from bridge.net.listening import Port, addresses, listening
+from bridge.net.addresses import ListenAddress
+from bridge.net.listening import Port, addresses, listen, listening
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +44,16 @@ async def serve(
         return
     async with AsyncExitStack() as stack:
         lazy_server = _LazyServer(config, status_source, stack)
-        port = Port("http.listen", config.listen)
+        port = Port("http.listen")
         status_source.ports.append(port)
-
-        async def begin() -> asyncio.Server:
-            return await _listen(lazy_server, config, listener)
+        begins = {
+            at.text: partial(_listen, lazy_server, at, listener)
+            for at in (config.addresses if listener is None else config.addresses[:1])
+        }
 
         try:
             async with (
-                listening(begin, port, status_source.clock),
+                listening(begins, port, status_source.clock),
                 in_background(
                     lazy_server.answer,
                     name="health port",
@@ -64,13 +67,13 @@ async def serve(
 
 
 async def _listen(
-    lazy_server: "_LazyServer", config: HttpConfig, listener: socket.socket | None
+    lazy_server: "_LazyServer", at: ListenAddress, listener: socket.socket | None
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     if listener is not None:
         server = await loop.create_server(lazy_server.protocol, sock=listener)
     else:
-        server = await loop.create_server(lazy_server.protocol, *config.address)
+        server = await listen(lazy_server.protocol, at)
     log.info("health port open", extra={"addresses": addresses(server)})
     return server
 

@@ -11,7 +11,13 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Duration, Secret
 from bridge.health.config import is_loopback
 from bridge.hub.arm_config import ArmConfig, AzureSource, BridgesSource, SourceConfig
-from bridge.net.addresses import is_listen_address, split_address, url_fault
+from bridge.net.addresses import (
+    ListenAddress,
+    listen_addresses,
+    listen_faults,
+    url_fault,
+)
+from bridge.signing.approval import key_fault
 
 # -- ``[hub.access]``: who may look, who may decide, and how many people must agree ----
 
@@ -192,8 +198,8 @@ class HubConfig(Section, frozen=True, kw_only=True):
     """``[hub]``: the hub for a fleet of bridges.
 
     Attributes:
-        listen: the address and port of the page and of the API. Example:
-            ``"127.0.0.1:9470"``.
+        listen: the address and port of the page and of the API, or a list of them.
+            Example: ``"127.0.0.1:9470"``.
         public_url: how people reach the hub: the start of every link, and the only
             Origin whose browsers may decide. Example:
             ``"https://maintenance.contoso.com"``.
@@ -208,12 +214,15 @@ class HubConfig(Section, frozen=True, kw_only=True):
         sources: the queues and subscriptions that the hub reads. Example: ``[{"name":
             "bridges", "type": "bridges", "connection_string": "env:BUS", "topic":
             "scheduled-events", "subscription": "hub"}]``.
+        sign_key: the private key that signs approvals, as PEM or JWK; two in one file
+            while one is replaced. All hubs have the same. Left out: they are not
+            signed. Example: ``"file:/etc/sebridge-hub/sign.pem"``.
         arm: approving through Azure Resource Manager, where no bridge answers; left
             out: off. Example: ``{"credential": "managed-identity"}``.
         access: who may look, and who may decide. Example: ``{"mode": "loopback"}``.
     """
 
-    listen: str = "127.0.0.1:9470"
+    listen: str | tuple[str, ...] = "127.0.0.1:9470"
     public_url: str = ""
     store: Address = Address("sqlite:/var/lib/sebridge-hub/hub.db", {})
     retention: Duration = Duration(90 * 86400)
@@ -221,13 +230,14 @@ class HubConfig(Section, frozen=True, kw_only=True):
     forget_after: Duration = Duration(7 * 86400)
     token: Secret | None = None
     sources: tuple[SourceConfig, ...] = ()
+    sign_key: Secret | None = None
     arm: ArmConfig | None = None
     access: AccessConfig = AccessConfig()
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port to listen on."""
-        return split_address(self.listen)
+    def addresses(self) -> tuple[ListenAddress, ...]:
+        """The addresses to listen on."""
+        return listen_addresses(self.listen)
 
     @property
     def bridge_sources(self) -> tuple[BridgesSource, ...]:
@@ -248,10 +258,9 @@ class HubConfig(Section, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the addresses, the store, and that durations are more than 0."""
-        if not is_listen_address(self.listen):
-            yield "listen", 'must be host:port, such as "127.0.0.1:9470"'
-        elif self.access.mode == "loopback" and not is_loopback(
-            self.listen.rpartition(":")[0]
+        yield from listen_faults(self.listen, '"127.0.0.1:9470"')
+        if self.access.mode == "loopback" and not all(
+            is_loopback(one.host) for one in self.addresses
         ):
             words = 'must be on loopback, since access.mode is "loopback"'
             yield "listen", words, "access"
@@ -259,6 +268,8 @@ class HubConfig(Section, frozen=True, kw_only=True):
             yield "public_url", what
         if what := _store_fault(self.store.reveal()):
             yield "store", what
+        if self.sign_key is not None and (what := key_fault(self.sign_key)):
+            yield "sign_key", what
         for key in ("retention", "audit_retention", "forget_after"):
             if not getattr(self, key):
                 yield key, "must be more than 0"

@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -19,7 +19,9 @@ from bridge.hub.access import Refusal, RequestInfo, identify, is_this_machine
 from bridge.hub.api import PERSON, Handler, fault, faults_as_json
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
+from bridge.net.addresses import ListenAddress
 from bridge.net.connection_limit import Guard
+from bridge.net.listening import addresses
 
 log = logging.getLogger(__name__)
 
@@ -154,24 +156,26 @@ async def serve(hub: Hub) -> AsyncIterator[tuple[str, int]]:
     runner = guard.runner(application(hub), _SHUTDOWN_SECONDS)
     await runner.setup()
     try:
-        server = await _listen(hub.config, guard, runner)
-        try:
-            host, port = server.sockets[0].getsockname()[:2]
-            log.info("hub listens", extra={"address": f"{host}:{port}"})
+        async with AsyncExitStack() as stack:
+            servers = [
+                await _listen(at, guard, runner, stack) for at in hub.config.addresses
+            ]
+            host, port = servers[0].sockets[0].getsockname()[:2]
             yield host, port
-        finally:
-            server.close()
     finally:
         await runner.cleanup()
 
 
 async def _listen(
-    config: HubConfig, guard: Guard, runner: web.AppRunner
+    at: ListenAddress, guard: Guard, runner: web.AppRunner, stack: AsyncExitStack
 ) -> asyncio.Server:
-    host, port = config.address
     try:
-        return await guard.listen(runner, host, port)
+        server = await guard.listen(runner, at)
     except (OSError, UnicodeError) as error:
         cause = getattr(error, "strerror", None) or "it is no address"
-        text = f"hub.listen: cannot listen on {config.listen}: {cause}"
+        text = f"hub.listen: cannot listen on {at.text}: {cause}"
         raise BridgeError(text) from error
+    stack.callback(server.close)
+    for one in addresses(server):
+        log.info("hub listens", extra={"address": one})
+    return server

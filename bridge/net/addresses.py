@@ -6,8 +6,11 @@ No fault repeats a part of a URL, because the URL may contain a secret.
 import asyncio
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from bridge.foundation.errors import Reason, RefusedDeliveryError
 from bridge.net.ssrf_guard import forbidden, forbidden_host
@@ -82,6 +85,54 @@ def is_listen_address(text: str) -> bool:
     host, _, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= _HIGHEST_PORT
     return bool(host) and is_port and not any(sign.isspace() for sign in host)
+
+
+class ListenAddress(Struct, frozen=True):
+    """An address to listen on.
+
+    Attributes:
+        text: as in the configuration, such as ``"[::]:9466"``.
+        host: the host, without the brackets of IPv6.
+        port: the port; 0 = a free one.
+        is_dual: whether it takes IPv4 too. ``[::]`` does, unless an address of IPv4
+            with the same port is listed beside it.
+    """
+
+    text: str
+    host: str
+    port: int
+    is_dual: bool
+
+
+def listen_addresses(listen: str | tuple[str, ...]) -> tuple[ListenAddress, ...]:
+    """Return the valid addresses of a key ``listen``; "" is none."""
+    listed = (listen,) if isinstance(listen, str) else listen
+    found = [(text, *split_address(text)) for text in listed if is_listen_address(text)]
+    return tuple(
+        ListenAddress(text, host, port, host == "::" and port not in _of_ipv4(found))
+        for text, host, port in found
+    )
+
+
+def _of_ipv4(found: list[tuple[str, str, int]]) -> set[int]:
+    return {port for _, host, port in found if ":" not in host and port}
+
+
+def listen_faults(
+    listen: str | tuple[str, ...], example: str
+) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, what is wrong)`` for each value of ``listen`` that is wrong."""
+    if isinstance(listen, str):
+        if not is_listen_address(listen):
+            yield "listen", f"must be host:port, such as {example}, or a list of them"
+        return
+    if not listen:
+        yield "listen", f"must name an address, such as {example}"
+    for index, text in enumerate(listen):
+        if not is_listen_address(text):
+            yield f"listen[{index}]", f"must be host:port, such as {example}"
+        elif text in listen[:index]:
+            yield f"listen[{index}]", "is listed twice"
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -20,6 +20,9 @@ from typing import Any
 
 from aiohttp import http_exceptions, web
 
+from bridge.net.addresses import ListenAddress
+from bridge.net.listening import listen
+
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -66,17 +69,13 @@ class Guard:
         finally:
             protocol.end_answer()
 
-    async def listen(
-        self, runner: web.AppRunner, host: str, port: int
-    ) -> asyncio.Server:
+    async def listen(self, runner: web.AppRunner, at: ListenAddress) -> asyncio.Server:
         """Serve the application of ``runner`` on an address.
 
         Raises:
             OSError: the server cannot listen on the address.
         """
-        return await asyncio.get_running_loop().create_server(
-            self.maker(runner), host, port, backlog=_BACKLOG
-        )
+        return await listen(self.maker(runner), at, _BACKLOG)
 
     async def take_over(
         self, runner: web.AppRunner, listener: socket.socket

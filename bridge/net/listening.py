@@ -1,4 +1,4 @@
-"""Listens on a port; while another program has it, tries again every few seconds.
+"""Listens on addresses; while another program has one, tries again every few seconds.
 
 taken ──5 s──▶ tried again ──free──▶ open
 """
@@ -7,81 +7,113 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.foundation.background import in_background
 from bridge.foundation.clock import Clock
+from bridge.net.addresses import ListenAddress
 
 log = logging.getLogger(__name__)
 
 _AGAIN = 5.0
 
 
+Begin = Callable[[], Awaitable[asyncio.Server]]
+
+
 class Port(Struct):
-    """A port on which a server listens as soon as it is free.
+    """A key of the configuration on whose addresses a server listens.
 
     Attributes:
-        key: the key of the configuration that names it, such as ``"http.listen"``.
-        address: host and port, for texts.
-        fault: why nothing listens on it; None = the server does.
+        key: the key, such as ``"http.listen"``.
+        faults: why nothing listens on an address, by the address.
     """
 
     key: str
-    address: str
-    fault: str | None = None
+    faults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with any of the addresses; None = all are listened on."""
+        return "; ".join(self.faults.values()) or None
 
 
 @asynccontextmanager
 async def listening(
-    begin: Callable[[], Awaitable[asyncio.Server]], port: Port, clock: Clock
+    begins: Mapping[str, Begin], port: Port, clock: Clock
 ) -> AsyncIterator[None]:
-    """Listen on a port while the context is open, from the moment that it is free.
+    """Listen on addresses while the context is open, on each once it is free.
 
     Args:
-        begin: begins to listen; raises OSError, or UnicodeError for an invalid name.
-        port: is told whether it is open.
+        begins: by the address, what begins to listen on it; it raises OSError, or
+            UnicodeError for an invalid name.
+        port: is told which addresses are open.
         clock: measures the time between two tries.
     """
-    server = await _tried(begin, port)
-    servers = [] if server is None else [server]
+    servers: dict[str, asyncio.Server] = {}
+
+    async def begin() -> None:
+        for address in begins.keys() - servers.keys():
+            if (found := await _tried(begins[address], port, address)) is not None:
+                servers[address] = found
 
     async def try_again() -> None:
         never = asyncio.Event()
-        while not servers:
+        while len(servers) < len(begins):
             await clock.wait(never, _AGAIN)
-            if (found := await _tried(begin, port)) is not None:
-                servers.append(found)
+            await begin()
 
+    await begin()
     try:
         async with in_background(
             try_again, name=port.key, clock=clock, pause=_AGAIN, may_end=True
         ):
             yield
     finally:
-        for one in servers:
+        for one in servers.values():
             one.close()
 
 
-async def _tried(
-    begin: Callable[[], Awaitable[asyncio.Server]], port: Port
-) -> asyncio.Server | None:
+async def _tried(begin: Begin, port: Port, address: str) -> asyncio.Server | None:
     """Try to listen; say once why that fails."""
     try:
         server = await begin()
     except (OSError, UnicodeError) as error:
-        fault = f"{port.key}: cannot listen on {port.address}: {_cause(error)}"
-        if port.fault != fault:
+        fault = f"{port.key}: cannot listen on {address}: {_cause(error)}"
+        if port.faults.get(address) != fault:
             log.error(  # noqa: TRY400 - no traceback
                 "port cannot be listened on: tried again every 5 s",
                 extra={"fault": fault},
             )
-        port.fault = fault
+        port.faults[address] = fault
         return None
-    port.fault = None
+    port.faults.pop(address, None)
     return server
+
+
+async def listen(
+    make: Callable[[], asyncio.Protocol], at: ListenAddress, backlog: int = 100
+) -> asyncio.Server:
+    """Serve connections to an address.
+
+    asyncio by itself closes ``[::]`` to IPv4.
+
+    Raises:
+        OSError: the address is taken, or not one of this machine.
+    """
+    loop = asyncio.get_running_loop()
+    if not (at.is_dual and socket.has_dualstack_ipv6()):
+        return await loop.create_server(make, at.host, at.port, backlog=backlog)
+    both = socket.create_server(
+        (at.host, at.port),
+        family=socket.AF_INET6,
+        backlog=backlog,
+        dualstack_ipv6=True,
+    )
+    return await loop.create_server(make, sock=both, backlog=backlog)
 
 
 def _cause(error: OSError | UnicodeError) -> str:

@@ -6,7 +6,12 @@ from urllib.parse import urlsplit
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
-from bridge.net.addresses import is_listen_address, split_address, target_fault
+from bridge.net.addresses import (
+    ListenAddress,
+    listen_addresses,
+    listen_faults,
+    target_fault,
+)
 
 _LEAST_APP_TIMEOUT = 0.1
 _LONGEST_APP_TIMEOUT = 60.0
@@ -17,7 +22,8 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
     """``[traffic]``: the probe for load balancers. Without this table, there is none.
 
     Attributes:
-        listen: the address and port of the probe. Example: ``"0.0.0.0:9466"``.
+        listen: the address and port of the probe, or a list of them; [::] takes IPv4
+            too. Example: ``"0.0.0.0:9466"``.
         lead: how long before NotBefore the VM goes out; at once if less time is left.
         event_types: the EventTypes that take the VM out. Example: ``["Reboot",
             "Redeploy", "Preempt", "Terminate"]``.
@@ -33,7 +39,7 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
             VM is known.
     """
 
-    listen: str = "0.0.0.0:9466"
+    listen: str | tuple[str, ...] = "0.0.0.0:9466"
     lead: Duration = Duration(300)
     event_types: tuple[str, ...] = ("Reboot", "Redeploy", "Preempt", "Terminate")
     resume_after: Duration = Duration(30)
@@ -44,8 +50,7 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the addresses, the timeout, and that there is an EventType."""
-        if not is_listen_address(self.listen):
-            yield "listen", 'must be host:port, such as "0.0.0.0:9466"'
+        yield from listen_faults(self.listen, '"0.0.0.0:9466"')
         if not self.event_types:
             yield "event_types", "must name a type: without one, leave [traffic] out"
         if not _LEAST_APP_TIMEOUT <= self.app_timeout <= _LONGEST_APP_TIMEOUT:
@@ -54,15 +59,18 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
             return
         if what := target_fault(self.app):
             yield "app", what
-        elif is_listen_address(self.listen) and self._checks_itself():
+        elif self._checks_itself():
             yield "app", "must not be traffic.listen: the probe would ask itself"
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the probe."""
-        return split_address(self.listen)
+    def addresses(self) -> tuple[ListenAddress, ...]:
+        """The addresses of the probe."""
+        return listen_addresses(self.listen)
 
     def _checks_itself(self) -> bool:
-        url, (host, port) = urlsplit(self.app), self.address
+        url = urlsplit(self.app)
         asked = url.port or (443 if url.scheme == "https" else 80)
-        return asked == port and (url.hostname or "") in {*_HERE, host}
+        return any(
+            asked == one.port and (url.hostname or "") in {*_HERE, one.host}
+            for one in self.addresses
+        )

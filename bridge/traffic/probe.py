@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
 import aiohttp
@@ -24,6 +25,7 @@ from aiohttp import web
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.workers import cancel_all
+from bridge.net.addresses import ListenAddress
 from bridge.net.connection_limit import Guard
 from bridge.net.http_client import open_session
 from bridge.net.listening import Port, addresses, listening
@@ -151,13 +153,14 @@ async def serve(
     application.router.add_route("*", "/{path:.*}", _Answerer(rotation, app).answer)
     runner = guard.runner(application, _SHUTDOWN_SECONDS)
     await runner.setup()
-    port = Port("traffic.listen", config.listen)
-
-    async def begin() -> asyncio.Server:
-        return await _listen(guard, runner, config, listener)
+    port = Port("traffic.listen")
+    begins = {
+        at.text: partial(_listen, guard, runner, at, listener)
+        for at in (config.addresses if listener is None else config.addresses[:1])
+    }
 
     try:
-        async with listening(begin, port, clock):
+        async with listening(begins, port, clock):
             yield port
     finally:
         await runner.cleanup()
@@ -166,13 +169,13 @@ async def serve(
 async def _listen(
     guard: Guard,
     runner: web.AppRunner,
-    config: TrafficConfig,
+    at: ListenAddress,
     listener: socket.socket | None,
 ) -> asyncio.Server:
     if listener is not None:
         server = await guard.take_over(runner, listener)
     else:
-        server = await guard.listen(runner, *config.address)
+        server = await guard.listen(runner, at)
     found = {"addresses": addresses(server), "isInherited": listener is not None}
     log.info("traffic probe open", extra=found)
     return server

@@ -63,10 +63,10 @@ case ${1:-} in
   install)
     rm -f "$config.before"
     configure
-    "$here/install.sh" || take_back
+    bash "$here/install.sh" || take_back # by name: /var may be noexec
     own "$settings/bridge.toml" 0640 sebridge
     rm -f "$config.before"
     ;;
-  remove) "$here/uninstall.sh" ;;
+  remove) bash "$here/uninstall.sh" ;;
   *) fail "usage: vm-application.sh install|remove" 2 ;;
 esac

@@ -231,10 +231,10 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         taken = config_of(folder, http={"listen": listen}).http
-        fault = host_checks.port(taken, None)
-        ours = host_checks.port(taken, {"imds": {}})
-    free = host_checks.port(taken, None)
-    off = host_checks.port(config_of(folder).http, None)
+        (fault,) = host_checks.ports(taken, None)
+        (ours,) = host_checks.ports(taken, {"imds": {}})
+    (free,) = host_checks.ports(taken, None)
+    (off,) = host_checks.ports(config_of(folder).http, None)
 
     assert not fault.is_good
     assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
@@ -247,7 +247,9 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
 def test_invalid_address_is_a_fault(listen: str, folder: Path) -> None:
     config = config_of(folder, http={"listen": listen, "token": "t"})
 
-    assert not host_checks.port(config.http, None).is_good
+    (found,) = host_checks.ports(config.http, None)
+
+    assert not found.is_good
 
 
 # -- secrets, proxy, versions ----------------------------------------------------------

@@ -331,7 +331,8 @@ async def another_program(config: Config, answer: web.Response) -> AsyncIterator
     app.router.add_get("/{any:.*}", handle)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, *config.http.address).start()
+    (at,) = config.http.addresses
+    await web.TCPSite(runner, at.host, at.port).start()
     try:
         yield
     finally:
@@ -490,7 +491,7 @@ def with_traffic(state: Path, port: int) -> Config:
 
 def listen_of(config: Config) -> str:
     assert config.traffic is not None
-    return config.traffic.listen
+    return config.traffic.addresses[0].text
 
 
 @asynccontextmanager

@@ -89,7 +89,7 @@ def faults(folder: Path, text: str, **environ: str) -> list[str]:
 def test_smallest_file_has_the_defaults_of_the_contract(tmp_path: Path) -> None:
     hub = read(tmp_path, SMALL).hub
 
-    assert hub.address == ("127.0.0.1", 9470)
+    assert [(at.host, at.port) for at in hub.addresses] == [("127.0.0.1", 9470)]
     assert str(hub.sqlite_file) == "/var/lib/sebridge-hub/hub.db"
     assert (hub.retention, hub.audit_retention) == (
         Duration(90 * 86400),

@@ -125,7 +125,7 @@ def test_hub_that_is_down_fills_nothing() -> None:
 
 def test_hub_is_reached_where_it_listens_by_who_has_signed_in() -> None:
     app = resources("hub")["app"]["config"]["properties"]
-    port = int(HubConfig().listen.rpartition(":")[2])
+    port = HubConfig().addresses[0].port
     container = app["template"]["containers"][0]
 
     assert app["configuration"]["ingress"]["targetPort"] == port
@@ -240,7 +240,7 @@ def test_somebody_hears_of_dead_letters() -> None:
 
 def test_health_of_an_instance_is_asked_where_the_bridge_listens() -> None:
     text = (HERE / "modules" / "scaleset.bicep").read_text()
-    port = HttpConfig().listen.rpartition(":")[2]
+    port = HttpConfig().addresses[0].text.rpartition(":")[2]
 
     assert f"port: {port}\n" in text
     assert "requestPath: '/livez'\n" in text

@@ -134,7 +134,7 @@ def test_state_is_a_folder_of_the_node_that_the_bridge_may_write(
 
 
 def test_bridge_is_asked_where_it_listens(base: list[dict[str, Any]]) -> None:
-    host, _, port = HttpConfig().listen.rpartition(":")
+    host, _, port = HttpConfig().addresses[0].text.rpartition(":")
     (bridge,) = pod(base)["containers"]
 
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):

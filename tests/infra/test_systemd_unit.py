@@ -194,7 +194,10 @@ def test_sockets_hold_listeners_under_the_names_they_are_looked_for() -> None:
 def test_azures_load_balancer_may_probe_in_a_closed_network() -> None:
     text = (SYSTEMD / "closed-network.conf").read_text()
 
-    assert "IPAddressAllow=localhost 169.254.169.254 168.63.129.16\n" in text
+    assert (
+        "IPAddressAllow=localhost 169.254.169.254 168.63.129.16 fe80::1234:5678:9abc\n"
+        in text
+    )
 
 
 def test_imds_and_the_health_port_are_allowed_whatever_is_denied() -> None:

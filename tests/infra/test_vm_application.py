@@ -143,6 +143,37 @@ def test_remove_does_without_what_install_has_unpacked(machine: Machine) -> None
     assert not (machine.root / "opt/sebridge").exists()
 
 
+NO_PROGRAMS = """\
+mount --bind . . && mount -o remount,bind,noexec . && cd "$PWD" || exit 9
+exec /bin/bash -c "$1"
+"""
+
+
+def test_var_that_is_mounted_noexec_holds_up_neither_install_nor_remove(
+    machine: Machine,
+) -> None:
+    place = machine.put("1.2.4", CONFIG.format("two"))
+    (place / "probe").write_text("#!/bin/sh\n")
+    (place / "probe").chmod(0o755)
+
+    def run(command: str) -> int:
+        inside = ["unshare", "-m", "/bin/bash", "-c", NO_PROGRAMS, "-", command]
+        return subprocess.run(  # noqa: S603 - our own commands
+            [*kits.NO_NETWORK, *inside],
+            cwd=place,
+            env={"PATH": os.environ["PATH"], "DESTDIR": str(machine.root)},
+            check=False,
+        ).returncode
+
+    if run("exit 0") == 9:
+        pytest.skip("no mounts can be made here")
+    assert run("./probe") == 126
+    assert run(machine.commands["install"]) == 0
+    assert machine.config.read_text() == CONFIG.format("two")
+    assert run(machine.commands["remove"]) == 0
+    assert not (machine.root / "opt/sebridge").exists()
+
+
 def test_configuration_of_a_person_stays(machine: Machine) -> None:
     machine.config.write_text("# mine")
 

@@ -1,7 +1,13 @@
 """Instance metadata: who the VM is."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+from bridge.simulator.imds.instance import compute_of
 from tests.simulator.imds_client import METADATA, Reply, Vm, vm
 
 COMPUTE = "/metadata/instance/compute"
@@ -121,3 +127,29 @@ async def test_null_takes_metadata_away_too() -> None:
         await it.control("PUT", "instance", b"null")
 
         assert (await ask(it, COMPUTE)).status == 404
+
+
+FIPS = """\
+openssl_conf = openssl_init
+[openssl_init]
+alg_section = evp_properties
+[evp_properties]
+default_properties = "fips=yes"
+"""
+
+
+def test_vm_has_its_id_on_a_python_in_fips_mode(tmp_path: Path) -> None:
+    """There ``uuid.uuid5`` fails: it uses SHA-1 as if for security."""
+    settings = tmp_path / "openssl.cnf"
+    settings.write_text(FIPS)
+    ask = "from bridge.simulator.imds import instance as i; print(i.compute_of('a'))"
+
+    found = subprocess.run(  # noqa: S603 - this Python
+        [sys.executable, "-c", ask],
+        env={**os.environ, "OPENSSL_CONF": str(settings)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert found.stdout.strip() == str(compute_of("a"))

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from bridge.net import connection_limit
+from bridge.net.addresses import listen_addresses
 from bridge.simulator import http_guard as simulated
 from tests.support.stopwatch import Stopwatch
 
@@ -45,7 +46,11 @@ async def served(guard: Guard) -> AsyncIterator[int]:
     app.add_routes([web.get(f"/{one.__name__}", one) for one in (quick, slow, long)])
     runner = web.AppRunner(app, shutdown_timeout=0.2)
     await runner.setup()
-    server = await guard.listen(runner, "127.0.0.1", 0)
+    (at,) = listen_addresses("127.0.0.1:0")
+    if isinstance(guard, connection_limit.Guard):
+        server = await guard.listen(runner, at)
+    else:
+        server = await guard.listen(runner, at.host, at.port)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

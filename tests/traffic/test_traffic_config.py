@@ -27,7 +27,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert found == TrafficConfig()
     assert found is not None
     assert found.listen == "0.0.0.0:9466"
-    assert found.address[1] == 9466
+    assert [at.port for at in found.addresses] == [9466]
     times = (found.lead, found.resume_after, found.settle, found.app_timeout)
     assert [float(seconds) for seconds in times] == [300, 30, 15, 2]
     assert found.event_types == ("Reboot", "Redeploy", "Preempt", "Terminate")
@@ -50,6 +50,13 @@ def test_environment_overrides_the_file() -> None:
     [
         ({"listen": "9466"}, "here: traffic.listen: must be host:port"),
         ({"listen": ""}, "here: traffic.listen: must be host:port"),
+        ({"listen": []}, "here: traffic.listen: must name an address"),
+        ({"listen": ["[::]:1", "9466"]}, "here: traffic.listen[1]: must be host:port"),
+        ({"listen": ["[::]:1", "[::]:1"]}, "here: traffic.listen[1]: is listed twice"),
+        (
+            {"listen": ["10.0.0.4:1", "[::]:9465"]},
+            "here: traffic.listen: must not be that of http.listen",
+        ),
         ({"listen": "0.0.0.0:70000"}, "here: traffic.listen: must be host:port"),
         ({"event_types": []}, "here: traffic.event_types: must name a type"),
         ({"app": "ftp://x"}, "here: traffic.app: must be an http:// or https:// URL"),

@@ -5,6 +5,7 @@ Single values are strings; "" means that there is no value.
 Source:  learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
 
+import hashlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -109,11 +110,18 @@ def compute_of(vm_name: str) -> dict[str, object]:
         "tagsList": [],
         "version": "24.04.202504080",
         "virtualMachineScaleSet": {"id": ""},
-        "vmId": str(uuid.uuid5(_NAMESPACE, vm_name.lower())),
+        "vmId": str(_named(vm_name.lower())),
         "vmScaleSetName": scale_set,
         "vmSize": "Standard_D2s_v5",
         "zone": "1",
     }
+
+
+def _named(name: str) -> uuid.UUID:
+    """Return ``uuid.uuid5`` of a name, which a Python in FIPS mode refuses to make."""
+    seed = _NAMESPACE.bytes + name.encode()
+    digest = hashlib.sha1(seed, usedforsecurity=False).digest()
+    return uuid.UUID(bytes=digest[:16], version=5)
 
 
 def instance_of(compute: Mapping[str, object], version: str) -> dict[str, object]:
