@@ -27,6 +27,8 @@ from tests.system.processes import (
     started,
 )
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[2] / "infra" / "consumers"
 NODE = shutil.which("node")
 OFFLINE = {"GOFLAGS": "-mod=readonly", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
