@@ -18,6 +18,7 @@ from bridge import __version__
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
 from bridge.health.config import is_loopback
+from bridge.hub.pages import words
 from bridge.net.addresses import url_fault
 from bridge.net.http_client import Answer, Request, exchange, open_session
 
@@ -246,7 +247,6 @@ async def open_hub(url: str, scope: str | None) -> AsyncIterator[HubClient]:
 
 _MOST_NAMES = 20
 _HEADS = ("NOT BEFORE", "TYPE", "STATUS", "MACHINES", "APPROVAL", "EVENTID")
-_STANDS = {"decided", "sending", "sent", "done"}  # later votes do not replace it
 
 Paint = Callable[[str, str], str]
 
@@ -274,7 +274,7 @@ def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
     events, bridges = found["events"], found["bridges"]
     yield f"Hub {found['hub']}"
     states = ", ".join(f"{n} {state}" for state, n in sorted(bridges["states"].items()))
-    yield f"Bridges: {states or 'none was heard yet'}"
+    yield f"Bridges: {states or 'none has been heard yet'}"
     if silent := bridges["silent"]:
         names = ", ".join(_name(one) for one in silent[:_MOST_NAMES])
         rest = len(silent) - _MOST_NAMES
@@ -282,12 +282,21 @@ def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
         yield paint(printable(f"Silent: {names}{more}"), "bad")
     late = sum(1 for one in events if one["unreported"])
     if late:
-        yield paint(f"Reported by Azure, but by no bridge: {late}", "bad")
+        yield paint(f"Not reported by a bridge: {late}", "bad")
     yield ""
     if not events:
-        yield "Nothing is announced"
+        yield _nothing(bridges)
         return
     yield from _table([_HEADS, *(_cells(one) for one in events)])
+
+
+def _nothing(bridges: dict[str, Any]) -> str:
+    """Return what an empty list of events means."""
+    if not bridges["states"]:
+        return "No event can be shown until a bridge has been heard"
+    if bridges["silent"]:
+        return "No event is known, but the hub may have missed some: see Silent"
+    return "Azure has announced no maintenance for the machines of this hub"
 
 
 def _name(bridge: dict[str, Any]) -> str:
@@ -300,25 +309,25 @@ def _cells(event: dict[str, Any]) -> tuple[str, ...]:
     return (
         event["notBefore"] or "-",
         event["eventType"] or "-",
-        event["status"],
+        words.status(event["status"]),
         ", ".join(machines[:2]) + more or "-",
-        _approval(event["approval"]),
+        _approval(event),
         event["eventId"],
     )
 
 
-def _approval(approval: dict[str, Any]) -> str:
-    """Return the decision and the votes, by channel: each channel has its own."""
-    decision, counts = (
-        approval["decision"],
-        Counter(v["via"] for v in approval["votes"]),
-    )
-    found = [f"{counts['bridge']} voted"] if counts["bridge"] else []
-    found += [f"{counts['arm']} voted through ARM"] if counts["arm"] else []
-    if decision is not None and (not found or decision["state"] in _STANDS):
-        text = f"{decision['decision']}: {decision['state']}"
-        found = [text] if decision["state"] == "done" else [text, *found]
-    return ", ".join(found) or "-"
+def _approval(event: dict[str, Any]) -> str:
+    """Return the progress of an approval in the words of the hub's pages."""
+    found = event["approval"]
+    votes = Counter(v["via"] for v in found["votes"] if v.get("counts", True))
+    made = found["decision"]
+    state = None
+    if made is not None:
+        by, why = made.get("by") or (), made.get("outcomeReason")
+        state = made["state"], *words.state_of(made["state"], by, made["outcome"], why)
+    wanted = (found.get("persons") or {}).get("wanted", 1)
+    text, _ = words.progress(votes, wanted, status=event["status"], decision=state)
+    return text or "-"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -19,21 +19,25 @@ from bridge.cli.common import CONFIG_VARIABLE, default_config
 from bridge.cli.ending import WRONG, fail
 from bridge.configuration import json_schema
 from bridge.configuration.starter import Wishes, first_text, refuse_faults
-from bridge.foundation.errors import BridgeError
+from bridge.foundation.errors import BridgeError, ConfigError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Address
 from bridge.sinks.command import ownership
 from bridge.sinks.command.service import Service
+from bridge.sinks.webhook.presets.registry import PRESETS
 
 _ASK = "ask"
 _REFERENCES = ("env:", "file:")
 # Where infra/install.sh --hook puts hooks, which its systemd unit runs as root.
 _HOOKS = Path("/etc/sebridge/hooks")
 _SLACK_FILE, _WEBHOOK_FILE = "slack-webhook-url", "webhook-url"
+_SEEN_BY_ALL = "other users can read the arguments of a process: use env:NAME or "
 _FLAGS = (
     "--slack",
     "--webhook URL",
+    "--email RELAY/ADDRESS",
     "--servicebus NAMESPACE/TOPIC",
+    "--approvals NAMESPACE/QUEUE",
     "--command PATH",
     "--traffic",
 )
@@ -51,6 +55,29 @@ _FLAGS = (
 )
 @click.option(
     "--webhook", metavar="URL", default="", help="Post each event to this URL."
+)
+@click.option(
+    "--preset",
+    type=click.Choice([*PRESETS]),
+    help="The service behind --webhook; without it, the body is a CloudEvent.",
+)
+@click.option(
+    "--preset-key",
+    metavar="env:NAME|file:PATH",
+    default="",
+    help="The key or token of that service.",
+)
+@click.option(
+    "--email",
+    metavar="RELAY/ADDRESS",
+    default="",
+    help="Send mails to this address through this SMTP relay.",
+)
+@click.option(
+    "--approvals",
+    metavar="NAMESPACE/QUEUE",
+    default="",
+    help="Take approvals from this queue, which needs sessions.",
 )
 @click.option(
     "--servicebus",
@@ -88,7 +115,9 @@ def init(path: Path, **options: str | bool) -> None:
     Example: sebridge init --webhook https://hooks.example.com/events -o bridge.toml
     """
     _refuse_present(path)
+    options["preset"] = options["preset"] or ""
     wishes = Wishes(**options)  # type: ignore[arg-type]  # click has checked them
+    _refuse_lone_preset(wishes)
     if wishes.is_empty:
         wishes = _asked()
     if wishes.is_empty:
@@ -110,6 +139,16 @@ def _refuse_present(path: Path) -> None:
         fail(f"{path} exists and is not overwritten: -o names another file")
 
 
+def _refuse_lone_preset(wishes: Wishes) -> None:
+    """End the command if a preset has no URL, or a key no preset or no reference."""
+    if wishes.preset and not wishes.webhook:
+        fail("--preset needs --webhook URL, the address of the service", code=WRONG)
+    if wishes.preset_key and not wishes.preset:
+        fail("--preset-key needs --preset NAME", code=WRONG)
+    if wishes.preset_key and not wishes.preset_key.startswith(_REFERENCES):
+        fail(f"--preset-key: {_SEEN_BY_ALL}file:PATH", code=WRONG)
+
+
 def _is_blank(path: Path) -> bool:
     """Whether a file holds only comments, like the one that install.sh creates."""
     try:
@@ -127,18 +166,32 @@ def _asked() -> Wishes:
     slack = click.confirm("Post to Slack, through an incoming webhook?", default=False)
     return Wishes(
         slack=_ASK if slack else "",
-        webhook=_answer("Post each event to this URL"),
-        servicebus=_answer("Send each event to this Service Bus NAMESPACE/TOPIC"),
-        command=_answer("Run this command before an event (absolute path)"),
+        webhook=_answer("Post each event to this URL", "webhook"),
+        email=_answer("Send mails through RELAY/ADDRESS", "email"),
+        servicebus=_answer(
+            "Send each event to this Service Bus NAMESPACE/TOPIC", "servicebus"
+        ),
+        approvals=_answer("Take approvals from this NAMESPACE/QUEUE", "approvals"),
+        command=_answer("Run this command before an event (absolute path)", "command"),
         traffic=click.confirm(
             "Answer the health probe of a load balancer?", default=False
         ),
     )
 
 
-def _answer(question: str) -> str:
-    answer: str = click.prompt(question, default="", show_default=False)
-    return answer.strip()
+def _answer(question: str, wish: str) -> str:
+    """Ask until the answer is valid by itself, or empty."""
+    while True:
+        answer: str = click.prompt(question, default="", show_default=False).strip()
+        try:
+            if answer:
+                text = first_text(Wishes(**{wish: answer}))  # type: ignore[arg-type]  # all texts
+                refuse_faults(text, os.environ, "this answer")
+        except ConfigError as error:
+            for fault in error.faults:
+                click.echo(printable(fault.removeprefix("this answer: ")))
+        else:
+            return answer
 
 
 def _set_apart(wishes: Wishes, folder: Path) -> tuple[Wishes, dict[Path, str]]:
@@ -150,10 +203,8 @@ def _set_apart(wishes: Wishes, folder: Path) -> tuple[Wishes, dict[Path, str]]:
             secrets[file] = _slack_address()
         wishes = replace(wishes, slack=f"file:{file.as_posix()}")
     elif wishes.slack and not wishes.slack.startswith(_REFERENCES):
-        what = (
-            "--slack: other users can read the arguments of a process: use env:NAME or "
-        )
-        fail(f"{what}file:PATH, or --slack alone, which asks for it", code=WRONG)
+        what = f"--slack: {_SEEN_BY_ALL}file:PATH"
+        fail(f"{what}, or --slack alone, which asks for it", code=WRONG)
     url = Address(wishes.webhook, {})
     if url.is_literal and url.holds_secret("url"):
         file = folder / _WEBHOOK_FILE

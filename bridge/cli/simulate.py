@@ -127,10 +127,17 @@ SCENARIOS = (
     show_default=True,
     help="How many times faster than real time the scenario is played.",
 )
-def simulate(*, emulator: bool, **options: object) -> None:
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the addresses as one line of JSON, also on a terminal.",
+)
+def simulate(*, emulator: bool, as_json: bool, **options: object) -> None:
     """Run a local IMDS, Service Bus and webhook inbox.
 
-    They replace Azure while you develop a consumer of the events.
+    They replace Azure while you develop a consumer of the events. The addresses are
+    printed: a terminal gets lines, a pipe gets one line of JSON.
 
     Example: sebridge simulate --scenario user-reboot --speed 10
     """
@@ -141,7 +148,9 @@ def simulate(*, emulator: bool, **options: object) -> None:
     try:
         if emulator:
             chosen = container.as_emulator(chosen, os.environ)
-        until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout))
+        is_for_people = sys.stdout.isatty() and not as_json
+        shown = serve.as_lines if is_for_people else serve.as_json
+        until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout, shown=shown))
     except serve.EntityFileError as error:
         fail(*error.lines)
     except serve.SimulatorError as error:

@@ -9,16 +9,18 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from bridge.configuration.load import parse
 from bridge.foundation.errors import ConfigError
+from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 
 _HOST = ".servicebus.windows.net"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _POWERSHELL = (
     *("powershell.exe", "-NoProfile", "-ExecutionPolicy", "Bypass", "-File"),
 )
-_OTHERS = {"slack", "webhook", "bus"}  # names of the other sinks
+_OTHERS = {"slack", "webhook", "bus", "mail"}  # names of the other sinks
 _HEAD = """\
 # scheduled-events-bridge, written by "sebridge init".
 # config/bridge.example.toml has every key with its unit, default and reason.
@@ -32,6 +34,10 @@ class Wishes:
     Attributes:
         slack: a reference (``env:`` or ``file:``) to the incoming webhook of Slack.
         webhook: the URL that events are posted to, or a reference to it.
+        preset: the name of the service behind ``webhook``; "" = any CloudEvents.
+        preset_key: a reference to the key of that service.
+        email: ``RELAY/ADDRESS``, the relay and who gets the mails.
+        approvals: ``NAMESPACE/QUEUE``.
         servicebus: ``NAMESPACE/TOPIC``.
         command: the program that is run before an event, and again after it.
         by_unit: whether root runs the command as a hook, because the service itself
@@ -41,6 +47,10 @@ class Wishes:
 
     slack: str = ""
     webhook: str = ""
+    preset: str = ""
+    preset_key: str = ""
+    email: str = ""
+    approvals: str = ""
     servicebus: str = ""
     command: str = ""
     by_unit: bool = False
@@ -60,8 +70,8 @@ class Wishes:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was chosen."""
-        sinks = (self.slack, self.webhook, self.servicebus, self.command)
-        return not (any(sinks) or self.traffic)
+        sinks = (self.slack, self.webhook, self.servicebus, self.email, self.command)
+        return not (any(sinks) or self.approvals or self.traffic)
 
 
 def first_text(wishes: Wishes) -> str:
@@ -91,31 +101,75 @@ def _tables(wishes: Wishes) -> Iterator[str]:
     if wishes.slack:
         yield _sink("slack", "slack", f"webhook_url = {_quoted(wishes.slack)}")
     if wishes.webhook:
-        yield _sink("webhook", "webhook", f"url = {_quoted(wishes.webhook)}")
+        yield _sink("webhook", "webhook", "\n".join(_webhook(wishes)))
+    if wishes.email:
+        yield _email(wishes.email)
     if wishes.servicebus:
-        namespace, topic = _namespace_and_topic(wishes.servicebus)
+        namespace, topic = _namespace_and("TOPIC", "servicebus", wishes.servicebus)
         keys = f"namespace = {_quoted(namespace)}\ntopic = {_quoted(topic)}"
         yield _sink("bus", "servicebus", keys)
     if wishes.command:
         yield _command(wishes.command, wishes.hook)
+    if wishes.approvals:
+        namespace, queue = _namespace_and("QUEUE", "approvals", wishes.approvals)
+        yield f"""\
+[approvals]        # the queue needs sessions: each VM reads its own
+namespace = {_quoted(namespace)}
+queue = {_quoted(queue)}
+sessions = ["{{vm_id}}"]
+"""
     if wishes.traffic:
         yield _TRAFFIC
+
+
+def _webhook(wishes: Wishes) -> Iterator[str]:
+    if wishes.preset:
+        yield f"preset = {_quoted(wishes.preset)}"
+    yield f"url = {_quoted(wishes.webhook)}"
+    if wishes.preset_key:
+        kind = PRESETS[cast("PresetName", wishes.preset)].auth.type
+        name = "token" if kind == "bearer" else "value"
+        yield f"\n[sinks.auth]\n{name} = {_quoted(wishes.preset_key)}"
+
+
+def _email(text: str) -> str:
+    """Return the sink of ``RELAY/ADDRESS``.
+
+    Raises:
+        ConfigError: one of the two is missing.
+    """
+    relay, _, address = text.partition("/")
+    if not relay or "@" not in address:
+        raise ConfigError([f"--email: {text!r} must be RELAY/ADDRESS"])
+    domain = address.rpartition("@")[2]
+    return f"""\
+[[sinks]]
+name = "mail"
+type = "email"
+host = {_quoted(relay)}
+sender = {_quoted(f"sebridge@{domain}")}
+recipients = [{_quoted(address)}]
+# username and password, if the relay asks for them: config/sinks/email.md
+
+[sinks.when]
+scope = "first"    # one mail for each step, not one from each VM
+"""
 
 
 def _sink(name: str, kind: str, keys: str) -> str:
     return f"[[sinks]]\nname = {_quoted(name)}\ntype = {_quoted(kind)}\n{keys}\n"
 
 
-def _namespace_and_topic(text: str) -> tuple[str, str]:
-    """Split ``NAMESPACE/TOPIC``; a topic may have slashes of its own.
+def _namespace_and(what: str, option: str, text: str) -> tuple[str, str]:
+    """Split ``NAMESPACE/TOPIC``; a topic or queue may have slashes of its own.
 
     Raises:
         ConfigError: one of the two is missing.
     """
-    namespace, _, topic = text.partition("/")
-    if not namespace or not topic:
-        raise ConfigError([f"--servicebus: {text!r} must be NAMESPACE/TOPIC"])
-    return namespace if "." in namespace else namespace + _HOST, topic
+    namespace, _, name = text.partition("/")
+    if not namespace or not name:
+        raise ConfigError([f"--{option}: {text!r} must be NAMESPACE/{what}"])
+    return namespace if "." in namespace else namespace + _HOST, name
 
 
 def _command(program: str, hook: str | None) -> str:

@@ -107,6 +107,7 @@ class Occurrence:
         digest: the fingerprint of the message with that object.
         first: the first message of those whose word counts.
         opened: the time of that message.
+        started: when it started; None = it has not, or nobody has seen it.
         ended: the time of the first message about the end; None = not ended.
         said: the end by the word of others alone; None = there is none. The event is
             still open.
@@ -125,6 +126,8 @@ class Occurrence:
         voices: who has reported it, sorted.
         has_bridge: whether a bridge has reported it.
         prefix: the prefix of the types of the bridges' events.
+        source: the source of the events of the bridges whose word counts; "" = only
+            Azure has reported it.
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
     """
 
@@ -134,6 +137,7 @@ class Occurrence:
     digest: str
     first: Fact
     opened: datetime
+    started: datetime | None
     ended: datetime | None
     said: Kind | None
     said_by: Reporter | None
@@ -148,6 +152,7 @@ class Occurrence:
     voices: tuple[Voice, ...]
     has_bridge: bool
     prefix: str
+    source: str
     resource: str
 
     @property
@@ -317,6 +322,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         digest=content.digest,
         first=first,
         opened=first.time,
+        started=_started([*counted, *azures], first),
         ended=_ended(ends, first) if status.is_end else None,
         said=None if is_over or not said else _strongest(bridges),
         said_by=None if is_over or not said else said.reporter,
@@ -331,6 +337,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         voices=_voices(facts),
         has_bridge=bool(bridges),
         prefix=next((fact.prefix for fact in counted if fact.prefix), ""),
+        source=next((fact.source for fact in counted if not fact.is_azures), ""),
         resource=azures[-1].resource if azures else "",
     )
 
@@ -341,6 +348,12 @@ def _with_event(fact: Fact, reading: Reading) -> Fact:
 
 def _first_end(facts: Sequence[Fact]) -> Fact | None:
     return next((fact for fact in facts if fact.kind.is_end), None)
+
+
+def _started(facts: Sequence[Fact], first: Fact) -> datetime | None:
+    """Return when an occurrence started: not before it was opened."""
+    times = [fact.time for fact in facts if fact.is_started]
+    return max(min(times), first.time) if times else None
 
 
 def _ended(ends: Sequence[Fact], first: Fact) -> datetime | None:

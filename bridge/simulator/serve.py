@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -225,20 +225,43 @@ class Simulator:
         }
 
 
-async def serve(options: SimulatorOptions, stop: asyncio.Event, out: TextIO) -> None:
+Addresses = dict[str, dict[str, str]]
+
+
+def as_json(addresses: Addresses) -> str:
+    """Return the addresses as one line of JSON, for programs."""
+    return orjson.dumps(addresses).decode()
+
+
+def as_lines(addresses: Addresses) -> str:
+    """Return the addresses as lines, for people."""
+    rows = [(f"{s} {k}", v) for s, found in addresses.items() for k, v in found.items()]
+    size = max(len(name) for name, _ in rows)
+    lines = (f"  {name:<{size}}  {value}" for name, value in rows)
+    return "\n".join(("The simulator listens; Ctrl-C ends it.", *lines))
+
+
+async def serve(
+    options: SimulatorOptions,
+    stop: asyncio.Event,
+    out: TextIO,
+    *,
+    shown: Callable[[Addresses], str] = as_json,
+) -> None:
     """Run the simulator until ``stop`` is set.
 
     Args:
         options: what to open.
         stop: ends the simulator.
-        out: receives one line of JSON when all servers listen.
+        out: receives the addresses when all servers listen.
+        shown: converts the addresses to text.
 
     Raises:
         SimulatorError: it cannot start; one sentence says why.
     """
     with _tls_files(options) as tls:
         async with Simulator(options, tls=tls) as simulator:
-            out.write(orjson.dumps(simulator.addresses()).decode() + "\n")
+            out.write(f"{shown(simulator.addresses())}\n")
             out.flush()
             log.info("simulator listens")
             await simulator.run_event_grid(stop)

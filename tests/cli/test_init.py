@@ -28,13 +28,15 @@ ROOT = Path(__file__).parents[2]
 FLAGS = {
     "slack": ["--slack"],
     "webhook": ["--webhook", "https://siem.example/ingest"],
+    "email": ["--email", "smtp.contoso.com/ops@contoso.com"],
     "servicebus": ["--servicebus", "contoso/scheduled-events"],
+    "approvals": ["--approvals", "contoso/vm-approvals"],
     "command": ["--command", "/etc/sebridge/hooks/drain"],
     "traffic": ["--traffic"],
 }
 COMBINATIONS = [
     chosen
-    for count in range(1, len(FLAGS) + 1)
+    for count in (1, 2, len(FLAGS))
     for chosen in itertools.combinations(FLAGS, count)
 ]
 WITH_CONFIG = [
@@ -85,8 +87,9 @@ def test_every_combination_passes_check_and_does_what_was_asked(
     assert checked.exit_code == 0, checked.stderr
     tables = tomllib.loads(path.read_text())
     kinds = [sink["type"] for sink in tables.get("sinks", [])]
-    assert kinds == [name for name in chosen if name != "traffic"]
-    assert ("traffic" in tables) == ("traffic" in chosen)
+    assert kinds == [name for name in chosen if name not in {"traffic", "approvals"}]
+    for table in ("traffic", "approvals"):
+        assert (table in tables) == (table in chosen)
 
 
 def pages() -> Iterator[str]:
@@ -149,6 +152,21 @@ def test_secret_goes_into_its_own_file_and_is_not_printed(tmp_path: Path) -> Non
         assert (tmp_path / name).read_text() == f"{secret}\n"
         assert mode(tmp_path / name) == 0o600
     assert mode(path) == 0o644 & ~umask()
+
+
+def test_preset_is_written_with_its_key(tmp_path: Path) -> None:
+    flags = ["--webhook", "https://siem.example/x", "--preset", "splunk-hec"]
+
+    result = sebridge(
+        *("init", "-o", str(tmp_path / "bridge.toml"), *flags),
+        *("--preset-key", "env:SPLUNK_TOKEN"),
+        env={"SPLUNK_TOKEN": "hush"},
+    )
+
+    assert result.exit_code == 0, result.stderr
+    (sink,) = tomllib.loads((tmp_path / "bridge.toml").read_text())["sinks"]
+    assert sink["preset"] == "splunk-hec"
+    assert sink["auth"] == {"token": "env:SPLUNK_TOKEN"}
 
 
 def test_url_may_have_a_secret_in_its_path(tmp_path: Path) -> None:
@@ -312,6 +330,10 @@ def test_another_existing_secret_is_never_overwritten(tmp_path: Path) -> None:
         (["--slack", HOOK], "", "other users can read the arguments of a process"),
         (["--slack", "env:NOT_SET_HERE"], "", "NOT_SET_HERE is not set"),
         (["--servicebus", "contoso"], "", "must be NAMESPACE/TOPIC"),
+        (["--approvals", "contoso"], "", "must be NAMESPACE/QUEUE"),
+        (["--email", "smtp.example"], "", "must be RELAY/ADDRESS"),
+        (["--preset", "teams"], "", "--preset needs --webhook URL"),
+        (["--preset-key", "env:X", "--traffic"], "", "--preset-key needs --preset"),
         (["--command", "drain"], "", "must begin with the whole path"),
         (["--webhook", "http://169.254.169.254/"], "", "leads to a forbidden address"),
     ],
@@ -335,7 +357,10 @@ def test_terminal_is_asked_and_a_secret_is_not_echoed(tmp_path: Path) -> None:
     answers = [
         ("incoming webhook?", "y"),
         ("to this URL", ""),
-        ("NAMESPACE/TOPIC", "contoso/events"),
+        ("RELAY/ADDRESS", ""),
+        ("NAMESPACE/TOPIC", "contoso"),  # is wrong, and asked again
+        ("must be NAMESPACE/TOPIC", "contoso/events"),
+        ("NAMESPACE/QUEUE", ""),
         ("absolute path", "/bin/true"),
         ("load balancer?", "y"),
         ("Address of the incoming webhook", HOOK),

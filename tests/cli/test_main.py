@@ -810,8 +810,34 @@ def test_colours_are_used_only_on_a_terminal_that_supports_them(
     assert "http.listen is off" in out
 
 
-def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
-    """Return what a command writes to a terminal."""
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        (("simulate",), "The simulator listens; Ctrl-C ends it.\r\n  imds url"),
+        (("simulate", "--json"), '{"imds":{"url":"http://'),
+        (("status", "--watch"), "\x1b[H\x1b[2J"),
+    ],
+)
+def test_terminal_gets_lines_until_ctrl_c(
+    command: tuple[str, ...], first: str, deliveries: Path
+) -> None:
+    where = ("-c", str(deliveries)) if command[0] == "status" else ()
+
+    assert on_terminal(*command, *where, env={}, until=first).startswith(first)
+
+
+def test_status_is_not_watched_in_a_pipe(deliveries: Path) -> None:
+    result = sebridge("status", "--watch", "-c", str(deliveries))
+
+    assert result.exit_code == 2
+    assert result.stderr == "sebridge: --watch needs a terminal, or --json\n"
+
+
+def on_terminal(
+    *arguments: str, env: Mapping[str, str], code: int = 0, until: str = ""
+) -> str:
+    """Return what a command writes to a terminal; Ctrl-C follows ``until``."""
     ours, theirs = os.openpty()
     unset = {"NO_COLOR", "TERM", "COLUMNS"}
     environ = {key: value for key, value in os.environ.items() if key not in unset}
@@ -827,6 +853,9 @@ def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
         with contextlib.suppress(OSError):  # Linux: the other side has closed
             while part := terminal.read(65536):
                 out += part
+                if until and until.encode() in out:
+                    process.send_signal(signal.SIGINT)
+                    until = ""
         assert process.wait(30) == code
     return out.decode()
 

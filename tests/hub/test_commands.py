@@ -75,8 +75,8 @@ async def test_status_of_a_hub_needs_no_configuration(world: HubWorld) -> None:
 
 async def test_status_of_an_empty_hub_says_so(world: HubWorld) -> None:
     found = await run("status", "--hub", world.url)
-    assert "none was heard yet" in found.stdout
-    assert "Nothing is announced" in found.stdout
+    assert "none has been heard yet" in found.stdout
+    assert "No event can be shown until" in found.stdout
 
 
 async def test_status_as_json_has_every_page(world: HubWorld) -> None:
@@ -107,17 +107,19 @@ def vote(via: str) -> dict[str, str]:
     ("votes", "state", "words"),
     [
         ([], None, "-"),
-        (["bridge", "arm", "bridge"], None, "2 voted, 1 voted through ARM"),
-        ([], "failed", "approve: failed"),
-        (["arm"], "failed", "1 voted through ARM"),
-        (["arm"], "sent", "approve: sent, 1 voted through ARM"),
-        (["arm"], "done", "approve: done"),
+        (["bridge", "arm", "bridge"], None, "2 of 1 votes, 1 of 1 votes through ARM"),
+        ([], "failed", "failed: busy"),
+        (["arm"], "failed", "1 of 1 votes through ARM"),
+        (["arm"], "sent", "sent, no outcome yet: busy; 1 of 1 votes through ARM"),
+        (["arm"], "done", "approved by ann: relayed"),
     ],
 )
 def test_status_shows_votes_of_each_channel(
     votes: list[str], state: str | None, words: str
 ) -> None:
-    decision = {"decision": "approve", "state": state} if state else None
+    made = {"decision": "approve", "state": state, "by": ["ann"]}
+    made |= {"outcome": "relayed", "outcomeReason": "busy"}
+    decision = made if state else None
     shown = {"votes": [vote(via) for via in votes], "decision": decision}
     row: Any = {"eventId": "E", "notBefore": None, "eventType": "Freeze", "status": "s"}
     row |= {"machines": [], "approval": shown, "unreported": False}
