@@ -66,6 +66,7 @@ METRICS = {
     "sebridge_imds_requests_total",
     "sebridge_imds_last_success_timestamp_seconds",
     "sebridge_clock_offset_seconds",
+    "sebridge_paused_seconds",
     "sebridge_document_incarnation",
     "sebridge_scheduled_events",
     "sebridge_transitions_total",
