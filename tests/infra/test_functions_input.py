@@ -77,7 +77,8 @@ def test_what_the_bridge_tells_is_understood() -> None:
         time=START,
         event=imds_event(),
         id=event.id,
-        not_before=START + timedelta(seconds=900),
+        id=event.id,
+        source=event.source,
     )
 
 
