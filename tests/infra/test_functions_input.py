@@ -77,7 +77,6 @@ def test_what_the_bridge_tells_is_understood() -> None:
         time=START,
         event=imds_event(),
         id=event.id,
-        id=event.id,
         source=event.source,
     )
 
