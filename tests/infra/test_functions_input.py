@@ -77,6 +77,7 @@ def test_what_the_bridge_tells_is_understood() -> None:
         time=START,
         event=imds_event(),
         id=event.id,
+        not_before=START + timedelta(seconds=900),
         source=event.source,
     )
 
