@@ -136,7 +136,7 @@ class FleetMonitor:
         since = until - report.WEEK
         found = await self.store.read(lambda c: report.report_of(c, since, until, now))
         lines = report.digest(found)
-        await self.store.write(lambda c: note_report(c, found, lines))
+        await self.store.write(lambda c: note_report(c, since, until, lines))
 
     async def _forget(self, found: Sequence[BridgeRow], situation: Situation) -> None:
         """Delete bridges that are gone for long; a scale set makes ever new ones."""

@@ -16,7 +16,6 @@ from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
-from bridge.hub.report import Report
 from bridge.hub.store.bridge_intake import end_silence, keep_silence
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import (
@@ -168,25 +167,28 @@ def has_report(connection: Connection, until: datetime) -> bool:
     return connection.scalar(query) is not None
 
 
-def note_report(connection: Connection, found: Report, lines: Sequence[str]) -> None:
+def note_report(
+    connection: Connection, since: datetime, until: datetime, lines: Sequence[str]
+) -> None:
     """Add the report of a week, to be sent as the alarms are; once for all hubs.
 
     Args:
         connection: a connection within a transaction.
-        found: the report.
-        lines: it as text: the headline, and the lines below.
+        since: the begin of the week.
+        until: its end.
+        lines: the report as text: the headline, and the lines below.
     """
     headline, *rest = lines
     row: Values = {
-        "id": _report_id(found.until),
+        "id": _report_id(until),
         "kind": f"hub.{REPORT}",
-        "time": micros(found.until),
+        "time": micros(until),
         "data": dumped(
             {
                 "headline": headline,
                 "lines": rest,
-                "from": rfc3339(found.since),
-                "to": rfc3339(found.until),
+                "from": rfc3339(since),
+                "to": rfc3339(until),
             }
         ),
         "handed": None,
