@@ -3,11 +3,11 @@
 import getpass
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 from uuid import uuid4
 
 import click
@@ -22,6 +22,7 @@ from bridge.app.approve_request import (
 )
 from bridge.approvals.config import ApprovalsConfig
 from bridge.cli import completion, door
+from bridge.cli.approve_view import Subject, is_terminal
 from bridge.cli.common import config_option, echo_json, hub_option, hub_scope_option
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run
@@ -33,7 +34,7 @@ from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
-from bridge.outbox.admin import Ledger
+from bridge.outbox.admin import Ledger, Wanted
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 from bridge.servicebus.sender import Message, Sender
@@ -103,6 +104,7 @@ class Request:
         to: the entity and session it is sent to.
         reply_to: the entity that receives the reply; None = do not wait for one.
         timeout: seconds to wait for the reply.
+        seen: the event as received, or as stored here; None = not known.
     """
 
     event: CloudEvent
@@ -111,6 +113,7 @@ class Request:
     to: ApprovalAddress
     reply_to: str | None
     timeout: Duration
+    seen: SeenEvent | None = None
 
     async def send(self) -> Answer:
         """Send the approval. If a reply is wanted, wait for it.
@@ -159,7 +162,10 @@ class Request:
     def _trouble(
         self, outcomes: Sequence[object] | None, last_error: str | None
     ) -> str:
-        unknown = "the outcome of the approval is not known"
+        unknown = (
+            "the outcome of the approval is not known; 'sebridge events --event "
+            f"{self.event_id}' on a machine of the event shows it"
+        )
         if outcomes is not None:
             return f"the reply at {self.reply_to} holds no outcome: {unknown}"
         why = f" ({last_error})" if last_error else ""
@@ -170,6 +176,9 @@ class Request:
 
 
 _TIMEOUT = Duration(60)
+_HEAD = 1024  # bytes of a CloudEvent in which its type is
+
+T = TypeVar("T")
 _ENDPOINT = "https://management.azure.com"
 
 
@@ -248,7 +257,12 @@ class Span(click.ParamType[Duration]):
     is_flag=True,
     help="Refuse the event instead of approving it; needs --hub.",
 )
-@click.option("--yes", is_flag=True, help="Answer the question of --via arm with yes.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the event, and where the approval would be sent; send nothing.",
+)
 @click.option(
     "--arm-endpoint",
     default=_ENDPOINT,
@@ -272,6 +286,8 @@ def approve(  # noqa: PLR0913  each is an option
 ) -> None:
     """Approve an event, so that Azure starts it now.
 
+    A terminal shows the event and asks first; without a terminal nothing is asked.
+
     Four or more characters from the beginning of EVENT_ID are enough, if the state
     file on this machine, or the hub, has exactly one EventId that begins with them.
 
@@ -293,17 +309,24 @@ def approve(  # noqa: PLR0913  each is an option
         approved_by=approved_by,
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
+        is_looked_up=remote["dry_run"] or (is_terminal() and not remote["yes"]),
     )
     if remote["hub"] or remote["via"] != "bridge":
         _approve_remotely(options, source, remote, as_json=as_json)
         return
-    for name in ("resource", "refuse", "yes"):
+    for name in ("resource", "refuse"):
         if remote[name]:
             wrong(f"--{name} is for --hub or --via arm")
     try:
         request = request_of(path, os.environ, options, source)
     except ValueError as error:
         wrong(str(error))
+    subject = Subject.of(request.event_id, request.seen)
+    if remote["dry_run"]:
+        session = f", session {request.to.session}" if request.to.session else ""
+        subject.rehearse(f"{request.to.entity}{session}", as_json=as_json)
+        return
+    subject.confirm(is_sure=remote["yes"])
     answer = run(request.send())
     answer.show(as_json=as_json)
     if wait and not answer.is_good:
@@ -332,6 +355,7 @@ def _approve_remotely(
         via=remote["via"],
         refuse=remote["refuse"],
         is_sure=remote["yes"],
+        is_rehearsal=remote["dry_run"],
         reason=options.reason or "",
         resource=remote["resource"],
         seen=source.read() if source else None,
@@ -348,7 +372,11 @@ def _approve_remotely(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of the command, as typed."""
+    """The options of the command, as typed.
+
+    Attributes:
+        is_looked_up: whether the event is shown, so that it is searched here.
+    """
 
     event_id: str | None = None
     session: str | None = None
@@ -357,6 +385,7 @@ class Options:
     approved_by: str | None = None
     wait: bool = False
     timeout: Duration = _TIMEOUT
+    is_looked_up: bool = False
 
 
 def request_of(
@@ -376,20 +405,25 @@ def request_of(
     """
     config, targets = configuration.load_for_approver(path, environ)
     seen = _seen(source)
+    is_shown = seen is not None or options.is_looked_up
     if seen and seen.has_started:
-        text = "warning: --from-event: the event in it has already started"
+        where = "--from-event: the event in it" if source else "the event"
+        text = f"warning: {where} has already started"
         click.echo(text, err=True)
+    event_id = event_id_of(
+        options.event_id,
+        seen,
+        known=lambda start: observed(path, config, start),
+        force=options.force,
+    )
+    if seen is None and (options.is_looked_up or _needs_session(config, options)):
+        seen = stored(path, config, event_id)
     approval = Approval(
         id=uuid4().hex,
-        event_id=event_id_of(
-            options.event_id,
-            seen,
-            known=lambda start: observed(path, config, start),
-            force=options.force,
-        ),
+        event_id=event_id,
         approved_by=options.approved_by or login_name(),
         reason=options.reason,
-        approved_event=seen.event if seen else None,
+        approved_event=seen.event if seen and is_shown else None,
     )
     approvals, to = address(config, session=options.session, seen=seen)
     return Request(
@@ -403,7 +437,14 @@ def request_of(
         to=to,
         reply_to=reply_entity(approvals, targets) if options.wait else None,
         timeout=options.timeout,
+        seen=seen,
     )
+
+
+def _needs_session(config: Config, options: Options) -> bool:
+    """Whether the session follows from the event, and is not given."""
+    sessions = config.approvals.sessions if config.approvals else ()
+    return options.session is None and any("{" in one for one in sessions)
 
 
 def wrong(text: str) -> NoReturn:
@@ -419,17 +460,41 @@ def observed(path: Path, config: Config, start: str) -> list[str]:
     The list is empty if this machine has no state file, or if the file cannot be read
     (it may belong to another user).
     """
+    return _read_here(path, config, lambda ledger: ledger.observed(start)) or []
 
-    async def asked(state: Path) -> list[str]:
+
+def stored(path: Path, config: Config, event_id: str) -> SeenEvent | None:
+    """Return an event as the local state file has it last; None = it does not.
+
+    None is also returned for an event that is over, or was cut to fit a message.
+    """
+    wanted = Wanted(
+        event_id=event_id, fits=lambda body: b".scheduledevent." in body[:_HEAD]
+    )
+    found = _read_here(
+        path, config, lambda ledger: ledger.published(newest=1, wanted=wanted)
+    )
+    try:
+        return SeenEvent.parse(found[0].body) if found else None
+    except ValueError:
+        return None
+
+
+def _read_here(
+    path: Path, config: Config, read: Callable[[Ledger], Awaitable[T]]
+) -> T | None:
+    """Read from the local state file; None = there is none, or it cannot be read."""
+
+    async def asked(state: Path) -> T:
         async with Database.open(state) as database:
-            return await Ledger(database).observed(start)
+            return await read(Ledger(database))
 
     try:
         state = Path(configuration.load_state(path, os.environ).path)
         door.enter_for(config, state)
-        return run(asked(state)) if is_there(state) else []
+        return run(asked(state)) if is_there(state) else None
     except BridgeError:
-        return []
+        return None
 
 
 def login_name() -> str | None:
