@@ -25,6 +25,7 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.servicebus.timings import TIMINGS, Timings
+from bridge.signing.approval import Approvers
 from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class ApprovalWorkers:
         return ApprovalContext(
             entity=config.entity_path,
             terms=terms,
+            approvers=Approvers(config.signed_by) if config.signed_by else None,
             successes=SuccessCheck() if terms.commands else None,
             abandons_unknown=config.on_unknown == "abandon",
             max_delivery_count=config.max_delivery_count,

@@ -23,11 +23,13 @@ from bridge.approvals.reply import first_named
 from bridge.configuration.config import Config
 from bridge.events.build import rfc3339
 from bridge.events.cloudevent import DEEPEST, CloudEvent
-from bridge.events.document import is_deep
+from bridge.events.document import ScheduledEvent, is_deep
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import GONE, EventStatus
 from bridge.foundation.errors import ConfigError, MalformedApprovalError
+from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import Entity
+from bridge.signing import approval as signing
 from bridge.sinks.base import ApprovalAddress
 
 _LONGEST_SESSION = 128
@@ -46,11 +48,13 @@ class SeenEvent:
         event: the scheduled event, as in IMDS.
         event_id: its EventId, spelled as in IMDS.
         reporter: the VM that published the event.
+        source: the source of the CloudEvent.
     """
 
     event: Mapping[str, object]
     event_id: str
     reporter: Identity
+    source: str = ""
 
     @property
     def has_started(self) -> bool:
@@ -95,7 +99,13 @@ class SeenEvent:
                 "event: approve it by EVENT_ID and --session"
             )
         reporter = Identity.from_reporter(_of(data, "reporter"))
-        return cls(event=event, event_id=event_id, reporter=reporter)
+        source = str(found.get("source") or "")
+        return cls(event=event, event_id=event_id, reporter=reporter, source=source)
+
+    @property
+    def not_before(self) -> datetime | None:
+        """NotBefore of the scheduled event; None if it is not known."""
+        return ScheduledEvent(event_id=self.event_id, raw=self.event).not_before
 
 
 def _unwrapped(found: object) -> object:
@@ -108,6 +118,34 @@ def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return a member that must be an object; empty if it is not one."""
     found = members.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def signed_limits(seen: SeenEvent | None, now: datetime) -> dict[str, str]:
+    """Return ``expires_at`` and ``audience``, which a signed approval must have.
+
+    Raises:
+        ValueError: the event, or its source, is not known.
+    """
+    if seen is None or not seen.source:
+        raise ValueError("--sign-key needs --from-event: what is signed is that event")
+    ends = signing.expiry(seen.not_before, now)
+    return {"expires_at": rfc3339(ends), "audience": seen.source}
+
+
+def signed_body(event: CloudEvent, key: str | None) -> bytes:
+    """Return an approval as it is sent, with a signature if there is a file of keys.
+
+    Raises:
+        ValueError: the file cannot be read, or has no private key.
+    """
+    if key is None:
+        return event.to_json()
+    try:
+        return signing.signed(
+            event.to_json(), signing.signers(Secret(f"file:{key}", {}))
+        )
+    except ValueError as error:
+        raise ValueError(f"--sign-key: {error}") from error
 
 
 def event_id_of(
@@ -227,6 +265,8 @@ class Approval:
         id: the id of the CloudEvent and of the message; unique.
         approved_by: the name that the approver gives; not checked.
         approved_event: the scheduled event as the approver saw it.
+        expires_at: the time after which it has no effect; RFC 3339.
+        audience: the source of the event; a signed approval names it.
     """
 
     id: str
@@ -234,6 +274,8 @@ class Approval:
     approved_by: str | None = None
     reason: str | None = None
     approved_event: Mapping[str, object] | None = None
+    expires_at: str | None = None
+    audience: str | None = None
 
     def as_event(self, *, prefix: str, host: str, now: datetime) -> CloudEvent:
         """Return the CloudEvent that asks the bridge to send a StartRequest.
@@ -250,6 +292,8 @@ class Approval:
             "approvedBy": self.approved_by,
             "reason": self.reason,
             "approvedEvent": self.approved_event,
+            "expiresAt": self.expires_at,
+            "audience": self.audience,
         }
         event = CloudEvent(
             id=self.id,

@@ -25,7 +25,7 @@ from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.watch import Watch
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, PauseMeter
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
@@ -147,6 +147,7 @@ class Forwarder:
             clock=around.clock,
             metrics=around.metrics,
             poll_interval=config.imds.poll_interval,
+            pauses=PauseMeter(around.clock, around.metrics.paused.observe),
             with_documents=config.events.documents,
             is_waiting=is_waiting,
         )

@@ -20,6 +20,7 @@ from bridge.foundation.clock import Bell, Clock
 log = logging.getLogger(__name__)
 
 _PER_WATCHDOG = 3  # of three signs of life, one may be late and one may be lost
+_LONGEST_INTERVAL = 20.0  # the last sign before a pause of the VM is no older
 _LONGEST_SLACK = 1.0
 
 
@@ -110,7 +111,8 @@ def supervisor_of(environ: Mapping[str, str]) -> Supervisor:
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return NO_SUPERVISOR
-    return Systemd(address, _watchdog(environ) / _PER_WATCHDOG)
+    interval = min(_watchdog(environ) / _PER_WATCHDOG, _LONGEST_INTERVAL)
+    return Systemd(address, interval)
 
 
 def _watchdog(environ: Mapping[str, str]) -> float:

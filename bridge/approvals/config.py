@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bridge.approvals.rules import Rule
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.values import Duration, placeholder_faults
+from bridge.foundation.values import Duration, PublicKeys, placeholder_faults
 from bridge.servicebus.namespace import (
     UNKNOWN_HOST,
     Entity,
@@ -64,6 +64,9 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             ``["Freeze", "Reboot"]``.
         max_age: an approval that has waited longer than this in the queue is refused as
             expired.
+        signed_by: the public keys of those whose approvals count, as JWKS or PEM; [] =
+            everybody who may send to the entity can approve. Example:
+            ``["file:/etc/sebridge/approvers.jwks"]``.
         rules: the rules, in order: the first rule that fits the event decides. Example:
             ``[{"resources": ["web-*"], "max_duration": "30s", "action": "allow"}]``.
     """
@@ -78,6 +81,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     unknown_grace: Duration = Duration(15)
     allow_event_types: tuple[str, ...] = ()
     max_age: Duration = Duration(86400)
+    signed_by: tuple[PublicKeys, ...] = ()
     rules: tuple[Rule, ...] = ()
 
     @property

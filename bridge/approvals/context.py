@@ -17,6 +17,7 @@ from bridge.events.watch import Moment
 from bridge.foundation.clock import Clock, is_settled
 from bridge.outbox.records import Decision, Reply
 from bridge.outbox.store import Outbox
+from bridge.signing.approval import Approvers
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class ApprovalContext:
         chance: returns a random number in [0, 1) at each call.
         count: called with each outcome.
         rotation: takes this VM out of rotation before an event of its own is approved.
+        approvers: checks who has signed an approval; None = everybody may approve.
         successes: decides which successes of commands count; None if no rule requires
             a command.
     """
@@ -51,6 +53,7 @@ class ApprovalContext:
     count: Callable[[str], None]
     max_delivery_count: int = 10
     rotation: Rotation = STAYS
+    approvers: Approvers | None = None
     successes: SuccessCheck | None = None
 
     async def evidences(self, event: ScheduledEvent) -> Evidences:

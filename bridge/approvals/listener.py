@@ -87,6 +87,12 @@ class Listener:
     _failures: int = 0
     _logged_at: float = float("-inf")
 
+    @property
+    def fault(self) -> str | None:
+        """Why approvals wait, for their keys cannot be read; None = they can."""
+        approvers = self.context.approvers
+        return None if approvers is None else approvers.fault
+
     async def run(self, stop: asyncio.Event) -> None:
         """Receive until ``stop`` is set; then settle the messages in progress."""
         async with asyncio.TaskGroup() as handlings:
@@ -125,7 +131,7 @@ class Listener:
         stop: asyncio.Event,
         handlings: asyncio.TaskGroup,
     ) -> None:
-        key = key_of(self.context.entity, message)
+        key = key_of(self.context, message)
         name = (key, message.sequence_number)
         if (running := self._running.get(name)) is not None:
             running.message = message

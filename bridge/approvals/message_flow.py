@@ -1,6 +1,7 @@
 """Handles one approval message, from its delivery to its settlement.
 
     parse ─┬─ invalid ───────────────────────────────────────┐
+           ├─ not signed by an approver: denied ─────────────┤
            └─ each EventId: earlier decision, or run a flow ─┴▶ one commit ─▶ settle
                                               (outcome, decision and reply)
 
@@ -35,9 +36,12 @@ from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
 from bridge.servicebus.message import ReceivedMessage
+from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone
 
 _HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time
 _LONGEST_HOLD = 300.0
+_READ_KEYS_AGAIN = 5.0
+_MAKESHIFT = "urn:sebridge:"  # the source of events while none is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,15 @@ class Settlement:
     words: str = ""
 
 
-def key_of(entity: str, message: ReceivedMessage) -> str:
-    """Return the key of a message: equal for redeliveries and repeated messages."""
+def key_of(context: ApprovalContext, message: ReceivedMessage) -> str:
+    """Return the key of a message: equal for redeliveries and repeated messages.
+
+    A signed message is the same under another MessageId, which nobody has signed.
+    """
     name = message.message_id or message.sequence_number
-    return hash32([entity, name, hashlib.sha256(message.body).hexdigest()])
+    if context.approvers is not None:
+        name = "signed"
+    return hash32([context.entity, name, hashlib.sha256(message.body).hexdigest()])
 
 
 @dataclass(slots=True)
@@ -79,6 +88,7 @@ class Handling:
     rests: bool = False
     _began: datetime = field(init=False)
     _approval: Approval | None = None
+    _checked: Checked = field(default_factory=Checked)
     _earlier: Mapping[str, Decision] = field(default_factory=dict)
     _outcomes: dict[str, bytes] = field(default_factory=dict)  # data of each event
     _kinds: dict[str, OutcomeKind] = field(default_factory=dict)
@@ -100,6 +110,11 @@ class Handling:
         )
         try:
             self._approval = self._parse()
+            if (approvers := self.context.approvers) is not None:
+                checked = await self._check(approvers, stop)
+                if checked is None:
+                    return None
+                self._checked = checked
         except MalformedApprovalError as error:
             return await self._refuse(str(error))
         requests = [
@@ -119,11 +134,42 @@ class Handling:
     def _parse(self) -> Approval:
         if self.message.fault is not None:
             raise MalformedApprovalError(self.message.fault)
-        return parse(
-            self.message.body,
-            self.message.application_properties,
-            prefix=self.context.event_context.prefix,
+        properties = self.message.application_properties
+        if self.context.approvers is not None:
+            properties = limits_alone(properties)
+        prefix = self.context.event_context.prefix
+        return parse(self.message.body, properties, prefix=prefix)
+
+    async def _check(self, approvers: Approvers, stop: asyncio.Event) -> Checked | None:
+        """Check who has signed the message; None if ``stop`` came first.
+
+        While the keys cannot be read, the message waits.
+        """
+        context = self.context
+        source = context.event_context.source
+        own = None if source.startswith(_MAKESHIFT) else source
+        sent = self.message.enqueued_at or self._began
+        while (found := approvers.check(self.message.body, own, sent)) is None:
+            self.rest()
+            if await context.clock.wait(stop, _READ_KEYS_AGAIN):
+                return None
+        return await self._once(found) if found.name else found
+
+    async def _once(self, checked: Checked) -> Checked:
+        """Deny another message with the id of an earlier signed one.
+
+        No other handling comes in between: the store handles one statement at a time,
+        and ``save`` of a second message does not replace the first one's content.
+        """
+        approvals, now = self.context.outbox.approvals, self.context.clock.now()
+        name = hash32([self.context.entity, checked.name])
+        mine = Decision(
+            message=name, key="", event_id="", sequence=None, state=checked.content
         )
+        found = await approvals.claim(mine, now=now.timestamp())
+        if found.state == checked.content:
+            return checked
+        return Checked(reason=ID_TAKEN, detail="another message has the same id")
 
     def rest(self) -> None:
         """Record that all EventIds wait, so that another message can be handled."""
@@ -163,6 +209,12 @@ class Handling:
                     self._commit(request, same, count=count, earlier=earlier)
                 )
                 return
+        if reason := self._checked.reason:
+            denied = Conclusion(
+                kind=OutcomeKind.DENIED, reason=reason, detail=self._checked.detail
+            )
+            await asyncio.shield(self._commit(request, denied, count=count))
+            return
         was_tried = earlier is not None and not is_decided and earlier.posted
         number = self.message.sequence_number
         intent = Intent(self.context, request, self.key, number, was_tried=was_tried)

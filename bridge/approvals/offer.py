@@ -17,6 +17,8 @@ from bridge.foundation.hashing import hash32
 def offer(config: ApprovalsConfig, expand: Callable[[str], str]) -> dict[str, object]:
     """Return ``data.approvals``: entity, session, rules, allowEventTypes and digest.
 
+    If only signed approvals count, ``signed`` is true.
+
     Args:
         config: ``[approvals]``.
         expand: fills in the placeholders of a text.
@@ -33,6 +35,7 @@ def offer(config: ApprovalsConfig, expand: Callable[[str], str]) -> dict[str, ob
         "session": session,
         "rules": [_rule(rule) for rule in config.rules],
         "allowEventTypes": list(config.allow_event_types),
+        **({"signed": True} if config.signed_by else {}),
     }
     return {**found, "digest": hash32(found)}
 

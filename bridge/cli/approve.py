@@ -19,11 +19,20 @@ from bridge.app.approve_request import (
     address,
     event_id_of,
     reply_entity,
+    signed_body,
+    signed_limits,
 )
 from bridge.approvals.config import ApprovalsConfig
 from bridge.cli import completion, door
 from bridge.cli.approve_view import Subject, is_terminal
-from bridge.cli.common import config_option, echo_json, hub_option, hub_scope_option
+from bridge.cli.common import (
+    Span,
+    config_option,
+    echo_json,
+    hub_option,
+    hub_scope_option,
+    sign_key_option,
+)
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
@@ -105,9 +114,11 @@ class Request:
         reply_to: the entity that receives the reply; None = do not wait for one.
         timeout: seconds to wait for the reply.
         seen: the event as received, or as stored here; None = not known.
+        body: the event as it is sent: signed, if there is a key.
     """
 
     event: CloudEvent
+    body: bytes
     event_id: str
     approvals: ApprovalsConfig
     to: ApprovalAddress
@@ -145,7 +156,7 @@ class Request:
     async def _put(self, reply_session: str | None) -> None:
         sender = Sender(self.approvals, self.to.entity)
         message = Message(
-            body=self.event.to_json(),
+            body=self.body,
             content_type=STRUCTURED_TYPE,
             message_id=self.event.id,
             subject=self.event.type,
@@ -182,21 +193,6 @@ T = TypeVar("T")
 _ENDPOINT = "https://management.azure.com"
 
 
-class Span(click.ParamType[Duration]):
-    """A duration in the format of the configuration: seconds, or ``90s``, ``5m``."""
-
-    name = "duration"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Duration:
-        """Return the duration; click reports an invalid one as a usage error."""
-        try:
-            return Duration.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command()
 @click.argument(
     "event_id",
@@ -229,6 +225,7 @@ class Span(click.ParamType[Duration]):
     help="Who approves the event.",
     show_default="your login name",
 )
+@sign_key_option
 @click.option("--wait", is_flag=True, help="Wait for the outcome of the approval.")
 @click.option(
     "--timeout",
@@ -310,6 +307,7 @@ def approve(  # noqa: PLR0913  each is an option
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
         is_looked_up=remote["dry_run"] or (is_terminal() and not remote["yes"]),
+        sign_key=remote.pop("sign_key"),
     )
     if remote["hub"] or remote["via"] != "bridge":
         _approve_remotely(options, source, remote, as_json=as_json)
@@ -386,6 +384,7 @@ class Options:
     wait: bool = False
     timeout: Duration = _TIMEOUT
     is_looked_up: bool = False
+    sign_key: str | None = None
 
 
 def request_of(
@@ -405,7 +404,7 @@ def request_of(
     """
     config, targets = configuration.load_for_approver(path, environ)
     seen = _seen(source)
-    is_shown = seen is not None or options.is_looked_up
+    is_shown = seen is not None or options.is_looked_up or bool(options.sign_key)
     if seen and seen.has_started:
         where = "--from-event: the event in it" if source else "the event"
         text = f"warning: {where} has already started"
@@ -418,20 +417,21 @@ def request_of(
     )
     if seen is None and (options.is_looked_up or _needs_session(config, options)):
         seen = stored(path, config, event_id)
+    now = SystemClock().now()
     approval = Approval(
         id=uuid4().hex,
         event_id=event_id,
         approved_by=options.approved_by or login_name(),
         reason=options.reason,
         approved_event=seen.event if seen and is_shown else None,
+        **signed_limits(seen, now) if options.sign_key else {},
     )
     approvals, to = address(config, session=options.session, seen=seen)
+    prefix, host = config.events.type_prefix, socket.gethostname()
+    event = approval.as_event(prefix=prefix, host=host, now=now)
     return Request(
-        event=approval.as_event(
-            prefix=config.events.type_prefix,
-            host=socket.gethostname(),
-            now=SystemClock().now(),
-        ),
+        event=event,
+        body=signed_body(event, options.sign_key),
         event_id=approval.event_id,
         approvals=approvals,
         to=to,

@@ -9,6 +9,8 @@ from typing import TextIO
 
 import click
 
+from bridge.foundation.values import Duration
+
 CONFIG_VARIABLE = "SEBRIDGE_CONFIG"
 
 
@@ -124,6 +126,28 @@ hub_config_option = click.option(
 )
 
 
+class Span(click.ParamType[Duration]):
+    """A duration in the format of the configuration: seconds, or ``90s``, ``5m``."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Duration:
+        """Return the duration; click reports an invalid one as a usage error."""
+        try:
+            return Duration.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+sign_key_option = click.option(
+    "--sign-key",
+    metavar="FILE",
+    envvar="SEBRIDGE_SIGN_KEY",
+    help="The private key that signs the approval (PEM or JWK), for bridges with "
+    "approvals.signed_by; needs --from-event.",
+)
 hub_option = click.option(
     "--hub",
     metavar="URL",

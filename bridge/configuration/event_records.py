@@ -100,6 +100,13 @@ _REPORTER = field(
 )
 
 
+_PAUSED = field(
+    WHOLE,
+    "Seconds for which the VM stood still before; absent: it did not.",
+    *(33, 3),
+)
+
+
 _REQUEST = field(
     ref("ApprovalRequest"),
     "The approval message.",
@@ -162,6 +169,7 @@ _SCHEDULED_EVENT = record(
             "Seconds since the bridge had last read a document; null: not known.",
             *(1, None),
         ),
+        "pausedSeconds": _PAUSED,
         "reporter": _REPORTER,
         "outcome": field(
             {"const": "unknown"},
@@ -179,7 +187,7 @@ _SCHEDULED_EVENT = record(
         ),
         "link": LINK,
     },
-    optional=("outcome", "truncated", "durable", "test", "link"),
+    optional=("outcome", "pausedSeconds", "truncated", "durable", "test", "link"),
 )
 
 
@@ -282,10 +290,11 @@ _BRIDGE = record(
         "clockOffsetSeconds": field(
             WHOLE, "How many seconds the VM's clock is ahead of IMDS's time.", 0, 7200
         ),
+        "pausedSeconds": _PAUSED,
         "approvals": field(
             {"type": ["object", "null"]},
-            "Where the bridge receives approvals, and its rules; in a heartbeat only "
-            "the digest.",
+            "Where the bridge receives approvals, its rules, and whether they must be "
+            "signed; in a heartbeat only the digest.",
             {
                 "entity": "vm-approvals",
                 "session": None,
@@ -303,7 +312,8 @@ _BRIDGE = record(
     },
     optional=(
         *("pending", "dead", "freeDiskBytes", "eventId", "since"),
-        *("intervalSeconds", "approvals", "clockOffsetSeconds", "truncated"),
+        *("intervalSeconds", "approvals", "clockOffsetSeconds", "pausedSeconds"),
+        *("truncated",),
     ),
 )
 

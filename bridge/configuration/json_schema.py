@@ -38,7 +38,15 @@ from bridge.configuration.schema_parts import (
     ref,
 )
 from bridge.foundation.sections import Reader, Section
-from bridge.foundation.values import Address, Duration, FilePath, Rate, Secret, Size
+from bridge.foundation.values import (
+    Address,
+    Duration,
+    FilePath,
+    PublicKeys,
+    Rate,
+    Secret,
+    Size,
+)
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.sinks.registry import SINK_TYPES
 
@@ -72,6 +80,7 @@ _SCHEMAS: dict[type, Json] = {
     Secret: _SECRET,
     FilePath: _FILE_PATH,
     Address: _ADDRESS,
+    PublicKeys: _ADDRESS,
 }
 # The allowed forms of a value: the same for every key of a type.
 _WRITTEN: dict[type, str] = {
@@ -80,6 +89,7 @@ _WRITTEN: dict[type, str] = {
     Size: 'Bytes, or text with a unit: "500KB", "256MB", "1GB".',
     FilePath: "The path of a file; ${NAME} is replaced by an environment variable.",
     Address: 'The value itself, "env:NAME" or "file:PATH".',
+    PublicKeys: '"file:PATH" or "env:NAME".',
     Secret: '"env:NAME", "file:PATH", or the secret itself.',
 }
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
@@ -350,6 +360,11 @@ _CLAIMS = {
         {"type": ["object", "null"]},
         "A limit: the event as the approver saw it. A worse event is denied.",
         IMDS_EVENT,
+    ),
+    "audience": field(
+        TEXT_OR_NULL,
+        "The source of the event; a signed approval counts only for it.",
+        "/subscriptions/s/resourcegroups/web/providers/microsoft.compute",
     ),
 }
 _START_REQUEST = record(

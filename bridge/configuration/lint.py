@@ -6,7 +6,7 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.rules import Rule, catch_all, label_of
 from bridge.events.document import EVENT_SOURCES, EVENT_TYPES, misspelt
 from bridge.foundation.sections import Section
-from bridge.foundation.values import Address, Secret
+from bridge.foundation.values import Address, PublicKeys, Secret
 from bridge.servicebus.namespace import Entity
 from bridge.sinks.base import SinkConfig
 
@@ -205,7 +205,7 @@ def secrets_in(section: Section, prefix: str = "") -> Iterator[tuple[str, str, S
 def _secrets_at(
     place: str, key: str, value: object
 ) -> Iterator[tuple[str, str, Secret]]:
-    if isinstance(value, Secret):
+    if isinstance(value, Secret) and not isinstance(value, PublicKeys):
         yield place, key, value
     elif isinstance(value, Section):
         yield from secrets_in(value, f"{place}.")

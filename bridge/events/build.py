@@ -85,18 +85,24 @@ def cause_of_document(event_context: EventContext, document: Document) -> list[o
     return [event_context.identity.vm_id, kind, document.raw]
 
 
+def paused_for(seconds: float) -> dict[str, object]:
+    """Return the member ``pausedSeconds`` of ``data``; {} = the VM did not pause."""
+    return {"pausedSeconds": round(seconds)} if seconds else {}
+
+
 def numbered(cause: list[object], repeats: int) -> str:
     """Return the event id, given how often the same event was published before."""
     return hash32([*cause, repeats] if repeats else cause)
 
 
-def from_transition(
+def from_transition(  # noqa: PLR0913 - what one event tells of
     event_context: EventContext,
     transition: Transition,
     *,
     incarnation: int | None,
     observed_at: datetime,
     repeats: int,
+    paused: float = 0.0,
 ) -> OutgoingEvent:
     """Make the event about a transition.
 
@@ -106,6 +112,7 @@ def from_transition(
         incarnation: that of the document in which the transition was seen.
         observed_at: when this bridge saw the transition.
         repeats: how often this bridge has published the same transition before.
+        paused: how long this VM stood still before, in seconds; 0 = it did not.
     """
     event, cause = transition.event, cause_of(transition)
     data: dict[str, object] = {
@@ -120,6 +127,7 @@ def from_transition(
         "noticeSeconds": _notice(event, observed_at),
         "affectsThisVm": event_context.identity.is_named_in(event.resources),
         "unobservedSeconds": transition.unobserved,
+        **paused_for(paused),
         "reporter": event_context.reporter,
         **link_to(event_context.link, event.event_id),
     }

@@ -14,6 +14,8 @@ _ROUNDED, _STALE = 0.5, 2.0  # a Date may be so much later or earlier than it wa
 _SLACK = 1.0  # the machine's clock is not corrected by less
 _MOST_DATES = 5
 _PATIENCE = 300.0  # without a Date, the machine's clock counts as right after that
+_RECENT = 3600.0  # an event that comes later is not told of a pause
+_SHORTEST_PAUSE = 3.0  # a Date alone shows no shorter one
 _EARLIEST, _LATEST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -73,11 +75,14 @@ class SystemClock:
     """The clock of this machine.
 
     Both times are read without a function of Python in between: a poll reads them a
-    dozen times, and that is most of what it would cost.
+    dozen times, and that is most of what it would cost. ``asleep`` returns for how many
+    seconds the machine slept, which ``monotonic`` leaves out on Linux.
     """
 
     now: Callable[[], datetime] = staticmethod(partial(datetime.now, UTC))
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
+
+    asleep: Callable[[], float] = staticmethod(lambda: _boot_time() - time.monotonic())
 
     def __init__(self) -> None:
         # The waits with slack, and from when on each of them may end.
@@ -196,9 +201,9 @@ class ReferenceClock:
             self._is_confirmed = self._is_confirmed or self._offset is None
         if date is None or not _EARLIEST < date < _LATEST:
             return
-        received, at = self.base.monotonic(), date.timestamp()
+        received = self.base.monotonic()
         own = self.base.now().timestamp() - received
-        bounds = _Bounds(at - _ROUNDED - received, at + _STALE - sent)
+        bounds = _Bounds.of(date, sent, received)
         was_set = self._own is not None and abs(own - self._own) > _SLACK
         if was_set and bounds.include(own):
             self._bounds.clear()
@@ -231,11 +236,101 @@ class ReferenceClock:
         return error if abs(error) > _SLACK else 0.0
 
 
+class PauseMeter:
+    """Measures for how long this VM, or this process, stood still.
+
+        the monotonic clock ran on   a wait ended too late
+        it stood still, too          IMDS's Date ran on without it, and mostly also the
+                                     machine's clock; after a sleep the time since boot
+
+    A clock that was set is no pause: IMDS's Date did not jump with it. A Date that
+    jumped counts when the machine's clock agrees with it, or the next Date.
+
+    Attributes:
+        total: all pauses of at least three seconds since the start, in seconds.
+        ended: when the last one ended, in monotonic seconds.
+
+    Args:
+        clock: the clock of the process.
+        report: called with the length of each pause, in seconds.
+    """
+
+    def __init__(
+        self, clock: Clock, report: Callable[[float], None] = lambda _: None
+    ) -> None:
+        self.total = 0.0
+        self.ended = float("-inf")
+        self._clock = clock.base if isinstance(clock, ReferenceClock) else clock
+        self._report = report
+        self._last: _Sight | None = None
+        self._odd: _Bounds | None = None  # of a Date that nothing confirms yet
+
+    def late(self, seconds: float) -> None:
+        """Note that a wait ended so many seconds after its time."""
+        if seconds >= _SHORTEST_PAUSE:
+            self.total += seconds
+            self.ended = self._clock.monotonic()
+            self._report(seconds)
+
+    def note(self, date: datetime | None, sent: float) -> None:
+        """Take the Date of a response that has just arrived, as ``ReferenceClock``."""
+        received = self._clock.monotonic()
+        own = self._clock.now().timestamp() - received
+        asleep = self._clock.asleep() if isinstance(self._clock, SystemClock) else 0.0
+        bounds = None
+        if date is not None and _EARLIEST < date < _LATEST:
+            bounds = _Bounds.of(date, sent, received)
+        before, seen = self._last, _Sight(bounds, own, asleep)
+        if before is None or asleep - before.asleep >= _SHORTEST_PAUSE:
+            self._last, self._odd = seen, None
+            self.late(asleep - before.asleep if before else 0.0)
+        elif bounds is not None:
+            self._compare(before, seen, bounds)
+
+    def since(self, told: float) -> float:
+        """Return the pauses since a former ``total``; 0 if the last was long ago."""
+        is_recent = self._clock.monotonic() - self.ended <= _RECENT
+        return self.total - told if is_recent else 0.0
+
+    def _compare(self, before: "_Sight", seen: "_Sight", bounds: "_Bounds") -> None:
+        """Count a pause that a Date shows, when the time is sure."""
+        if before.bounds is None or before.bounds.meet(bounds):
+            self._last, self._odd = seen, None
+            return
+        own = seen.own - before.own
+        is_own = before.bounds.jump(bounds).include(own)
+        if is_own or (self._odd is not None and self._odd.meet(bounds)):
+            self._last, self._odd = seen, None
+            self.late(own if is_own else bounds.likely - before.bounds.likely)
+        else:
+            self._odd = bounds
+
+
+class _Sight(Struct, frozen=True):
+    """What the clocks showed at a response, for a comparison with the next.
+
+    Attributes:
+        bounds: by its Date; None = it had none.
+        own: wall clock minus monotonic clock.
+        asleep: for how many seconds the machine slept since it was booted.
+    """
+
+    bounds: "_Bounds | None"
+    own: float
+    asleep: float
+
+
 class _Bounds(Struct, frozen=True):
     """Between which values wall clock minus monotonic clock is, by one Date."""
 
     least: float
     most: float
+
+    @classmethod
+    def of(cls, date: datetime, sent: float, received: float) -> "_Bounds":
+        """Return the bounds by a Date, between two times of the monotonic clock."""
+        at = date.timestamp()
+        return cls(at - _ROUNDED - received, at + _STALE - sent)
 
     @property
     def likely(self) -> float:
@@ -246,9 +341,19 @@ class _Bounds(Struct, frozen=True):
         """Return whether an offset is within the bounds."""
         return self.least - margin <= offset <= self.most + margin
 
+    def jump(self, later: "_Bounds") -> "_Bounds":
+        """Return by how much the offset has grown until a later Date."""
+        return _Bounds(later.least - self.most, later.most - self.least)
+
     def meet(self, other: "_Bounds") -> bool:
         """Return whether some offset is within the bounds of both."""
         return self.least <= other.most and other.least <= self.most
+
+
+def _boot_time() -> float:
+    """Return the seconds since the machine was booted, with those of its sleep."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def own_time(clock: Clock) -> datetime:

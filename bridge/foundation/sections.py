@@ -20,6 +20,7 @@ from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import (
     Duration,
     FilePath,
+    PublicKeys,
     Rate,
     Secret,
     Size,
@@ -222,8 +223,11 @@ class Reader(Struct):
                 raise ValueError('must be a string: "env:NAME", "file:PATH" or itself')
             if what := misspelt_reference(value):
                 raise ValueError(what)
+            if kind is PublicKeys and not value.startswith(("file:", "env:")):
+                raise ValueError('must be "file:PATH" or "env:NAME"')
             secret = kind(value, self.environ)
-            secret.reveal()  # a missing file or variable is a fault before the start
+            if kind is not PublicKeys:
+                secret.reveal()  # a missing file or variable is a fault at the start
             return secret
         raise NotImplementedError(kind)
 

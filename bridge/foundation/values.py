@@ -229,6 +229,20 @@ class FilePath:
             self._held = Path(f"/proc/self/fd/{number}")
 
 
+class PublicKeys(Secret):
+    """Where public keys are: ``file:PATH`` or ``env:NAME``.
+
+    They are no secret. The file may be missing at the start: it is read at each use.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_literal(self) -> bool:
+        """Never: a key is not written into the configuration."""
+        return False
+
+
 class Address(Secret):
     """A URL or header value. It may be a secret, or harmless text in the file."""
 

@@ -67,6 +67,11 @@ class Listening(Protocol):
         """Whether no more messages are received, because too many approvals wait."""
         ...
 
+    @property
+    def fault(self) -> str | None:
+        """Why approvals wait, for their keys cannot be read; None = they can."""
+        ...
+
 
 class Hold(Protocol):
     """An event to which an auto-approve rule applies, but which is held."""
@@ -147,6 +152,8 @@ class StatusSource(Struct):
             for one in self.listeners
             if one.is_full
         ]
+        faults = [one.fault for one in self.listeners]
+        found += dict.fromkeys(f"{one}: approvals wait" for one in faults if one)
         found += [
             f"sinks.{relay.sink}: {relay.obstacle}"
             for relay in self.relays

@@ -17,6 +17,7 @@ from bridge.net.addresses import (
     listen_faults,
     url_fault,
 )
+from bridge.signing.approval import key_fault
 
 # -- ``[hub.access]``: who may look, who may decide, and how many people must agree ----
 
@@ -213,6 +214,9 @@ class HubConfig(Section, frozen=True, kw_only=True):
         sources: the queues and subscriptions that the hub reads. Example: ``[{"name":
             "bridges", "type": "bridges", "connection_string": "env:BUS", "topic":
             "scheduled-events", "subscription": "hub"}]``.
+        sign_key: the private key that signs approvals, as PEM or JWK; two in one file
+            while one is replaced. All hubs have the same. Left out: they are not
+            signed. Example: ``"file:/etc/sebridge-hub/sign.pem"``.
         arm: approving through Azure Resource Manager, where no bridge answers; left
             out: off. Example: ``{"credential": "managed-identity"}``.
         access: who may look, and who may decide. Example: ``{"mode": "loopback"}``.
@@ -226,6 +230,7 @@ class HubConfig(Section, frozen=True, kw_only=True):
     forget_after: Duration = Duration(7 * 86400)
     token: Secret | None = None
     sources: tuple[SourceConfig, ...] = ()
+    sign_key: Secret | None = None
     arm: ArmConfig | None = None
     access: AccessConfig = AccessConfig()
 
@@ -263,6 +268,8 @@ class HubConfig(Section, frozen=True, kw_only=True):
             yield "public_url", what
         if what := _store_fault(self.store.reveal()):
             yield "store", what
+        if self.sign_key is not None and (what := key_fault(self.sign_key)):
+            yield "sign_key", what
         for key in ("retention", "audit_retention", "forget_after"):
             if not getattr(self, key):
                 yield key, "must be more than 0"

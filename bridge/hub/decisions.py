@@ -26,6 +26,8 @@ from bridge.hub.arm_rules import path_of
 from bridge.hub.config import AccessConfig
 from bridge.hub.facts import Address
 from bridge.hub.voting import ARM, CurrentEvent
+from bridge.signing import approval
+from bridge.signing.dsse import Signer
 
 _PREFIX = "sebridge"  # if the bridge's own prefix is not known
 _LEAST = timedelta(minutes=1)
@@ -97,8 +99,15 @@ def persons_left(
     ]
 
 
-def expiry(current: CurrentEvent, now: datetime) -> datetime:
-    """Return when an approval expires: at NotBefore, but in 1 minute to 30 days."""
+def expiry(
+    current: CurrentEvent, now: datetime, *, is_signed: bool = False
+) -> datetime:
+    """Return when an approval expires: at NotBefore, but in 1 minute to 30 days.
+
+    A signed one expires in 24 h at most.
+    """
+    if is_signed:
+        return approval.expiry(current.scheduled.not_before, now)
     not_before = current.scheduled.not_before or now + _NO_TIME
     return min(max(not_before, now + _LEAST), now + _MOST)
 
@@ -109,12 +118,14 @@ def reason_of(votes: Sequence[Vote]) -> str:
     return "; ".join(found)[:_LONGEST_REASON]
 
 
-def message(
+def message(  # noqa: PLR0913 - each is a part of the message
     decision: str,
     current: CurrentEvent,
     votes: Sequence[Vote],
     now: datetime,
     prefix: str | None = None,
+    *,
+    signers: Sequence[Signer] = (),
 ) -> bytes | None:
     """Return the approval message for a bridge; None = a bridge would not accept it.
 
@@ -124,15 +135,18 @@ def message(
         votes: the approvals.
         now: the present moment.
         prefix: that of the events of the bridge; None = that of the event's.
+        signers: the keys that sign it; () = it is not signed.
     """
     prefix = prefix or current.prefix or _PREFIX
     by = ", ".join(vote.person for vote in votes)[:_LONGEST_NAMES]
     data: dict[str, object] = {
         "StartRequests": [{"EventId": current.event_id}],
         "approvedBy": by,
-        "expiresAt": rfc3339(expiry(current, now)),
+        "expiresAt": rfc3339(expiry(current, now, is_signed=bool(signers))),
         "approvedEvent": current.event,
     }
+    if signers:
+        data["audience"] = current.source
     if reason := reason_of(votes):
         data["reason"] = reason
     event = CloudEvent(
@@ -144,7 +158,8 @@ def message(
         dataschema="urn:sebridge:schema:approval:v1",
         data=data,
     )
-    return _checked(event.to_json(), prefix)
+    body = event.to_json()
+    return _checked(approval.signed(body, signers) if signers else body, prefix)
 
 
 def _checked(body: bytes, prefix: str) -> bytes | None:

@@ -125,6 +125,8 @@ class Occurrence:
         voices: who has reported it, sorted.
         has_bridge: whether a bridge has reported it.
         prefix: the prefix of the types of the bridges' events.
+        source: the source of the events of the bridges whose word counts; "" = only
+            Azure has reported it.
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
     """
 
@@ -148,6 +150,7 @@ class Occurrence:
     voices: tuple[Voice, ...]
     has_bridge: bool
     prefix: str
+    source: str
     resource: str
 
     @property
@@ -331,6 +334,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         voices=_voices(facts),
         has_bridge=bool(bridges),
         prefix=next((fact.prefix for fact in counted if fact.prefix), ""),
+        source=next((fact.source for fact in counted if not fact.is_azures), ""),
         resource=azures[-1].resource if azures else "",
     )
 

@@ -174,6 +174,7 @@ _EVENTS: Json = {
             "machines": _that(_many("Machine"), "The machines in Resources."),
             "isByOthers": _that(YES, "No machine in Resources has reported it."),
             "prefix": _that(TEXT, "The prefix of the types of events; may be empty."),
+            "source": _that(TEXT, "The source of the events; may be empty."),
             "resource": _that(TEXT, "The resource that Azure names; may be empty."),
         },
     ),

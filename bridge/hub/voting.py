@@ -37,6 +37,7 @@ class CurrentEvent:
         since: the time of the latest message with its content. It may have had this
             content for longer.
         prefix: the prefix of the types of the bridges' events.
+        source: the source of these events; a signed approval names it.
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
         named: the machines whose word counts as that of one in Resources; ask by
             ``fold.is_named``.
@@ -59,6 +60,7 @@ class CurrentEvent:
     is_whole: bool
     since: datetime
     prefix: str
+    source: str
     resource: str
     machines: tuple[Machine, ...]
     named: tuple[Machine, ...] = ()

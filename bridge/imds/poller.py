@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from bridge.events.document import Document
 from bridge.events.look import Look
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Bell, Clock, ReferenceClock
+from bridge.foundation.clock import Bell, Clock, PauseMeter, ReferenceClock
 from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
@@ -78,6 +78,11 @@ class Observer(Protocol):
         """Whether the identity of this VM is not yet known."""
         ...
 
+    @property
+    def pauses(self) -> PauseMeter:
+        """Measures for how long this VM stood still."""
+        ...
+
     async def observe(self, body: bytes | None, read: Moment) -> Document:
         """Compare a document with the last one, and commit the events about changes.
 
@@ -123,6 +128,7 @@ class Poller:
         self.observer = observer
         self.clock = clock
         self.metrics = metrics
+        self.pauses = observer.pauses
         self.last_success: float | None = None
         self.latest: Look | None = None
         self._etag: str | None = None
@@ -220,7 +226,7 @@ class Poller:
             await self._hold_back(stop)
             return
         left = began + self.client.config.poll_interval - self.clock.monotonic()
-        await self.clock.wait(self._wake, left)
+        await self._wait(self._wake, left)
 
     async def _hold_back(self, stop: asyncio.Event) -> None:
         """Wait after a failure.
@@ -230,8 +236,15 @@ class Poller:
         wait = self._patience.wait
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
         held = wait if self._patience.is_asked_for else min(wait, least)
-        if not await self.clock.wait(stop, held):
-            await self.clock.wait(self._wake, wait - held)
+        if not await self._wait(stop, held):
+            await self._wait(self._wake, wait - held)
+
+    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait as the clock does; a wait that ends late shows a pause of the VM."""
+        end = self.clock.monotonic() + max(seconds, 0.0)
+        is_set = await self.clock.wait(event, seconds)
+        self.pauses.late(self.clock.monotonic() - end)
+        return is_set
 
     def _dismiss(self) -> None:
         self._is_over = True  # from now on, ``fresh`` raises at once
@@ -245,7 +258,10 @@ class Poller:
         etag = None if is_for_approval or is_stale else self._etag
         is_patient = self._patience.is_patient()
         timeout = config.first_request_timeout if is_patient else config.request_timeout
-        answer = await self.client.fetch(etag=etag, timeout=timeout)
+        try:
+            answer = await self.client.fetch(etag=etag, timeout=timeout)
+        finally:
+            self.pauses.late(self.clock.monotonic() - began - timeout)
         if etag is None:
             self._unconditional = began
         self._follow(answer, began)
@@ -267,6 +283,7 @@ class Poller:
 
     def _follow(self, answer: Answer, sent: float) -> None:
         """Let the clock follow IMDS's; log once when it begins or ends to differ."""
+        self.pauses.note(answer.date, sent)
         if not isinstance(self.clock, ReferenceClock):
             return
         self.clock.note(answer.date, sent)

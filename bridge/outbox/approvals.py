@@ -16,6 +16,10 @@ class Approvals(Struct):
         """Save an intent, or record that its POST has begun."""
         await self.database.run(lambda db: decisions.save(db, decision, now))
 
+    async def claim(self, decision: Decision, *, now: float) -> Decision:
+        """Save a record unless its message has one; return the one that is there."""
+        return await self.database.run(lambda db: decisions.claim(db, decision, now))
+
     async def of_message(
         self, message: str, sequence: int | None = None
     ) -> dict[str, Decision]:

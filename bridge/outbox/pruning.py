@@ -4,14 +4,17 @@ import sqlite3
 
 from msgspec import Struct
 
+from bridge.outbox.facts import Facts
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import clock_jumps, pruning
+from bridge.outbox.tables.pruning import Pruned
 
 
 class Pruning(Struct, frozen=True):
     """Deletes settled items: old ones, and the oldest if the file is too large."""
 
     database: Database
+    facts: Facts
 
     async def prune(
         self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
@@ -26,14 +29,16 @@ class Pruning(Struct, frozen=True):
             limit: the most items to delete now, so that other jobs do not wait long.
         """
 
-        def job(db: sqlite3.Connection) -> int:
+        def job(db: sqlite3.Connection) -> Pruned:
             pruning.recall_from_future(db, now)
             pruning.refresh(db, alive, now)
             clock_jumps.forget(db, before, now)
             written = clock_jumps.written_before(clock_jumps.noted(db), before)
             return pruning.prune(db, written, limit)
 
-        return await self.database.run(job, is_kept=False)
+        pruned = await self.database.run(job, is_kept=False)
+        self.facts.forget(pruned.causes, pruned.keys)
+        return pruned.items
 
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
         """Delete the oldest delivered items while the file is too large.

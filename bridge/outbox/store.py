@@ -5,20 +5,22 @@ one delivery for each event and sink, before the first attempt to deliver any of
 Rows are never merged by id.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.routing import Router
-from bridge.foundation.errors import OutboxFullError
+from bridge.foundation.errors import OutboxError, OutboxFullError
 from bridge.outbox.ages import Ages
 from bridge.outbox.approvals import Approvals
-from bridge.outbox.choice import Choice
 from bridge.outbox.commands import Commands
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.numbered import Numbered
+from bridge.outbox.facts import Facts, Routed, keys_of
 from bridge.outbox.observations import Observations
 from bridge.outbox.other_processes import OtherProcesses
 from bridge.outbox.pruning import Pruning
@@ -30,6 +32,8 @@ from bridge.outbox.tables import events as items
 from bridge.outbox.tables import losses, observations, values
 from bridge.outbox.tables.ages import RunningTimes
 from bridge.outbox.wakeups import Wakeups
+
+T = TypeVar("T")
 
 
 def _ignore(_: str) -> None:
@@ -63,7 +67,8 @@ class Outbox:
         self.ages = Ages(database)
         self.approvals = Approvals(database)
         self.commands = Commands(database)
-        self.pruning = Pruning(database)
+        self.facts = Facts(database)
+        self.pruning = Pruning(database, self.facts)
         self.other_processes = OtherProcesses(database)
         self.wakeups = Wakeups()
 
@@ -76,11 +81,13 @@ class Outbox:
             OutboxError: it cannot be opened, read or written.
         """
         async with Database.open(path) as database:
-            yield cls(database, router)
+            outbox = cls(database, router)
+            await outbox.facts.load()
+            yield outbox
 
     async def commit(  # noqa: PLR0913 - all parts of one commit
         self,
-        events: Sequence[OutgoingEvent] | Numbered,
+        events: Sequence[OutgoingEvent],
         *,
         now: float,
         checkpoint: Checkpoint | None = None,
@@ -108,70 +115,94 @@ class Outbox:
         Raises:
             OutboxFullError: there is no room for an event of a checkpoint.
         """
+        running, router = self.ages.now(), self.router
         dropped = set[int]()  # events dropped in memory are dropped on the disk, too
-        now_running, choice = self.ages.now(), Choice(self.router)
 
-        def job(db: Connection) -> set[str]:
-            running = RunningTimes(db, now_running)
-            if settle is not None:
-                settle(db)
-            if checkpoint is not None:
-                observations.save_checkpoint(db, checkpoint, now)
-            values.save(db, named or {})
-            for decision in decisions:
-                approvals.save(db, decision, now)
+        def begin() -> tuple[list[Routed], asyncio.Future[None]]:
+            routed = self.facts.route(events, router)
 
-            def append(index: int, outgoing: OutgoingEvent) -> tuple[str, ...]:
-                choose = partial(choice.sinks, index, outgoing.subject)
-                return items.append(db, choose, outgoing, now, running)
+            def job(db: Connection) -> None:
+                times = RunningTimes(db, running)
+                if settle is not None:
+                    settle(db)
+                if checkpoint is not None:
+                    observations.save_checkpoint(db, checkpoint, now)
+                values.save(db, named or {})
+                for decision in decisions:
+                    approvals.save(db, decision, now)
+                append = partial(items.append, db, now, times)
+                self._append_all(append, routed, dropped, may_drop=checkpoint is None)
+                if reply is not None:
+                    items.append_reply(db, reply, now, times)
 
-            may_drop = checkpoint is None
-            made = events.events(db) if isinstance(events, Numbered) else events
-            sinks = self._append_all(append, made, dropped, may_drop=may_drop)
-            if reply is not None:
-                items.append_reply(db, reply, now, running)
-                sinks.add(REPLIES)
-            return sinks
+            return routed, self.database.submit(job)
 
-        sinks = await self.database.run(job)
+        if self.facts.know(events):
+            routed, written = begin()
+        else:
+            self.facts.asking += 1
+            routed, written = await asyncio.shield(self._ask(events, begin))
+        await self._written(written, routed, dropped)
         if checkpoint is not None:
             self.observations.note(checkpoint)
-        for sink in sinks:
-            self.wakeups.of(sink).set()
+        if reply is not None:
+            self.wakeups.of(REPLIES).set()
+
+    async def _ask(self, events: Sequence[OutgoingEvent], begin: Callable[[], T]) -> T:
+        """Begin a commit after what is not known of its events was asked."""
+        try:
+            async with self.facts.order:
+                await self.facts.learn((), keys_of(events))
+                return begin()
+        finally:
+            self.facts.asking -= 1
+
+    async def _written(
+        self,
+        written: asyncio.Future[None],
+        routed: Sequence[Routed],
+        dropped: AbstractSet[int],
+    ) -> None:
+        """Wait until events are written, and wake the relays of their sinks."""
+        try:
+            await written
+        except OutboxError:
+            self.facts.undo(routed)
+            raise
+        if dropped:
+            self.facts.undo([routed[index] for index in dropped])
+        for one in routed:
+            for sink in one.sinks:
+                self.wakeups.of(sink).set()
 
     def _append_all(
         self,
-        append: Callable[[int, OutgoingEvent], tuple[str, ...]],
-        events: Sequence[OutgoingEvent],
+        append: Callable[[OutgoingEvent, tuple[str, ...]], None],
+        routed: Sequence[Routed],
         dropped: set[int],
         *,
         may_drop: bool,
-    ) -> set[str]:
-        """Append events; return the sinks that get any.
+    ) -> None:
+        """Append events for their sinks.
 
         Args:
-            append: appends the event with an index; returns the sinks that get it.
-            events: the events to publish.
+            append: appends an event for its sinks.
+            routed: the events to publish, with their sinks.
             dropped: indexes of events for which there was no room; more are added.
             may_drop: whether to drop an event for which there is no room.
 
         Raises:
             OutboxFullError: there is no room for an event that may not be dropped.
         """
-        sinks = set[str]()
-        for index, outgoing in enumerate(events):
+        for index, one in enumerate(routed):
             if index in dropped:
                 continue
             try:
-                sinks.update(append(index, outgoing))
+                append(one.outgoing, one.sinks)
             except OutboxFullError as error:
                 if not may_drop:
                     raise
                 dropped.add(index)
-                self._report_drop(outgoing, error)
-        return sinks
-
-    def _report_drop(self, outgoing: OutgoingEvent, error: OutboxFullError) -> None:
-        losses.log_drop(outgoing, error)
-        for sink in self.router.sinks(outgoing.subject, frozenset()):
-            self.deliveries.lost(sink)
+                losses.log_drop(one.outgoing, error)
+                for sink in one.sinks:
+                    self.deliveries.lost(sink)

@@ -11,7 +11,6 @@ observed again.
 Invariant: the transitions of one EventId are published in the order of observation.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
@@ -46,6 +45,8 @@ class Observation(Struct, frozen=True, kw_only=True):
         steps: the transitions since the document before.
         is_changed: whether to publish a document.changed event.
         previous_incarnation: the incarnation of the document before.
+        paused: how long this VM stood still before, in seconds; 0 = not at all, or an
+            earlier event tells of it.
     """
 
     at: datetime
@@ -53,6 +54,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     steps: tuple[Transition, ...] = ()
     is_changed: bool = False
     previous_incarnation: int | None = None
+    paused: float = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -169,6 +171,7 @@ def publications_of(
                 step,
                 incarnation=one.document.incarnation,
                 observed_at=one.at,
+                paused=one.paused,
             )
             found.append((hash32(cause_of(step)), make))
         if one.is_changed:
@@ -193,8 +196,9 @@ def events_of(
         publications: what is published.
         earlier: how often each cause was published before; absent = never.
     """
-    counts, events = Counter(earlier), list[OutgoingEvent]()
+    counts, events = dict[str, int](), list[OutgoingEvent]()
     for cause, make in publications:
-        events.append(make(repeats=counts[cause]))
-        counts[cause] += 1  # the same cause may be in the same commit again
+        times = counts.get(cause, earlier.get(cause, 0))
+        events.append(make(repeats=times))
+        counts[cause] = times + 1  # the same cause may be in the same commit again
     return events

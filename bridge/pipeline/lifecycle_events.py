@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from bridge.events.build import EventContext, from_bridge
+from bridge.events.build import EventContext, from_bridge, paused_for
 from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
@@ -39,6 +39,7 @@ class LifecycleEvents(Struct):
     name: str = "vitals"
     _is_unreachable: bool = False
     _beat_at: float = 0.0
+    _told: float = 0.0  # the pauses that events have told of, in seconds
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish bridge.* events until ``stop`` is set, and then bridge.stopped.
@@ -83,7 +84,11 @@ class LifecycleEvents(Struct):
         """Commit a bridge.* event to the outbox, and return its id."""
         now = self.clock.now()
         outgoing = from_bridge(
-            self.event_context, what, observed_at=now, reason=reason, more=more
+            self.event_context,
+            what,
+            observed_at=now,
+            reason=reason,
+            more={**(more or {}), **self._paused()},
         )
         await self.outbox.commit([outgoing], now=now.timestamp())
         return outgoing.event.id
@@ -100,6 +105,12 @@ class LifecycleEvents(Struct):
         """Return how far this VM's clock is ahead of IMDS's; empty if not known."""
         ahead = self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
         return {} if ahead is None else {"clockOffsetSeconds": round(ahead)}
+
+    def _paused(self) -> dict[str, object]:
+        """Return how long this VM stood still since the last event; empty = not."""
+        pauses = self.poller.pauses
+        seconds, self._told = pauses.since(self._told), pauses.total
+        return paused_for(seconds)
 
     async def _pause(self, stop: asyncio.Event) -> None:
         """Wait for the next look, or exactly until the next heartbeat."""
@@ -122,6 +133,7 @@ class LifecycleEvents(Struct):
                 "intervalSeconds": float(self.heartbeat),
                 "approvals": self.offer and {"digest": self.offer["digest"]},
                 **self._clock_offset(),
+                **self._paused(),
                 **await _free_disk(self.state_path.parent),
             },
         )

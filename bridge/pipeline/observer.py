@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 from msgspec import Struct, field
@@ -19,9 +18,8 @@ from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Clock, is_settled
+from bridge.foundation.clock import Clock, PauseMeter, is_settled
 from bridge.foundation.errors import OutboxFullError
-from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.pipeline.held import Held, Observation, events_of, publications_of
@@ -36,11 +34,12 @@ _JUMP = 1.0
 class Observer(Struct):
     """Publishes the changes in each document.
 
-    The first seven fields are given at the start, the others are this state.
+    The first eight fields are given at the start, the others are this state.
 
     Attributes:
         event_context: prefix, source and VM of the events.
         poll_interval: seconds from one document to the next.
+        pauses: measures for how long this VM stood still.
         with_documents: whether to publish document.changed events.
         is_waiting: whether the identity of this VM is not yet known. Until
             ``set_identity`` is called, only events that may not wait are published.
@@ -54,6 +53,7 @@ class Observer(Struct):
     clock: Clock
     metrics: Metrics
     poll_interval: float
+    pauses: PauseMeter
     with_documents: bool = False
     is_waiting: bool = False
     watch: Watch = field(default_factory=Watch)
@@ -63,12 +63,14 @@ class Observer(Struct):
     _touched: float = float("-inf")
     _offset: float | None = None  # wall clock minus monotonic clock
     _is_anchored: bool = False  # whether restored moments have a monotonic time
+    _told: float = 0.0  # the pauses that events have told of, in seconds
     _held: Held = field(default_factory=Held)
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def restore(self) -> None:
         """Load the watch that was stored before the restart."""
         await self.outbox.observations.load_again()
+        await self.outbox.facts.load()
         body = await self.outbox.observations.load(CHECKPOINT)
         if body is None:
             return
@@ -204,10 +206,13 @@ class Observer(Struct):
                 has_steps=any(step.event.key not in again for step in steps),
             ),
             previous_incarnation=before.incarnation,
+            paused=self.pauses.since(self._told),
         )
         sightings = frozenset(before.known.keys() | after.known.keys())
         held = self._held.plus(seen, before)
         await self._commit(held, after, now, sightings, again - unseen)
+        if steps:
+            self._told = self.pauses.total
         self.watch, self._touched = after, self.clock.monotonic()
         self.changed()
         self.outbox.wakeups.rules.set()
@@ -233,7 +238,7 @@ class Observer(Struct):
             ready, rest = held.split(now.at)
         if ready or not rest.observations:
             await self.outbox.commit(
-                self._events_of(ready),
+                await self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
                     body=checkpoint.encode(rest.published_part(watch)),
@@ -243,14 +248,14 @@ class Observer(Struct):
             )
         self._held = rest
 
-    def _events_of(
+    async def _events_of(
         self, observations: Sequence[Observation]
-    ) -> Numbered | list[OutgoingEvent]:
+    ) -> list[OutgoingEvent]:
         publications = publications_of(self.event_context, observations)
         if not publications:
             return []
         causes = [cause for cause, _ in publications]
-        return Numbered(causes, partial(events_of, publications))
+        return events_of(publications, await self.outbox.facts.counts(causes))
 
 
 def _report(

@@ -19,6 +19,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Summary,
     disable_created_metrics,
 )
 from pythonjsonlogger.orjson import OrjsonFormatter
@@ -209,6 +210,11 @@ class Metrics:
         self.clock_offset = Gauge(
             "sebridge_clock_offset_seconds",
             "How far this VM's clock is ahead of IMDS's; 0 within what a Date shows.",
+            registry=registry,
+        )
+        self.paused = Summary(
+            "sebridge_paused_seconds",
+            "How long this VM, or the bridge, stood still: a pause of 3 s or more.",
             registry=registry,
         )
         self.incarnation = Gauge(

@@ -7,11 +7,15 @@
 //   SERVICEBUS            a connection string, such as that of `sebridge simulate`
 //   SERVICEBUS_NAMESPACE  or the host name of the namespace, with `az login` or an identity
 //   TOPIC, SUBSCRIPTION   default: scheduled-events, consumer
+//   SIGN_KEY              a file with a private key (PEM): signs the approvals, for bridges
+//                         with approvals.signed_by
 
+const crypto = require("node:crypto");
+const fs = require("node:fs");
 const { ServiceBusClient } = require("@azure/service-bus");
 
 const REMEMBERED = 10_000; // ids; repeats come within minutes of each other
-const { SERVICEBUS, SERVICEBUS_NAMESPACE } = process.env;
+const { SERVICEBUS, SERVICEBUS_NAMESPACE, SIGN_KEY } = process.env;
 const { TOPIC = "scheduled-events", SUBSCRIPTION = "consumer" } = process.env;
 
 function connect() {
@@ -41,6 +45,11 @@ async function approve(client, event, message) {
       reason: "a short freeze",
     },
   };
+  if (SIGN_KEY) {
+    approval.data.audience = event.source;
+    approval.data.expiresAt = expiry(event.data.notBefore);
+    approval.dssematerial = sign(approval, fs.readFileSync(SIGN_KEY));
+  }
   await sender.sendMessages({
     body: approval,
     contentType: "application/cloudevents+json",
@@ -48,6 +57,39 @@ async function approve(client, event, message) {
     sessionId: message.replyToSessionId,
   });
   await sender.close();
+}
+
+// How long an approval is valid: until NotBefore, but 1 minute to 24 hours.
+function expiry(notBefore) {
+  const [now, minute, day] = [Date.now(), 60_000, 86_400_000];
+  const end = notBefore ? Date.parse(notBefore) : now + day;
+  return new Date(Math.min(Math.max(end, now + minute), now + day)).toISOString();
+}
+
+const sha256 = (value) => crypto.createHash("sha256").update(value).digest();
+const base64 = (value) => Buffer.from(value).toString("base64");
+
+// `dssematerial` of a CloudEvent without extension attributes: Verifiable CloudEvents with
+// DSSE. The data is signed as the text that JSON.stringify makes of it; the SDK writes the
+// whole event in the same way.
+function sign(event, pem) {
+  const key = crypto.createPrivateKey(pem);
+  const names = "id source specversion type datacontenttype dataschema subject time";
+  const values = names.split(" ").map((name) => event[name] ?? "");
+  const parts = [...values, JSON.stringify(event.data)];
+  const core = sha256(Buffer.concat(parts.map(sha256)));
+  const payload = JSON.stringify({ core: base64(core) });
+  const payloadType = "https://cloudevents.io/verifiability/dsse/v0.1";
+  const message = `DSSEv1 ${payloadType.length} ${payloadType} ${payload.length} ${payload}`;
+  const sig = crypto.sign("sha256", Buffer.from(message), { key, dsaEncoding: "ieee-p1363" });
+  const signatures = [{ keyid: thumbprint(key), sig: base64(sig) }];
+  return base64(JSON.stringify({ payloadType, payload: base64(payload), signatures }));
+}
+
+// The name of a key: RFC 7638, a hash of its public JWK.
+function thumbprint(key) {
+  const { crv, kty, x, y } = crypto.createPublicKey(key).export({ format: "jwk" });
+  return sha256(JSON.stringify({ crv, kty, x, y })).toString("base64url");
 }
 
 // It may be called twice for one event: see README.

@@ -7,13 +7,19 @@ freezes. It needs azure-servicebus, and azure-identity if there is no connection
     SERVICEBUS_NAMESPACE  or the host name of the namespace: ``az login``, an identity
     TOPIC, SUBSCRIPTION   default: scheduled-events, consumer
     REPLIES               a queue without sessions: prints the replies to approvals
+    SIGN_KEY              a file with a private key (PEM): signs the approvals, for
+                          bridges with approvals.signed_by; needs cryptography
 """
 
+import base64
+import hashlib
 import json
 import os
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -57,6 +63,10 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
             "reason": "a short freeze",
         },
     }
+    if key := os.environ.get("SIGN_KEY"):
+        approval["data"]["audience"] = event["source"]
+        approval["data"]["expiresAt"] = expiry(event["data"]["notBefore"])
+        approval["dssematerial"] = sign(approval, key)
     with bus.get_queue_sender(message.reply_to) as sender:
         sender.send_messages(
             ServiceBusMessage(
@@ -67,6 +77,57 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
                 reply_to=os.environ.get("REPLIES"),
             )
         )
+
+
+def expiry(not_before: str | None) -> str:
+    """Return how long an approval is valid: until NotBefore, but 1 min to 24 h."""
+    now, day = datetime.now(UTC), timedelta(hours=24)
+    end = datetime.fromisoformat(not_before) if not_before else now + day
+    return min(max(end, now + timedelta(minutes=1)), now + day).isoformat()
+
+
+def sign(event: Event, path: str) -> str:
+    """Return ``dssematerial`` of a CloudEvent without extension attributes.
+
+    Verifiable CloudEvents with DSSE. The data is signed as the text that ``json.dumps``
+    makes of it, so the whole event must be written by ``json.dumps``, too.
+    """
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, utils
+
+    key = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
+    names = "id source specversion type datacontenttype dataschema subject time"
+    values = [event.get(name, "") for name in names.split()]
+    parts = [*values, json.dumps(event["data"])]
+    digests = b"".join(hashlib.sha256(part.encode()).digest() for part in parts)
+    core = base64.b64encode(hashlib.sha256(digests).digest()).decode()
+    payload = json.dumps({"core": core}).encode()
+    kind = "https://cloudevents.io/verifiability/dsse/v0.1"
+    head = f"DSSEv1 {len(kind)} {kind} {len(payload)} ".encode()
+    r, s = utils.decode_dss_signature(
+        key.sign(head + payload, ec.ECDSA(hashes.SHA256()))
+    )
+    signature = r.to_bytes(32, "big") + s.to_bytes(32, "big")
+    one = {"keyid": thumbprint(key), "sig": base64.b64encode(signature).decode()}
+    envelope = {
+        "payloadType": kind,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [one],
+    }
+    return base64.b64encode(json.dumps(envelope).encode()).decode()
+
+
+def thumbprint(key: Any) -> str:
+    """Return the name of a key: RFC 7638, a hash of its public JWK."""
+    numbers = key.public_key().public_numbers()
+    x, y = (base64url(n.to_bytes(32, "big")) for n in (numbers.x, numbers.y))
+    jwk = f'{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}'
+    return base64url(hashlib.sha256(jwk.encode()).digest())
+
+
+def base64url(value: bytes) -> str:
+    """Return base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def handle(bus: ServiceBusClient, event: Event, message: Received) -> None:

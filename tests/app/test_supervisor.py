@@ -107,6 +107,7 @@ def test_full_socket_does_not_block_the_forwarder(
         ({}, 0.0),
         ({"WATCHDOG_USEC": "60000000"}, 20.0),
         ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 20.0),
+        ({"WATCHDOG_USEC": "360000000"}, 20.0),
         ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, 0.0),
         ({"WATCHDOG_USEC": "soon"}, 0.0),
     ],

@@ -214,7 +214,7 @@ class World:
         self, message: ReceivedMessage, stop: asyncio.Event | None = None
     ) -> Settlement | None:
         """Handle one delivery of a message, as a bridge does that has just started."""
-        handling = Handling(self.context, message, key_of(ENTITY, message))
+        handling = Handling(self.context, message, key_of(self.context, message))
         return await handling.run(stop or asyncio.Event())
 
     async def outcomes(self) -> list[CloudEvent]:

@@ -235,10 +235,10 @@ class SlowDatabase(InlineDatabase):
 
     seconds = 0.0
 
-    async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
+    async def _serve(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
         if self.seconds and not is_read:
             await asyncio.sleep(self.seconds)
-        return await super()._queue(job, is_read=is_read, is_kept=is_kept)
+        return await super()._serve(job, is_read=is_read, is_kept=is_kept)
 
 
 @dataclass(slots=True)

@@ -429,7 +429,7 @@ async def test_approval_message_is_relayed_while_the_command_runs(
         came = stage.clock.monotonic()
         context = life.context()
         asked = message(EVENT_ID)
-        handling = Handling(context, asked, key_of(context.entity, asked))
+        handling = Handling(context, asked, key_of(context, asked))
         running = asyncio.create_task(handling.run(asyncio.Event()))
         await life.until(running.done)
 

@@ -43,6 +43,9 @@ class Dying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.database, name)
 
+    def submit(self, job: Any, *, is_kept: bool = True) -> "asyncio.Future[Any]":
+        return asyncio.ensure_future(self.run(job, is_kept=is_kept))
+
     async def run(self, job: Any, *, is_kept: bool = True) -> Any:
         self.commits += 1
         is_last = self.commits == self.at

@@ -16,7 +16,6 @@ from bridge.approvals.message_flow import key_of
 from bridge.events.start_result import StartAnswer
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import (
-    ENTITY,
     PlayedQueue,
     World,
     message,
@@ -65,7 +64,7 @@ async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) ->
         queue = HangingQueue(reached=reached)
     queue.waiting.put_nowait(approval)
     running = asyncio.create_task(Listener(queue, context).run(asyncio.Event()))
-    key = key_of(ENTITY, approval)
+    key = key_of(world.context, approval)
     async with asyncio.timeout(60):
         if place == "intent":
             while (found := await world.outbox.approvals.of_message(key)) == {} or (

@@ -781,7 +781,7 @@ async def test_stop_after_a_post_in_doubt_keeps_the_intent(world: World) -> None
     stop.set()
 
     assert await handling is None
-    kept = await world.outbox.approvals.of_message(key_of(ENTITY, approval))
+    kept = await world.outbox.approvals.of_message(key_of(world.context, approval))
     assert kept[EVENT_ID].posted
 
 

@@ -33,7 +33,10 @@ from bridge.foundation.values import Secret
 from bridge.outbox.store import Outbox
 from bridge.servicebus.decode import read
 from bridge.servicebus.namespace import NamespaceConfig
+from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.simulator.servicebus.broker import Broker
+from tests.signing.test_dsse import KEY
+from tests.signing.test_keys import pem
 from tests.support.builders import imds_event, outgoing, router
 from tests.support.nested import HERE, holding, lists, objects
 from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
@@ -733,6 +736,50 @@ async def test_without_the_right_to_read_replies_nothing_is_sent(
     assert result.exit_code == 1
     assert "no-such: does not exist" in result.stderr
     assert broker.snapshot()["vm-approvals"].active == 0
+
+
+# -- signed approvals -----------------------------------------------------------------
+
+
+async def test_signed_approval_names_the_event_and_ends_with_it(
+    broker: Broker, tmp_path: Path
+) -> None:
+    key = tmp_path / "sign.pem"
+    key.write_text(pem(KEY))
+    config = configured(tmp_path, broker.connection_string)
+
+    await approved(config, "--from-event", received(tmp_path), "--sign-key", str(key))
+
+    (message,) = await drained(broker, "vm-approvals")
+    event = SignedEvent.parse(body_of(message))
+    assert judge(event, {KEY.key_id: KEY.public}).verdict is Verdict.HOLDS
+    data = json.loads(event.data)
+    assert data["audience"] == SEEN.source
+    assert data["approvedEvent"] == SEEN.data["event"]
+    assert data["expiresAt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([EVENT_ID, "--sign-key", "sign.pem"], "needs --from-event"),
+        (["--from-event", "event.json", "--sign-key", "none.pem"], "cannot be read"),
+        (["--from-event", "event.json", "--sign-key", "event.json"], "P-256"),
+    ],
+)
+def test_key_that_cannot_sign_is_wrong_usage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    received(tmp_path)
+
+    result = approve(configured(tmp_path), *arguments)
+
+    assert result.exit_code == 2
+    assert words in result.output
 
 
 # -- on the VM, and on a terminal --------------------------------------------------

@@ -66,6 +66,7 @@ METRICS = {
     "sebridge_imds_requests_total",
     "sebridge_imds_last_success_timestamp_seconds",
     "sebridge_clock_offset_seconds",
+    "sebridge_paused_seconds",
     "sebridge_document_incarnation",
     "sebridge_scheduled_events",
     "sebridge_transitions_total",
@@ -263,6 +264,7 @@ async def test_bridge_is_unready_while_a_receiver_is_not_attached(
 class FakeListener:
     source: str
     is_full: bool
+    fault: str | None = None
 
 
 async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -> None:

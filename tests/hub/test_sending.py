@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,12 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.values import Secret
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import Claimed, DecisionState, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher, message_of
 from bridge.hub.store.store import Store
-from tests.support.builders import EVENT_ID
+from bridge.signing.dsse import SignedEvent, Verdict, judge
+from tests.signing.test_dsse import KEY, OTHER
+from tests.signing.test_keys import pem
+from tests.support.builders import EVENT_ID, not_before
 from tests.support.fleet import at, event, outcome, step, vm
 from tests.support.hub import HubWorld, access, beat, config, ended, offer, told
 
@@ -444,3 +449,88 @@ async def test_dispatcher_runs_until_it_is_stopped(world: HubWorld) -> None:
     stop.set()
     await world.clock.advance(1)
     await running
+
+
+# -- signed decisions -----------------------------------------------------------------
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "sign.pem"
+    path.write_text(pem(KEY))
+    return path
+
+
+@pytest.fixture
+async def signing(store: Store, key_file: Path) -> AsyncIterator[HubWorld]:
+    given = config(sign_key=Secret(f"file:{key_file}", {}))
+    async with HubWorld(store, given).open() as opened:
+        await opened.scheduled()
+        yield opened
+
+
+async def test_decision_is_signed_for_the_source_of_its_event(
+    signing: HubWorld,
+) -> None:
+    await signing.post()
+    await signing.dispatcher.step()
+
+    (sent,) = signing.transport.taken
+    event = SignedEvent.parse(sent.message)
+    found = judge(event, {KEY.key_id: KEY.public})
+    assert (found.verdict, found.key_id) == (Verdict.HOLDS, KEY.key_id)
+    told = orjson.loads(step("scheduled", LONGER))
+    assert orjson.loads(event.data)["audience"] == told["source"]
+
+
+async def test_signed_decision_ends_within_a_day(store: Store, key_file: Path) -> None:
+    """So that nobody can send it again after that."""
+    given = config(sign_key=Secret(f"file:{key_file}", {}))
+    async with HubWorld(store, given).open() as world:
+        await world.scheduled(NotBefore=not_before(5 * 86400))
+        await world.post()
+        await world.dispatcher.step()
+
+    (sent,) = world.transport.taken
+    assert sent.expires == world.clock.now() + timedelta(hours=24)
+    data = orjson.loads(sent.message)["data"]
+    assert datetime.fromisoformat(data["expiresAt"]) == sent.expires
+
+
+async def test_decision_keeps_its_signature_over_a_new_key(
+    signing: HubWorld, key_file: Path
+) -> None:
+    """The bytes are stored: they are the same after a restart and a new key."""
+    await signing.post()
+    await signing.dispatcher.step()
+    key_file.write_text(pem(OTHER))
+    signing.clock.pass_by(30)
+    await signing.store.keep([beat(0, 30)])
+    await signing.dispatcher.step()
+
+    first, second = signing.transport.taken
+    assert first.message == second.message
+
+
+async def test_decision_is_signed_by_both_keys_of_the_file(
+    signing: HubWorld, key_file: Path
+) -> None:
+    key_file.write_text(pem(KEY) + pem(OTHER))
+    await signing.post()
+    await signing.dispatcher.step()
+
+    event = SignedEvent.parse(signing.transport.taken[0].message)
+    for one in (KEY, OTHER):
+        assert judge(event, {one.key_id: one.public}).verdict is Verdict.HOLDS
+
+
+async def test_nothing_is_decided_while_the_key_cannot_be_read(
+    signing: HubWorld, key_file: Path
+) -> None:
+    key_file.unlink()
+    status, said = await signing.post()
+
+    assert status == 503
+    assert "hub.sign_key" in str(said)
+    key_file.write_text(pem(KEY))
+    assert (await signing.post())[0] == 200

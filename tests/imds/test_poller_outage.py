@@ -1,9 +1,12 @@
 """IMDS that is away for long: what appears meanwhile is told soon after its return."""
 
+import asyncio
+
 import pytest
 
 from tests.imds.test_poller import (
     EMPTY,
+    GONE,
     SCHEDULED,
     Rig,
     data_of,
@@ -66,3 +69,35 @@ async def test_imds_that_limits_requests_is_left_alone_for_longer(rig: Rig) -> N
         await live(rig, 20, step=1)
 
         assert len(rig.metadata.asked) - before <= 3
+
+
+async def test_next_event_tells_how_long_the_vm_stood_still(rig: Rig) -> None:
+    rig.metadata.says(EMPTY, SCHEDULED)
+    async with running(rig):
+        await live(rig, 2, step=1)
+        rig.clock.pass_by(33)  # the VM is paused, and its clocks run on
+        rig.metadata.answers.clear()
+        rig.metadata.says(GONE)
+        await live(rig, 12, step=1)
+        rig.metadata.answers.clear()
+        rig.metadata.says(SCHEDULED)
+        await live(rig, 2, step=1)
+
+        told = [data_of(one).get("pausedSeconds") for one in await rig.deliveries()]
+
+    assert told == [None, 32, None]
+    assert rig.metrics.registry.get_sample_value("sebridge_paused_seconds_count") == 1
+    assert not rig.poller.is_unreachable()
+
+
+async def test_get_during_which_the_vm_stood_still_shows_it(rig: Rig) -> None:
+    rig.metadata.gate = asyncio.Event()
+    rig.metadata.says(EMPTY)
+    async with running(rig):
+        rig.clock.pass_by(30)
+        await live(rig, 1)
+        rig.clock.pass_by(170)  # longer than even the first request may take
+        rig.metadata.gate.set()
+        await live(rig, 1)
+
+    assert rig.poller.pauses.total == pytest.approx(70, abs=2)

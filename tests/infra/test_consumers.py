@@ -1,6 +1,7 @@
 """The consumers to copy: each hears a real forwarder, and two of them approve."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.signing.test_dsse import KEY
+from tests.signing.test_keys import pem
 from tests.system.processes import (
     PATIENCE,
     Addresses,
@@ -68,16 +71,34 @@ async def scheduled(at: Addresses) -> str:
     return str(event["eventId"])
 
 
+def signing(config: Path) -> dict[str, str]:
+    """Let the forwarder want signatures; return how a consumer signs."""
+    key, keys = config.with_name("sign.pem"), config.with_name("approvers.jwks")
+    key.write_text(pem(KEY))
+    keys.write_text(json.dumps(KEY.public.jwk))
+    wanted = f'signed_by = ["file:{keys}"]'
+    text = config.read_text()
+    assert "[approvals]" in text
+    config.write_text(text.replace("[approvals]", f"[approvals]\n{wanted}"))
+    return {"SIGN_KEY": str(key)}
+
+
 @pytest.mark.timeout(300)
-async def test_consumer_hears_and_approves(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_signed", [False, True])
+async def test_consumer_hears_and_approves(
+    command: list[str], tmp_path: Path, *, is_signed: bool
+) -> None:
     async with simulator_here() as at:
-        bridge = await forwarder(written_config(tmp_path, at))
+        config = written_config(tmp_path, at)
+        more = signing(config) if is_signed else {}
+        bridge = await forwarder(config)
         consumer = await started(
             *command,
             env={
                 **os.environ,
                 "SERVICEBUS": at.connection_string,
                 "REPLIES": "replies",
+                **more,
             },
             stdout=asyncio.subprocess.PIPE,
         )

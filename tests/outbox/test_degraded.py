@@ -7,19 +7,17 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from bridge.events.build import OutgoingEvent
 from bridge.events.routing import Subject, When
 from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.delivery import Delivery
-from bridge.outbox.numbered import Numbered
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.database import Database
@@ -97,14 +95,15 @@ async def test_full_disk_keeps_nobody_from_being_told(disk: Disk) -> None:
 async def test_event_that_was_numbered_in_memory_keeps_its_number_on_the_disk(
     disk: Disk,
 ) -> None:
-    def make(counts: Mapping[str, int]) -> list[OutgoingEvent]:
-        return [outgoing(f"c/{counts.get('c', 0)}", key="K", cause="c")]
+    async def publish(outbox: Outbox) -> None:
+        count = (await outbox.facts.counts(["c"])).get("c", 0)
+        await outbox.commit([outgoing(f"c/{count}", key="K", cause="c")], now=NOW)
 
     async with opened(disk.state) as outbox:
-        await outbox.commit(Numbered(["c"], make), now=NOW)
+        await publish(outbox)
         disk.fill()
-        await outbox.commit(Numbered(["c"], make), now=NOW)
-        await outbox.commit(Numbered(["c"], make), now=NOW)
+        await publish(outbox)
+        await publish(outbox)
         disk.clear()
         await outbox.database.heal()
 
@@ -429,7 +428,7 @@ async def test_sinks_that_were_chosen_in_memory_are_those_on_the_disk(
 async def test_sinks_chosen_without_all_of_the_disk_are_those_on_the_disk(
     state_path: Path,
 ) -> None:
-    """The disk may have followers that memory does not know."""
+    """The mirror does not know that "b" follows the event; the facts do."""
     routes = router({A: route(), "b": route(When(event_types=("Reboot",)))})
     reboot = Subject(transition="scheduled", events=({"EventType": "Reboot"},))
     freeze = Subject(transition="updated", events=({"EventType": "Freeze"},))
@@ -450,7 +449,9 @@ async def test_sinks_chosen_without_all_of_the_disk_are_those_on_the_disk(
             ("0", A, "pending"),
             ("0", "b", "pending"),
             ("1", A, "pending"),
+            ("1", "b", "pending"),
             ("2", A, "delivered"),
+            ("2", "b", "pending"),
         ]
 
 

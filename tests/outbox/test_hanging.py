@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,12 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.cli.long_running import until_stopped
-from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxError, OutboxFullError, OutboxThreadDiedError
 from bridge.foundation.workers import run_workers
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.delivery import Delivery
-from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
@@ -936,11 +934,9 @@ class Model:
 
     async def tell(self, outbox: Outbox, cause: str) -> None:
         """Tell the same once more, as the poller does: ``n`` makes it another."""
-
-        def make(counts: Mapping[str, int]) -> list[OutgoingEvent]:
-            return [outgoing(f"{cause}/{counts.get(cause, 0)}", key=cause, cause=cause)]
-
-        await outbox.commit(Numbered([cause], make), now=NOW)
+        count = (await outbox.facts.counts([cause])).get(cause, 0)
+        event = outgoing(f"{cause}/{count}", key=cause, cause=cause)
+        await outbox.commit([event], now=NOW)
         self.put.append((cause, (await publish_counts(outbox, cause))[cause] - 1))
 
     async def deliver(self, outbox: Outbox, limit: int = 100) -> bool:

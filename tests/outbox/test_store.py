@@ -571,6 +571,84 @@ async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
     assert await follow(state_path, step("2", "Freeze")) == ["2"]
 
 
+# -- facts: what is known of earlier events --------------------------------------
+
+
+async def count(outbox: Outbox, cause: str) -> int:
+    return (await outbox.facts.counts([cause])).get(cause, 0)
+
+
+async def with_many_rows(outbox: Outbox) -> None:
+    """Let the file have more than memory has: of both tables 6,000 newer rows."""
+
+    def fill(db: sqlite3.Connection) -> None:
+        rows = [(f"F{n}", NOW + 1) for n in range(6000)]
+        db.executemany("INSERT INTO told (cause, times, at) VALUES (?, 1, ?)", rows)
+        db.executemany("INSERT INTO followers (key, sink, at) VALUES (?, 's', ?)", rows)
+
+    await outbox.database.run(fill)
+
+
+async def test_old_facts_are_asked_of_the_file(state_path: Path) -> None:
+    reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
+    async with Outbox.open(state_path, router({SINK: reboots})) as outbox:
+        await outbox.commit([step("1", "Reboot")], now=NOW)  # type: ignore[list-item]  # see step
+        await with_many_rows(outbox)
+    async with Outbox.open(state_path, router({SINK: reboots})) as outbox:
+        assert await count(outbox, "1") == 1
+        assert await count(outbox, "2") == 0
+        await outbox.commit([step("2", "Freeze")], now=NOW)  # type: ignore[list-item]  # see step
+
+        assert await tallied(outbox) == 2
+
+
+async def tallied(outbox: Outbox) -> int:
+    return (await outbox.deliveries.tallies())[SINK].pending
+
+
+async def test_commit_that_must_ask_the_file_keeps_its_place(outbox: Outbox) -> None:
+    await put(outbox, "0", key="OTHER")
+    await with_many_rows(outbox)
+    await outbox.facts.load()
+    async with asyncio.TaskGroup() as calls:
+        calls.create_task(put(outbox, "1", key="NEW"))
+        calls.create_task(put(outbox, "2"))
+        calls.create_task(put(outbox, "3", key="NEW"))
+
+    found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
+    first = found[1]
+    await outbox.deliveries.delivered(first, now=NOW)
+    assert [one.cloud_event_id for one in found] == ["0", "1", "2"]
+    assert await due(outbox) == ["0", "2", "3"]
+
+
+async def test_commit_that_failed_counts_nothing(outbox: Outbox) -> None:
+    broken = outgoing("2", cause=b"".join)  # type: ignore[arg-type]  # no text
+    with pytest.raises(OutboxError):
+        await outbox.commit([outgoing("1", cause="c"), broken], now=NOW)
+
+    assert await count(outbox, "c") == 0
+
+
+async def test_facts_that_were_pruned_are_forgotten(outbox: Outbox) -> None:
+    await put(outbox, "1", key="K")
+    assert await count(outbox, "1") == 1
+
+    await prune(outbox)
+
+    assert await count(outbox, "1") == 0
+
+
+async def test_cancelled_commit_counts_if_it_is_written(outbox: Outbox) -> None:
+    calling = asyncio.create_task(put(outbox, "1", key="K"))
+    await asyncio.sleep(0)
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+
+    counts = await publish_counts(outbox, "1")
+    assert await count(outbox, "1") == counts.get("1", 0)
+
+
 # -- approvals -----------------------------------------------------------------
 
 

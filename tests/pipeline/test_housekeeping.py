@@ -631,7 +631,9 @@ async def test_damaged_state_file_ends_the_forwarder(
     housekeeping: Housekeeping,
 ) -> None:
     """It is moved aside at the next start."""
-    housekeeping.outbox.pruning = DamagedFile(housekeeping.outbox.database)
+    housekeeping.outbox.pruning = DamagedFile(
+        housekeeping.outbox.database, housekeeping.outbox.facts
+    )
 
     with pytest.raises(OutboxCorruptError):
         await housekeeping.step()

@@ -286,6 +286,18 @@ async def test_heartbeat_tells_what_waits_and_what_is_dead_but_no_replies(
     assert (tally.pending, tally.dead) == (1, 1)
 
 
+async def test_heartbeat_tells_once_how_long_the_vm_stood_still(rig: Rig) -> None:
+    rig.lifecycle.heartbeat = 60
+    rig.poller.pauses.late(33.4)
+    rig.clock.pass_by(60)
+    await rig.lifecycle.step()
+    assert [data.get("pausedSeconds") for data in await rig.beaten()] == [33]
+
+    rig.clock.pass_by(60)
+    await rig.lifecycle.step()
+    assert [data.get("pausedSeconds") for data in await rig.beaten()] == [33, None]
+
+
 async def test_heartbeat_is_not_stored(rig: Rig) -> None:
     rig.lifecycle.heartbeat = 60
     await rig.lifecycle.step()

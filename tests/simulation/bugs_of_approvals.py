@@ -203,13 +203,14 @@ def event_from_memory_is_said_to_be_durable(patch: Patch) -> None:
 
 @bug
 def what_waits_is_pruned(patch: Patch) -> None:
-    def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
+    def prune(db: sqlite3.Connection, before: float, limit: int) -> pruning.Pruned:
         db.execute(
             """DELETE FROM deliveries
                WHERE item IN (SELECT id FROM items WHERE created < ?)""",
             (before,),
         )
-        return db.execute("DELETE FROM items WHERE created < ?", (before,)).rowcount
+        gone = db.execute("DELETE FROM items WHERE created < ?", (before,)).rowcount
+        return pruning.Pruned(gone, [], [])
 
     patch.setattr(pruning, "prune", prune)
 

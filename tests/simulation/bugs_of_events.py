@@ -11,10 +11,9 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox.ages import Ages
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.facts import Facts
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
-from bridge.outbox.tables import events as items
-from bridge.outbox.tables import observations
 from bridge.pipeline import attempt, circuit, in_flight, policy
 from bridge.pipeline.circuit import Circuit
 from bridge.pipeline.due_times import DueTimes
@@ -50,13 +49,13 @@ def every_event_is_said_to_have_been_announced(patch: Patch) -> None:
 
 @bug
 def n_is_stuck_at_one(patch: Patch) -> None:
-    publish_counts = observations.publish_counts
+    counts = Facts.counts
 
-    def stuck(db: Any, causes: Any) -> dict[str, int]:
-        found = publish_counts(db, causes)
+    async def stuck(self: Facts, causes: Any) -> dict[str, int]:
+        found = await counts(self, causes)
         return {cause: min(times, 1) for cause, times in found.items()}
 
-    patch.setattr(observations, "publish_counts", stuck)
+    patch.setattr(Facts, "counts", stuck)
 
 
 @bug
@@ -101,13 +100,16 @@ def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
 
 @bug
 def who_was_told_of_an_event_is_not_told_to_its_end(patch: Patch) -> None:
-    append = items.append
+    route = Facts.route
 
-    def forgetful(db: Any, *given: Any) -> Any:
-        db.execute("DELETE FROM followers")
-        return append(db, *given)
+    def forgetful(self: Facts, events: Any, router: Any) -> Any:
+        found = []
+        for event in events:
+            self._followers.clear()
+            found += route(self, [event], router)
+        return found
 
-    patch.setattr(items, "append", forgetful)
+    patch.setattr(Facts, "route", forgetful)
 
 
 @bug
@@ -138,13 +140,10 @@ def dead_letter_keeps_its_place_at_the_head(patch: Patch) -> None:
 
 @bug
 def commit_wakes_nobody(patch: Patch) -> None:
-    append_all = Outbox._append_all
+    async def quiet(_: Outbox, written: Any, *__: Any) -> None:
+        await written
 
-    def quiet(self: Outbox, *given: Any, **named: Any) -> set[str]:
-        append_all(self, *given, **named)
-        return set()
-
-    patch.setattr(Outbox, "_append_all", quiet)
+    patch.setattr(Outbox, "_written", quiet)
 
 
 # -- what fails ----------------------------------------------------------------------

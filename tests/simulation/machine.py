@@ -38,7 +38,12 @@ class InlineDatabase(Database):
     is_gone: bool = False  # its process was killed
     was_done: bool = False  # what the disk will answer when it hangs no more
 
-    async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
+    def submit(
+        self, job: Job[T], *, is_read: bool = False, is_kept: bool = True
+    ) -> "asyncio.Future[T]":
+        return asyncio.ensure_future(self._serve(job, is_read=is_read, is_kept=is_kept))
+
+    async def _serve(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
         self.life.moment("before a job")
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)

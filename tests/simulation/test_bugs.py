@@ -76,7 +76,7 @@ SEEDS = {
     "backoff_has_no_upper_bound": 2,
     "urgent_backoff_is_the_ordinary_one": 56,
     "sink_that_is_away_is_not_tried_every_three_seconds": 1,
-    "return_of_a_sink_makes_nothing_due": 33,
+    "return_of_a_sink_makes_nothing_due": 98,
     "sink_that_refuses_everything_is_never_parked": 58,
     "age_counts_a_minute_more_with_each_life": 19,
     "nothing_is_ever_too_old": 19,

@@ -13,7 +13,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, Router, Subject, When
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Clock, PauseMeter
 from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -151,6 +151,7 @@ def observed(  # noqa: PLR0913 - what the two are made of
         clock=clock,
         metrics=metrics,
         poll_interval=client.config.poll_interval,
+        pauses=PauseMeter(clock, metrics.paused.observe),
         with_documents=with_documents,
         is_waiting=is_waiting,
     )

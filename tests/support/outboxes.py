@@ -7,5 +7,5 @@ from bridge.outbox.tables import observations
 async def publish_counts(outbox: Outbox, *causes: str) -> dict[str, int]:
     """Return how often an event of each cause was published; absent = never."""
     return await outbox.database.read(
-        lambda db: observations.publish_counts(db, causes)
+        lambda db: observations.published(db, causes, [])[0]
     )

@@ -62,6 +62,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         is_whole=bool(life.get("isWhole")),
         since=moment_of(_content_since(connection, key) or row.told),
         prefix=str(life.get("prefix", "")),
+        source=str(life.get("source", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
         named=named_in(details),

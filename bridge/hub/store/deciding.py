@@ -50,6 +50,7 @@ from bridge.hub.voting import (
     is_void,
     persons_for,
 )
+from bridge.signing.approval import signers as signing_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +366,14 @@ def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     request, current, now = case.request, case.current, case.situation.now
     is_arm = request.via == ARM
     arm_body = arm_message(request.id, current) if is_arm else None
-    body = arm_body or message(request.id, current, found, now, _prefix(case))
+    key = None if is_arm else case.config.sign_key
+    try:
+        signers = () if key is None else signing_keys(key)
+    except ValueError as error:
+        return VoteResult(status=503, words=f"hub.sign_key: {error}")
+    body = arm_body or message(
+        request.id, current, found, now, _prefix(case), signers=signers
+    )
     assert body is not None, "see fits()"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
     _forget_votes(case.connection, current, request.via)
@@ -396,6 +404,8 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
     request, current, now = case.request, case.current, case.situation.now
     is_sent = request.action == APPROVE
     state = _STATES.get(request.action, DecisionState.DONE)
+    is_signed = case.config.sign_key is not None and request.via != ARM
+    expires = expiry(current, now, is_signed=is_signed)
     case.connection.execute(
         decisions.insert(),
         {
@@ -410,7 +420,7 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "reason": reason_of(found),
             "persons": dumped(persons_json(found, current)),
             "time": micros(now),
-            "expires": micros(expiry(current, now)) if is_sent else None,
+            "expires": micros(expires) if is_sent else None,
             "origin": "",
             "entity": "",
             "session": "",

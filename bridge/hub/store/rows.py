@@ -142,6 +142,7 @@ def _occurrence(life: Occurrence) -> Row:
         "isByOthers": life.is_by_others,
         "doubled": [asdict(reporter) for reporter in life.doubled],
         "prefix": life.prefix,
+        "source": life.source,
         "resource": life.resource,
     }
 

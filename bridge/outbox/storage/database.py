@@ -168,7 +168,7 @@ class Database:
         Raises:
             OutboxError: the job or the commit failed, and nothing was written.
         """
-        return await self._queue(job, is_read=False, is_kept=is_kept)
+        return await self.submit(job, is_kept=is_kept)
 
     async def read(self, job: Job[T]) -> T:
         """Run a ``job`` that only reads; it needs no lock and no commit.
@@ -176,7 +176,15 @@ class Database:
         Raises:
             OutboxError: the job failed.
         """
-        return await self._queue(job, is_read=True, is_kept=False)
+        return await self.submit(job, is_read=True, is_kept=False)
+
+    def submit(
+        self, job: Job[T], *, is_read: bool = False, is_kept: bool = True
+    ) -> "asyncio.Future[T]":
+        """Put a job in line, as ``run`` or ``read``; the future gets its result."""
+        future: asyncio.Future[T] = self._promised()
+        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
+        return future
 
     async def heal(self) -> None:
         """Try to write the changes in memory to the disk, and to use the disk again.
@@ -210,11 +218,6 @@ class Database:
         await self._ended.wait()
         if self._death is not None:
             raise self._death
-
-    async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
-        future: asyncio.Future[T] = self._promised()
-        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
-        return await future
 
     def _promised(self) -> "asyncio.Future[Any]":
         """Return a future that the thread must set, and watch it.

@@ -51,6 +51,14 @@ def save(db: sqlite3.Connection, decision: Decision, now: float) -> None:
     )
 
 
+def claim(db: sqlite3.Connection, decision: Decision, now: float) -> Decision:
+    """Save a record unless its message has one; return the one that is there."""
+    earlier = of_message(db, decision.message, None).get(decision.key)
+    if earlier is None:
+        save(db, decision, now)
+    return earlier or decision
+
+
 def of_message(
     db: sqlite3.Connection, message: str, sequence: int | None
 ) -> dict[str, Decision]:

@@ -1,8 +1,7 @@
 """Puts events and replies into the outbox: an item, and a delivery for each sink."""
 
 import sqlite3
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.events.build import OutgoingEvent
@@ -14,25 +13,22 @@ from bridge.outbox.storage.connection import Connection
 from bridge.outbox.tables import deliveries, successes
 from bridge.outbox.tables.ages import RunningTimes
 
-Choose = Callable[[AbstractSet[str]], tuple[str, ...]]
-
 
 def append(
     db: Connection,
-    choose: Choose,
-    outgoing: OutgoingEvent,
     now: float,
     running: RunningTimes,
-) -> tuple[str, ...]:
-    """Append an event; return the sinks that get it.
+    outgoing: OutgoingEvent,
+    sinks: Sequence[str],
+) -> None:
+    """Append an event, and a delivery of it for each sink.
 
     Args:
         db: the state file.
-        choose: chooses the sinks, given those that got an earlier event of the same
-            EventId. It is called in the transaction: see ``bridge.outbox.choice``.
-        outgoing: the event.
         now: seconds since the epoch.
         running: the running times of the sinks.
+        outgoing: the event.
+        sinks: the sinks that get it.
 
     Raises:
         OutboxFullError: the disk fails, and memory has no room for another event.
@@ -46,7 +42,11 @@ def append(
     _count(db, outgoing, now)
     content = _content_of(event, outgoing.key)
     item = deliveries.add(db, content, created=now, not_before=not_before)
-    sinks = _sinks(db, choose, outgoing, now)
+    if outgoing.key is not None and outgoing.subject.transition is not None:
+        db.executemany(
+            "INSERT OR REPLACE INTO followers (key, sink, at) VALUES (?, ?, ?)",
+            [(outgoing.key, sink, now) for sink in sinks],
+        )
     for sink in sinks:
         deliveries.insert(
             db,
@@ -60,7 +60,6 @@ def append(
     if outgoing.is_last and outgoing.key is not None:
         db.execute("DELETE FROM followers WHERE key = ?", (outgoing.key,))
         successes.note_gone(db, outgoing.key, now)
-    return sinks
 
 
 def _marked(event: CloudEvent, db: Connection, *, is_urgent: bool) -> CloudEvent:
@@ -89,23 +88,6 @@ def _content_of(event: CloudEvent, key: str | None) -> Content:
         type=event.type,
         body=event.to_json(),
     )
-
-
-def _sinks(
-    db: Connection, choose: Choose, outgoing: OutgoingEvent, now: float
-) -> tuple[str, ...]:
-    """Return the sinks that get the event, and note them as its followers.
-
-    A sink that got one event of an EventId gets all later ones.
-    """
-    query = "SELECT sink FROM followers WHERE key = ?"
-    sinks = choose({sink for (sink,) in db.execute(query, (outgoing.key,))})
-    if outgoing.key is not None and outgoing.subject.transition is not None:
-        db.executemany(
-            "INSERT OR REPLACE INTO followers (key, sink, at) VALUES (?, ?, ?)",
-            [(outgoing.key, sink, now) for sink in sinks],
-        )
-    return sinks
 
 
 def append_reply(

@@ -2,12 +2,15 @@
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.tables.values import save
 
+NEWEST = 5000  # rows of each table that are kept in memory
 _AGAIN = "again:"
+
+Published = tuple[dict[str, int], dict[str, frozenset[str]]]
 
 
 def save_checkpoint(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
@@ -27,11 +30,35 @@ def was_seen(db: sqlite3.Connection, key: str) -> bool:
     return db.execute(query, (key,)).fetchone() is not None
 
 
-def publish_counts(db: sqlite3.Connection, causes: Sequence[str]) -> dict[str, int]:
-    """Return how often events of each cause were published; absent = never."""
+def published(
+    db: sqlite3.Connection, causes: Sequence[str], keys: Sequence[str]
+) -> Published:
+    """Return how often causes were published, and the followers of EventIds."""
     query = """SELECT cause, max(times, 1) FROM told
         WHERE cause IN (SELECT value FROM json_each(?))"""
-    return dict(db.execute(query, (json.dumps(list(causes)),)))
+    counts = dict(db.execute(query, (json.dumps(causes),)))
+    query = """SELECT key, sink FROM followers
+        WHERE key IN (SELECT value FROM json_each(?))"""
+    return counts, _by_key(db.execute(query, (json.dumps(keys),)))
+
+
+def newest(
+    db: sqlite3.Connection,
+) -> tuple[dict[str, int], dict[str, frozenset[str]], bool]:
+    """Return what ``published`` does of the newest rows, and whether these are all."""
+    query = "SELECT cause, max(times, 1) FROM told ORDER BY at DESC LIMIT ?"
+    counts = dict(db.execute(query, (NEWEST,)))
+    query = "SELECT key, sink FROM followers ORDER BY at DESC LIMIT ?"
+    rows = db.execute(query, (NEWEST,)).fetchall()
+    is_whole = max(len(counts), len(rows)) < NEWEST
+    return counts, _by_key(rows) if is_whole else {}, is_whole
+
+
+def _by_key(rows: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for key, sink in rows:
+        found.setdefault(key, set()).add(sink)
+    return {key: frozenset(sinks) for key, sinks in found.items()}
 
 
 def publish_again(db: sqlite3.Connection, key: str) -> None:

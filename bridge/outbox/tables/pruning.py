@@ -2,6 +2,8 @@
 
 import sqlite3
 
+from msgspec import Struct
+
 from bridge.outbox.tables import successes
 
 _BY_EVENT = (  # rows of these tables are kept as long as their EventId exists
@@ -40,8 +42,22 @@ def recall_from_future(db: sqlite3.Connection, now: float) -> None:
     successes.recall_from_future(db, now)
 
 
-def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
-    """Delete items that were settled before ``before``; return their number."""
+class Pruned(Struct, frozen=True):
+    """What was deleted.
+
+    Attributes:
+        items: how many items.
+        causes: the causes that are no longer counted.
+        keys: the EventIds whose followers are no longer known.
+    """
+
+    items: int
+    causes: list[str]
+    keys: list[str]
+
+
+def prune(db: sqlite3.Connection, before: float, limit: int) -> Pruned:
+    """Delete items that were settled before ``before``, and other old rows."""
     items = [
         (item,)
         for (item,) in db.execute(
@@ -53,9 +69,16 @@ def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
         )
     ]
     _delete_items(db, items)
+    causes, keys = (
+        [name for (name,) in db.execute(query, (before,))]
+        for query in (
+            "SELECT cause FROM told WHERE at < ?",
+            "SELECT DISTINCT key FROM followers WHERE at < ?",
+        )
+    )
     for table in _BY_EVENT:
         db.execute(f"DELETE FROM {table} WHERE at < ?", (before,))  # noqa: S608 - our own names  # nosec B608
-    return len(items)
+    return Pruned(len(items), causes, keys)
 
 
 def size(db: sqlite3.Connection) -> int:

@@ -1,0 +1,1 @@
+"""Signatures of CloudEvents: who has said it, and whether it was changed."""
