@@ -16,6 +16,7 @@ from bridge.events.alarm import BACK, CLOCK, SILENT, SLOW, UNREPORTED
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
+from bridge.hub.store.bridge_intake import end_silence, keep_silence
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import (
     Values,
@@ -80,6 +81,12 @@ def note_silence(
             change = update(bridges).where(bridges.c.vm_id.in_(mine))
             connection.execute(change.values(was_silent=what == SILENT))
         _add(connection, [_of_bridge(row, what, situation.now) for row, what in news])
+        for row, what in news:
+            place = (row.machine.subscription, row.machine.group, row.machine.name)
+            if what == SILENT:
+                keep_silence(connection, row.vm_id, place, row.heard)
+            else:
+                end_silence(connection, place, situation.now)
         count += len(news)
     return count
 
