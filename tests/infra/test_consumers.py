@@ -24,6 +24,8 @@ from tests.system.processes import (
     written_config,
 )
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[2] / "infra" / "consumers"
 NODE = shutil.which("node")
 PROGRAMS = {"consumer.py": sys.executable, "consumer.js": NODE}
