@@ -1,13 +1,12 @@
 """``sebridge approve``: send an approval from any machine."""
 
-import getpass
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn
 from uuid import uuid4
 
 import click
@@ -23,8 +22,15 @@ from bridge.app.approve_request import (
     signed_limits,
 )
 from bridge.approvals.config import ApprovalsConfig
-from bridge.cli import completion, door
-from bridge.cli.approve_view import Subject, is_terminal
+from bridge.cli import completion
+from bridge.cli.approve_view import (
+    Subject,
+    is_terminal,
+    lacks_session,
+    login_name,
+    observed,
+    stored,
+)
 from bridge.cli.common import (
     Span,
     config_option,
@@ -36,16 +42,11 @@ from bridge.cli.common import (
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
-from bridge.configuration.config import Config
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
-from bridge.outbox.admin import Ledger, Wanted
-from bridge.outbox.statefile import is_there
-from bridge.outbox.storage.database import Database
 from bridge.servicebus.sender import Message, Sender
 from bridge.sinks.base import ApprovalAddress
 from bridge.telemetry.metrics import LogConfig, configure_logging
@@ -187,9 +188,6 @@ class Request:
 
 
 _TIMEOUT = Duration(60)
-_HEAD = 1024  # bytes of a CloudEvent in which its type is
-
-T = TypeVar("T")
 _ENDPOINT = "https://management.azure.com"
 
 
@@ -415,7 +413,9 @@ def request_of(
         known=lambda start: observed(path, config, start),
         force=options.force,
     )
-    if seen is None and (options.is_looked_up or _needs_session(config, options)):
+    if seen is None and (
+        options.is_looked_up or lacks_session(config, options.session)
+    ):
         seen = stored(path, config, event_id)
     now = SystemClock().now()
     approval = Approval(
@@ -441,68 +441,9 @@ def request_of(
     )
 
 
-def _needs_session(config: Config, options: Options) -> bool:
-    """Whether the session follows from the event, and is not given."""
-    sessions = config.approvals.sessions if config.approvals else ()
-    return options.session is None and any("{" in one for one in sessions)
-
-
 def wrong(text: str) -> NoReturn:
     """End the command with a message about its arguments."""
     fail(text, code=WRONG)
-
-
-def observed(path: Path, config: Config, start: str) -> list[str]:
-    """Return the EventIds in the local state file that begin with ``start``.
-
-    Root becomes the account of that file for it; the secrets of ``config`` stay known.
-
-    The list is empty if this machine has no state file, or if the file cannot be read
-    (it may belong to another user).
-    """
-    return _read_here(path, config, lambda ledger: ledger.observed(start)) or []
-
-
-def stored(path: Path, config: Config, event_id: str) -> SeenEvent | None:
-    """Return an event as the local state file has it last; None = it does not.
-
-    None is also returned for an event that is over, or was cut to fit a message.
-    """
-    wanted = Wanted(
-        event_id=event_id, fits=lambda body: b".scheduledevent." in body[:_HEAD]
-    )
-    found = _read_here(
-        path, config, lambda ledger: ledger.published(newest=1, wanted=wanted)
-    )
-    try:
-        return SeenEvent.parse(found[0].body) if found else None
-    except ValueError:
-        return None
-
-
-def _read_here(
-    path: Path, config: Config, read: Callable[[Ledger], Awaitable[T]]
-) -> T | None:
-    """Read from the local state file; None = there is none, or it cannot be read."""
-
-    async def asked(state: Path) -> T:
-        async with Database.open(state) as database:
-            return await read(Ledger(database))
-
-    try:
-        state = Path(configuration.load_state(path, os.environ).path)
-        door.enter_for(config, state)
-        return run(asked(state)) if is_there(state) else None
-    except BridgeError:
-        return None
-
-
-def login_name() -> str | None:
-    """Return the name of the user who is logged in; None if there is no such name."""
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return None
 
 
 def _seen(source: IO[bytes] | None) -> SeenEvent | None:

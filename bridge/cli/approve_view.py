@@ -1,24 +1,40 @@
-"""Shows what an approval is about, and asks on a terminal."""
+"""Finds and shows the event that an approval is about, and asks on a terminal."""
 
+import getpass
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from pathlib import Path
+from typing import TypeVar
 
 import click
 
 from bridge.app.approve_request import SeenEvent
+from bridge.cli import door
 from bridge.cli.common import echo_json
 from bridge.cli.ending import fail
+from bridge.cli.long_running import run
+from bridge.configuration import load as configuration
+from bridge.configuration.config import Config
 from bridge.events.document import ScheduledEvent, parse_time
+from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
+from bridge.outbox.admin import Ledger, Wanted
+from bridge.outbox.statefile import is_there
+from bridge.outbox.storage.database import Database
 
 _MOST_NAMES = 10
+_HEAD = 1024  # bytes of a CloudEvent in which its type is
 _APPROVE = "Azure starts the event now, on all its machines."
 _REFUSE = (
     "All votes are deleted. Azure still starts the event at NotBefore, and it can "
     "still be approved elsewhere."
 )
+
+
+T = TypeVar("T")
 
 
 def is_terminal() -> bool:
@@ -109,3 +125,65 @@ class Subject:
             return
         for line in (*self.lines(), f"It would be sent to {where}. Nothing was sent."):
             click.echo(printable(line))
+
+
+# -- the state file of this machine ------------------------------------------------
+
+
+def observed(path: Path, config: Config, start: str) -> list[str]:
+    """Return the EventIds in the local state file that begin with ``start``.
+
+    Root becomes the account of that file for it; the secrets of ``config`` stay known.
+
+    The list is empty if this machine has no state file, or if the file cannot be read
+    (it may belong to another user).
+    """
+    return _read_here(path, config, lambda ledger: ledger.observed(start)) or []
+
+
+def stored(path: Path, config: Config, event_id: str) -> SeenEvent | None:
+    """Return an event as the local state file has it last; None = it does not.
+
+    None is also returned for an event that is over, or was cut to fit a message.
+    """
+    wanted = Wanted(
+        event_id=event_id, fits=lambda body: b".scheduledevent." in body[:_HEAD]
+    )
+    found = _read_here(
+        path, config, lambda ledger: ledger.published(newest=1, wanted=wanted)
+    )
+    try:
+        return SeenEvent.parse(found[0].body) if found else None
+    except ValueError:
+        return None
+
+
+def _read_here(
+    path: Path, config: Config, read: Callable[[Ledger], Awaitable[T]]
+) -> T | None:
+    """Read from the local state file; None = there is none, or it cannot be read."""
+
+    async def asked(state: Path) -> T:
+        async with Database.open(state) as database:
+            return await read(Ledger(database))
+
+    try:
+        state = Path(configuration.load_state(path, os.environ).path)
+        door.enter_for(config, state)
+        return run(asked(state)) if is_there(state) else None
+    except BridgeError:
+        return None
+
+
+def login_name() -> str | None:
+    """Return the name of the user who is logged in; None if there is no such name."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return None
+
+
+def lacks_session(config: Config, given: str | None) -> bool:
+    """Whether the session follows from the event, and is not given."""
+    sessions = config.approvals.sessions if config.approvals else ()
+    return given is None and any("{" in one for one in sessions)
