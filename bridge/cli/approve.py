@@ -22,15 +22,8 @@ from bridge.app.approve_request import (
     signed_limits,
 )
 from bridge.approvals.config import ApprovalsConfig
+from bridge.cli import approve_view as view
 from bridge.cli import completion
-from bridge.cli.approve_view import (
-    Subject,
-    is_terminal,
-    lacks_session,
-    login_name,
-    observed,
-    stored,
-)
 from bridge.cli.common import (
     Span,
     config_option,
@@ -100,8 +93,7 @@ class Answer:
 
     def _line(self) -> str:
         if self.outcome is None:
-            session = f", session {self.to.session}" if self.to.session else ""
-            return f"{self.event_id}: approval sent to {self.to.entity}{session}"
+            return f"{self.event_id}: approval sent to {view.place_of(self.to)}"
         reason = next((one.get("reason") for one in self.outcomes or ()), None)
         return f"{self.event_id}: {self.outcome}" + (f": {reason}" if reason else "")
 
@@ -175,8 +167,7 @@ class Request:
         self, outcomes: Sequence[object] | None, last_error: str | None
     ) -> str:
         unknown = (
-            "the outcome of the approval is not known; 'sebridge events --event "
-            f"{self.event_id}' on a machine of the event shows it"
+            f"{view.UNKNOWN} 'sebridge events --event {self.event_id}' there shows it"
         )
         if outcomes is not None:
             return f"the reply at {self.reply_to} holds no outcome: {unknown}"
@@ -304,7 +295,7 @@ def approve(  # noqa: PLR0913  each is an option
         approved_by=approved_by,
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
-        is_looked_up=remote["dry_run"] or (is_terminal() and not remote["yes"]),
+        is_looked_up=remote["dry_run"] or (view.is_terminal() and not remote["yes"]),
         sign_key=remote.pop("sign_key"),
     )
     if remote["hub"] or remote["via"] != "bridge":
@@ -317,10 +308,9 @@ def approve(  # noqa: PLR0913  each is an option
         request = request_of(path, os.environ, options, source)
     except ValueError as error:
         wrong(str(error))
-    subject = Subject.of(request.event_id, request.seen)
+    subject = view.Subject.of(request.event_id, request.seen)
     if remote["dry_run"]:
-        session = f", session {request.to.session}" if request.to.session else ""
-        subject.rehearse(f"{request.to.entity}{session}", as_json=as_json)
+        subject.rehearse(view.place_of(request.to), as_json=as_json)
         return
     subject.confirm(is_sure=remote["yes"])
     answer = run(request.send())
@@ -410,18 +400,17 @@ def request_of(
     event_id = event_id_of(
         options.event_id,
         seen,
-        known=lambda start: observed(path, config, start),
+        known=lambda start: view.observed(path, config, start),
         force=options.force,
     )
-    if seen is None and (
-        options.is_looked_up or lacks_session(config, options.session)
-    ):
-        seen = stored(path, config, event_id)
+    lacks = options.session is None and view.lacks_session(config)
+    if seen is None and (options.is_looked_up or lacks):
+        seen = view.stored(path, config, event_id)
     now = SystemClock().now()
     approval = Approval(
         id=uuid4().hex,
         event_id=event_id,
-        approved_by=options.approved_by or login_name(),
+        approved_by=options.approved_by or view.login_name(),
         reason=options.reason,
         approved_event=seen.event if seen and is_shown else None,
         **signed_limits(seen, now) if options.sign_key else {},

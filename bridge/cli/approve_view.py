@@ -24,8 +24,10 @@ from bridge.foundation.printable import printable
 from bridge.outbox.admin import Ledger, Wanted
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
+from bridge.sinks.base import ApprovalAddress
 
 _MOST_NAMES = 10
+UNKNOWN = "the outcome of the approval is not known; a machine of the event knows it:"
 _HEAD = 1024  # bytes of a CloudEvent in which its type is
 _APPROVE = "Azure starts the event now, on all its machines."
 _REFUSE = (
@@ -183,7 +185,12 @@ def login_name() -> str | None:
         return None
 
 
-def lacks_session(config: Config, given: str | None) -> bool:
-    """Whether the session follows from the event, and is not given."""
+def lacks_session(config: Config) -> bool:
+    """Whether the session follows from the event."""
     sessions = config.approvals.sessions if config.approvals else ()
-    return given is None and any("{" in one for one in sessions)
+    return any("{" in one for one in sessions)
+
+
+def place_of(to: ApprovalAddress) -> str:
+    """Return the words for an entity and its session."""
+    return f"{to.entity}, session {to.session}" if to.session else to.entity
