@@ -27,7 +27,7 @@ from bridge.outbox.pruning import Pruning
 from bridge.outbox.records import REPLIES, Checkpoint, Decision, Reply
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import decisions as approvals
+from bridge.outbox.tables import decisions as decided
 from bridge.outbox.tables import events as items
 from bridge.outbox.tables import losses, observations, values
 from bridge.outbox.tables.ages import RunningTimes
@@ -129,7 +129,7 @@ class Outbox:
                     observations.save_checkpoint(db, checkpoint, now)
                 values.save(db, named or {})
                 for decision in decisions:
-                    approvals.save(db, decision, now)
+                    decided.save(db, decision, now)
                 append = partial(items.append, db, now, times)
                 self._append_all(append, routed, dropped, may_drop=checkpoint is None)
                 if reply is not None:
