@@ -10,10 +10,9 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster
+from bridge.approvals.posting import Poster, Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
-from bridge.approvals.waits import Waits
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
