@@ -107,6 +107,13 @@ def _let_python_handle_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _run_named_files_whole(config: pytest.Config) -> None:
+    """Leave no slow test out where only files are named, and no folder."""
+    if all(one.partition("::")[0].endswith(".py") for one in config.args):
+        marks = str(config.option.markexpr)
+        config.option.markexpr = marks.replace(" and not slow", "")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Trust one authority only, where nothing is installed.
 
@@ -119,6 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_main and signal.getsignal(signal.SIGINT) is usual:
         signal.signal(signal.SIGINT, _interrupt)
         config.add_cleanup(_let_python_handle_interrupts)
+    _run_named_files_whole(config)
     if "not deploy" in config.getoption("markexpr"):
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)

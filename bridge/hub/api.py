@@ -4,22 +4,26 @@ A list continues at the cursor ``next``. Each answer has an ETag; a request with
 ETag in If-None-Match gets 304, if nothing has changed.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 import orjson
 from aiohttp import web
 
 from bridge.foundation.errors import HubStoreError
-from bridge.hub import as_json, views
+from bridge.hub import as_json, report, views
 from bridge.hub.access import Person
-from bridge.hub.facts import key_of
+from bridge.hub.facts import kept_name, key_of
+from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
 from bridge.hub.openapi_schemas import LONGEST_WORD
 from bridge.hub.store import fleet_view
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Filters, Situation
 
+_DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
 ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
@@ -41,6 +45,7 @@ class Api:
     def __init__(self, store: Store, situation: Callable[[], Situation]) -> None:
         self._store = store
         self._situation = situation
+        self._reporting = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
@@ -49,6 +54,9 @@ class Api:
             web.get("/api/v1/events", self.events),
             web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
+            web.get("/api/v1/timeline", self.timeline),
+            web.get("/api/v1/report", self.report),
+            web.get("/api/v1/report.csv", self.report),
         ]
 
     async def openapi(self, request: web.Request) -> web.Response:
@@ -91,6 +99,88 @@ class Api:
         listed = [as_json.bridge(row) for row in found]
         return answer(request, {"bridges": listed, "next": more})
 
+    async def timeline(self, request: web.Request) -> web.Response:
+        """Show what happened to a machine in a period; by default in the last week."""
+        situation = self._situation()
+        now = situation.now
+        since, until = period_of(request.query, now, ("since", "until"))
+        machine = machine_in(request.query)
+        found = await self._store.read(
+            lambda c: report.time_line(c, machine, since, until, now)
+        )
+        return answer(request, as_json.timeline(found))
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Report on a period, as JSON or CSV; one report at a time."""
+        now = self._situation().now
+        since, until = period_of(request.query, now, ("from", "to"))
+        async with self._reporting:
+            found = await self._store.read(
+                lambda c: report.report_of(c, since, until, now)
+            )
+        if not request.path.endswith(".csv"):
+            return answer(request, as_json.report(found))
+        name = 'attachment; filename="report.csv"'
+        headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
+        rows = as_json.report(found)["rows"]
+        text = as_json.csv_of(as_json.REPORT_COLUMNS, rows)
+        return web.Response(
+            text=text, content_type="text/csv", charset="utf-8", headers=headers
+        )
+
+
+def machine_in(query: Mapping[str, str]) -> Machine:
+    """Parse the query parameters that name a machine."""
+    subscription, group, name = (
+        _word(query, key) for key in ("subscription", "resourceGroup", "name")
+    )
+    return Machine(
+        subscription=subscription.lower(), group=group.lower(), name=kept_name(name)
+    )
+
+
+def period_of(
+    query: Mapping[str, str], now: datetime, names: tuple[str, str]
+) -> tuple[datetime, datetime]:
+    """Parse the query parameters of a period; by default the last seven days.
+
+    Args:
+        query: the parameters: RFC 3339 times, or days of UTC, the last one included.
+        now: the end of the default.
+        names: of the begin and the end.
+
+    Raises:
+        BadQueryError: a time is invalid, or the period is not within 400 days.
+    """
+    begin, end = (moment_in(query, name, is_end=name == names[1]) for name in names)
+    until = end or now
+    since = begin or until - _WEEK
+    if not since < until or until - since > _LONGEST_PERIOD:
+        words = f"{names[0]} must be before {names[1]}, by at most 400 days"
+        raise BadQueryError(words)
+    return since, until
+
+
+def moment_in(
+    query: Mapping[str, str], name: str, *, is_end: bool = False
+) -> datetime | None:
+    """Parse a query parameter with a time, or with a day of UTC; None = it is missing.
+
+    Raises:
+        BadQueryError: it is neither.
+    """
+    given = _word(query, name).strip().replace(" ", "+")  # "+" of an offset, decoded
+    if not given:
+        return None
+    try:
+        found = datetime.fromisoformat(given)
+        found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        is_day = len(given) == len("2026-11-27")
+        return found.astimezone(UTC) + (_DAY if is_end and is_day else timedelta())
+    except (ValueError, OverflowError):
+        words = f"{name} must be a time of RFC 3339, or a day such as 2026-11-27"
+        raise BadQueryError(words) from None
+
 
 def filters_of(query: Mapping[str, str]) -> Filters:
     """Parse the query parameters of a list of events.
@@ -108,6 +198,8 @@ def filters_of(query: Mapping[str, str]) -> Filters:
         group=_word(query, "resourceGroup"),
         status=_word(query, "status"),
         text=_word(query, "q"),
+        since=moment_in(query, "since"),
+        until=moment_in(query, "until", is_end=True),
         after=_number(query, "cursor", 0, 2**62),
         limit=limit_of(query),
     )

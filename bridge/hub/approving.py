@@ -5,8 +5,6 @@ JSON, must have the header X-Sebridge, and must come from the hub's own Origin. 
 are checked before the body is read.
 """
 
-import csv
-import io
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ from bridge.hub.openapi_schemas import LONGEST_ADDRESS, LONGEST_CURSOR, LONGEST_
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import DecisionRow, Situation, visible
+from bridge.hub.view_rows import DecisionRow, Situation
 from bridge.hub.voting import (
     ACTIONS,
     BRIDGE,
@@ -35,7 +33,6 @@ from bridge.hub.voting import (
 
 _COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
 _MORE = ("outcome", "outcomeReason", "id")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +162,9 @@ class Approving:
     async def table(self, request: web.Request) -> web.Response:
         """List decisions as CSV; a spreadsheet runs no cell of it as a formula."""
         rows = await self._rows(request)
-        text = as_csv([as_json.decision(row) for row in rows])
+        text = as_json.csv_of(
+            (*_COLUMNS, *_MORE), [as_json.decision(row) for row in rows]
+        )
         name = 'attachment; filename="decisions.csv"'
         headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
         return web.Response(
@@ -245,25 +244,3 @@ def _about(found: Mapping[str, object]) -> str:
     if not isinstance(value, str) or not value or len(value) > LONGEST_CURSOR:
         raise BadQueryError(f"{key} is missing: whom or what it is about")
     return clean(value)
-
-
-def as_csv(found: list[as_json.Json]) -> str:
-    """Write decisions as CSV, every cell in quotes.
-
-    Cells that a spreadsheet would run get a leading ', and characters that cannot be
-    seen are marked as on the pages; the JSON has them as they came.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
-    writer.writerow([*_COLUMNS, *_MORE])
-    for one in found:
-        cells = [one[name] for name in (*_COLUMNS, *_MORE)]
-        writer.writerow([_cell(value) for value in cells])
-    return out.getvalue()
-
-
-def _cell(value: object) -> str:
-    text = ", ".join(value) if isinstance(value, list) else str(value or "")
-    plain = visible(clean(" ".join(text.split())))
-    is_formula = plain.lstrip().startswith(_FORMULA)
-    return f"'{plain}" if is_formula else plain

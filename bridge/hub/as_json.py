@@ -1,12 +1,16 @@
 """Converts rows into the JSON of the API. Pure."""
 
-from collections.abc import Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import orjson
 
-from bridge.events.build import rfc3339
+from bridge.events.build import clean, rfc3339
+from bridge.hub.report import Report
+from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import (
     AddressOption,
     BridgeRow,
@@ -16,11 +20,18 @@ from bridge.hub.view_rows import (
     OfferOption,
     Options,
     Voter,
+    visible,
 )
 from bridge.hub.voting import Persons
 
 Json = dict[str, Any]
 _NAMES = 100  # of a decision
+REPORT_COLUMNS = (
+    *("machine", "resourceGroup", "subscription", "eventType", "events"),
+    *("noticeSeconds", "decisionSeconds", "downSeconds", "pausedSeconds"),
+    *("plannedSeconds", "unplannedSeconds", "by"),
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
 
 _NOT_SHOWN = (
     "digest",
@@ -220,6 +231,89 @@ def bridge(row: BridgeRow) -> Json:
         "dead": row.dead,
         "approvals": row.approvals,
     }
+
+
+def timeline(found: TimeLine) -> Json:
+    """Return what happened to a machine, and its outages."""
+    return {
+        "entries": [
+            {
+                "time": _time(one.time),
+                "what": one.what,
+                "words": one.words or None,
+                "seconds": one.seconds,
+                "eventId": one.event_id or None,
+            }
+            for one in found.entries
+        ],
+        "outages": [
+            {
+                "time": _time(one.time),
+                "until": _time(one.until),
+                "seconds": one.seconds,
+                "how": one.how,
+                "planned": one.is_planned,
+                "why": one.why,
+                "eventId": one.event.event_id if one.event else None,
+            }
+            for one in found.outages
+        ],
+        "cut": found.is_cut,
+    }
+
+
+def report(found: Report) -> Json:
+    """Return the numbers of a period; all durations are in seconds."""
+    totals = asdict(found.totals)
+    names = {"down": "downSeconds", "paused": "pausedSeconds"}
+    names |= {"planned": "plannedSeconds", "unplanned": "unplannedSeconds"}
+    names |= {"notice": "noticeSeconds", "waited": "decisionSeconds"}
+    return {
+        "from": _time(found.since),
+        "to": _time(found.until),
+        "totals": {names.get(key, key): value for key, value in totals.items()},
+        "rows": [
+            {
+                "machine": one.machine.name,
+                "resourceGroup": one.machine.group or None,
+                "subscription": one.machine.subscription or None,
+                "eventType": one.event_type or None,
+                "events": one.count,
+                "noticeSeconds": one.notice,
+                "decisionSeconds": one.waited,
+                "downSeconds": one.down,
+                "pausedSeconds": one.paused,
+                "plannedSeconds": one.planned,
+                "unplannedSeconds": one.unplanned,
+                "by": [f"{who} ({n})" if n > 1 else who for who, n in one.by.items()],
+            }
+            for one in found.rows
+        ],
+        "cut": found.is_cut,
+    }
+
+
+def csv_of(columns: Sequence[str], found: Sequence[Json]) -> str:
+    """Write objects as CSV, every cell in quotes.
+
+    Cells that a spreadsheet would run get a leading ', and characters that cannot be
+    seen are marked as on the pages; the JSON has them as they came.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for one in found:
+        writer.writerow([_cell(one[name]) for name in columns])
+    return out.getvalue()
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return str(round(value, 3))
+    text = ", ".join(value) if isinstance(value, list) else str(value or "")
+    plain = visible(clean(" ".join(text.split())))
+    is_formula = plain.lstrip().startswith(_FORMULA)
+    return f"'{plain}" if is_formula else plain
 
 
 def _said(row: EventRow) -> Json | None:

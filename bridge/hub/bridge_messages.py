@@ -8,17 +8,20 @@ hub.*, and unknown types           nothing
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import TRANSITIONS
 from bridge.foundation.errors import UnreadableMessageError
+from bridge.foundation.hashing import hash32
 from bridge.hub.facts import (
     AZURE,
     LONGEST_ID,
     Address,
     Fact,
     Kind,
+    Note,
+    NoteKind,
     Outcome,
     Reporter,
     believed,
@@ -26,11 +29,14 @@ from bridge.hub.facts import (
     key_of,
     moment,
     object_in,
+    place_of,
     required,
     sealed,
     table,
     text,
 )
+
+_LONGEST_PAUSE = 7 * 86_400.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +73,11 @@ class Read:
     Attributes:
         fact: about a scheduled event; None = the message is about none.
         report: about the bridge that sent it; None = the message has no vmId.
+        note: how long its VM stood still; None = it did not, or that is not known.
     """
 
     fact: Fact | None = None
+    note: Note | None = None
     report: BridgeReport | None = None
 
 
@@ -119,7 +127,24 @@ def read(
     if fact is None:
         return Read(report=report)
     where = address if reply_to and fact.outcome is None else None
-    return Read(fact=sealed(replace(fact, address=where), body), report=report)
+    sure = sealed(replace(fact, address=where), body)
+    return Read(fact=sure, report=report, note=_pause(sure, data))
+
+
+def _pause(fact: Fact, data: Mapping[str, object]) -> Note | None:
+    """Return how long the VM of the bridge stood still before a step."""
+    seconds, machine = data.get("pausedSeconds"), place_of(fact.reporter)
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if machine is None or not is_number or not 0 < seconds <= _LONGEST_PAUSE:  # type: ignore[operator]  # a number
+        return None
+    return Note(
+        id=hash32([NoteKind.PAUSED, *fact.report]),
+        kind=NoteKind.PAUSED,
+        time=fact.time - timedelta(seconds=seconds),  # type: ignore[arg-type]  # as above
+        until=fact.time,
+        machine=machine,
+        event_key=fact.key,
+    )
 
 
 def _kind(kind: str) -> tuple[str, str, str]:

@@ -186,12 +186,38 @@ def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
     return ANYBODY in named or not mine.isdisjoint(named)
 
 
+class ReportConfig(Section, frozen=True, kw_only=True):
+    """``[hub.report]``: the digest of a week, for all sinks of the hub.
+
+    Attributes:
+        weekly: the day on which it is sent, at 06:00 UTC; "" is never. Example:
+            ``"monday"``.
+    """
+
+    weekly: Literal[
+        "",
+        "monday",
+        "tuesday",
+        "wednesday",
+        "thursday",
+        "friday",
+        "saturday",
+        "sunday",
+    ] = ""
+
+
 # -- ``[hub]``: the address, the sources, the store, and how long data is kept ---------
 
 
 _STORES = '"sqlite:/path/of/hub.db" or "postgresql://user@host/database"'
 _POSTGRES = ("postgresql", "postgres")
 _SQLITE = "sqlite:"
+_VERIFIED = re.compile(r"(^|&)sslmode=verify-(ca|full)(&|$)")
+_PUBLIC = "database.windows.net"
+_CLOUDS = {
+    ".database.usgovcloudapi.net": "database.usgovcloudapi.net",
+    ".database.chinacloudapi.cn": "database.chinacloudapi.cn",
+}
 
 
 class HubConfig(Section, frozen=True, kw_only=True):
@@ -205,6 +231,10 @@ class HubConfig(Section, frozen=True, kw_only=True):
             ``"https://maintenance.contoso.com"``.
         store: the database: an SQLite file for one hub, or a PostgreSQL database that
             several hubs share. Example: ``"sqlite:/var/lib/sebridge-hub/hub.db"``.
+        store_credential: how the hub signs in to PostgreSQL with a token of Entra ID;
+            "none" is with the password in store.
+        store_client_id: the id of the user-assigned managed identity for it; "" is the
+            system-assigned one. Example: ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
         retention: how long events are kept after their end, and bridges that are gone
             after their last message; open events never expire.
         audit_retention: how long decisions are kept.
@@ -220,11 +250,16 @@ class HubConfig(Section, frozen=True, kw_only=True):
         arm: approving through Azure Resource Manager, where no bridge answers; left
             out: off. Example: ``{"credential": "managed-identity"}``.
         access: who may look, and who may decide. Example: ``{"mode": "loopback"}``.
+        report: the digest of a week. Example: ``{"weekly": "monday"}``.
     """
 
     listen: str | tuple[str, ...] = "127.0.0.1:9470"
     public_url: str = ""
     store: Address = Address("sqlite:/var/lib/sebridge-hub/hub.db", {})
+    store_credential: Literal[
+        "none", "managed-identity", "default", "workload-identity"
+    ] = "none"
+    store_client_id: str = ""
     retention: Duration = Duration(90 * 86400)
     audit_retention: Duration = Duration(2 * 365 * 86400)
     forget_after: Duration = Duration(7 * 86400)
@@ -233,6 +268,14 @@ class HubConfig(Section, frozen=True, kw_only=True):
     sign_key: Secret | None = None
     arm: ArmConfig | None = None
     access: AccessConfig = AccessConfig()
+    report: ReportConfig = ReportConfig()
+
+    @property
+    def store_scope(self) -> str:
+        """The scope of a token for PostgreSQL, in the cloud of its host."""
+        host = (urlsplit(self.store.reveal()).hostname or "").lower()
+        cloud = next((to for end, to in _CLOUDS.items() if host.endswith(end)), _PUBLIC)
+        return f"https://ossrdbms-aad.{cloud}/.default"
 
     @property
     def addresses(self) -> tuple[ListenAddress, ...]:
@@ -270,9 +313,27 @@ class HubConfig(Section, frozen=True, kw_only=True):
             yield "store", what
         if self.sign_key is not None and (what := key_fault(self.sign_key)):
             yield "sign_key", what
+        yield from self._credential_faults()
         for key in ("retention", "audit_retention", "forget_after"):
             if not getattr(self, key):
                 yield key, "must be more than 0"
+
+    def _credential_faults(self) -> Iterator[tuple[str, ...]]:
+        if self.store_credential == "none":
+            if self.store_client_id:
+                yield "store_client_id", "is for a store_credential"
+            return
+        try:
+            parts = urlsplit(self.store.reveal())
+        except ValueError:
+            return  # told as a fault of store
+        if parts.scheme not in _POSTGRES:
+            yield "store_credential", "is for PostgreSQL alone", "store"
+        elif parts.password:
+            yield "store_credential", "needs a store without a password", "store"
+        elif not (is_loopback(parts.hostname or "") or _VERIFIED.search(parts.query)):
+            words = "needs sslmode=verify-full in store: a token opens the database"
+            yield "store_credential", words, "store"
 
     def warnings(self) -> Iterator[str]:
         """Yield settings that are allowed, but probably a mistake."""

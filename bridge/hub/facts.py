@@ -7,7 +7,7 @@ events of Event Grid; ``fold`` derives the state of an event from all its facts.
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from urllib.parse import unquote
@@ -220,6 +220,43 @@ class Fact:
         return self.reporter.vm_id == AZURE
 
 
+class NoteKind(StrEnum):
+    """What a note tells of a machine."""
+
+    HEALTH = "health"  # Resource Health: whether it is available
+    ANNOTATION = "annotation"  # Resource Health: why
+    WINDOW = "window"  # the work of a maintenance configuration
+    SILENT = "silent"  # nothing was heard from its bridge
+    STOPPED = "stopped"  # its bridge had reported that it stops
+    PAUSED = "paused"  # it stood still, by the word of its bridge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What happened to a machine, beside the steps of its scheduled events.
+
+    Attributes:
+        id: the same for each delivery of the message.
+        kind: what is told.
+        time: when it happened, or began.
+        until: when it ended; None = it has no length, or goes on.
+        machine: subscription, resource group and name; without a name: all machines of
+            the subscription.
+        event_key: the scheduled event that it belongs to; "" = none, or not known.
+        data: short texts, by their names.
+        is_last: whether it replaces an earlier note with its id.
+    """
+
+    id: str
+    kind: NoteKind
+    time: datetime
+    until: datetime | None = None
+    machine: tuple[str, str, str]
+    event_key: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
+    is_last: bool = False
+
+
 def sealed(fact: Fact, body: bytes) -> Fact:
     """Return a fact with all that is derived from its IMDS objects, and from the body.
 
@@ -304,8 +341,13 @@ def place_of(reporter: Reporter) -> tuple[str, str, str] | None:
     Source: learn.microsoft.com/azure/virtual-machine-scale-sets
     /virtual-machine-scale-sets-instance-ids
     """
-    subscription, group = group_of(reporter.resource_id)
-    found = _INSTANCE.search(reporter.resource_id)
+    return place_in(reporter.resource_id)
+
+
+def place_in(resource_id: str) -> tuple[str, str, str] | None:
+    """Return subscription, group and name in a resource id; see ``place_of``."""
+    subscription, group = group_of(resource_id)
+    found = _INSTANCE.search(resource_id)
     if found is None or not group:
         return None
     name = f"{found[1]}_{found[2]}" if found[1] else found[2]

@@ -107,6 +107,7 @@ class Occurrence:
         digest: the fingerprint of the message with that object.
         first: the first message of those whose word counts.
         opened: the time of that message.
+        started: when it started; None = it has not, or nobody has seen it.
         ended: the time of the first message about the end; None = not ended.
         said: the end by the word of others alone; None = there is none. The event is
             still open.
@@ -136,6 +137,7 @@ class Occurrence:
     digest: str
     first: Fact
     opened: datetime
+    started: datetime | None
     ended: datetime | None
     said: Kind | None
     said_by: Reporter | None
@@ -320,6 +322,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         digest=content.digest,
         first=first,
         opened=first.time,
+        started=_started([*counted, *azures], first),
         ended=_ended(ends, first) if status.is_end else None,
         said=None if is_over or not said else _strongest(bridges),
         said_by=None if is_over or not said else said.reporter,
@@ -345,6 +348,12 @@ def _with_event(fact: Fact, reading: Reading) -> Fact:
 
 def _first_end(facts: Sequence[Fact]) -> Fact | None:
     return next((fact for fact in facts if fact.kind.is_end), None)
+
+
+def _started(facts: Sequence[Fact], first: Fact) -> datetime | None:
+    """Return when an occurrence started: not before it was opened."""
+    times = [fact.time for fact in facts if fact.is_started]
+    return max(min(times), first.time) if times else None
 
 
 def _ended(ends: Sequence[Fact], first: Fact) -> datetime | None:

@@ -35,6 +35,9 @@ def document() -> Json:
             "/api/v1/decisions": {"get": _decisions()},
             "/api/v1/decisions.csv": {"get": _table()},
             "/api/v1/bridges": {"get": _bridges()},
+            "/api/v1/timeline": {"get": _timeline()},
+            "/api/v1/report": {"get": _report()},
+            "/api/v1/report.csv": {"get": _report_table()},
             "/api/v1/openapi.json": {"get": _itself()},
         },
         "components": {"schemas": SCHEMAS},
@@ -67,6 +70,7 @@ _HEADER: Json = {
     "description": "Shows that no page of another site has sent the request.",
     "schema": {"type": "string", "const": "1"},
 }
+_WHEN = "RFC 3339, or a day of UTC such as 2026-11-27."
 _FILTERS = [
     _query("open", YES, "true: pending or running events; false: those that are over."),
     _query("status", STATUS, "Only events of this status."),
@@ -74,6 +78,8 @@ _FILTERS = [
     _query("source", WORD, "Only events of this EventSource."),
     _query("resourceGroup", WORD, "Only events of machines of this resource group."),
     _query("q", WORD, "The beginning of an EventId or of a machine's name."),
+    _query("since", WORD, f"Only events that were not over by then: {_WHEN}"),
+    _query("until", WORD, f"Only events that were known before: {_WHEN}"),
 ]
 _NUMBER: Json = {"type": "string", "pattern": "^[0-9]{1,19}$"}  # up to 2**62
 
@@ -108,6 +114,40 @@ def _decisions() -> Json:
 def _bridges() -> Json:
     what = "The bridges, in the order of their vmIds."
     return _get("listBridges", what, "BridgeList", [_next(WORD), _LIMIT], "400")
+
+
+def _timeline() -> Json:
+    parameters = [
+        _query("name", WORD, "The name of the machine."),
+        _query("resourceGroup", WORD, "Its resource group."),
+        _query("subscription", WORD, "Its subscription."),
+        _query("since", WORD, f"Left out: a week before until. {_WHEN}"),
+        _query("until", WORD, f"Left out: now. A day is included. {_WHEN}"),
+    ]
+    what = "What happened to a machine: why was it down, for how long, planned or not."
+    return _get("getTimeLine", what, "TimeLine", parameters, "400")
+
+
+def _period() -> list[Json]:
+    return [
+        _query("from", WORD, f"Left out: a week before to. {_WHEN}"),
+        _query("to", WORD, f"Left out: now. A day is included. {_WHEN}"),
+    ]
+
+
+def _report() -> Json:
+    what = "Numbers for each machine and type of event, in at most 400 days."
+    return _get("getReport", what, "Report", _period(), "400")
+
+
+def _report_table() -> Json:
+    good = {"description": "A table.", "content": {"text/csv": {"schema": TEXT}}}
+    return {
+        "operationId": "getReportAsCsv",
+        "summary": "The rows of a report as a table; no cell is a formula.",
+        "parameters": _period(),
+        "responses": {"200": good, **_refusals("400")},
+    }
 
 
 def _itself() -> Json:

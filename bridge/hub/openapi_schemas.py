@@ -374,4 +374,69 @@ _OTHERS: Json = {
         *("needs", "event"),
     ),
 }
-SCHEMAS: Json = {**_EVENTS, **_DECISIONS, **_OTHERS}
+_SECONDS: Json = {"type": "number", "minimum": 0}
+_MAYBE_SECONDS: Json = {"type": ["number", "null"], "minimum": 0}
+_CUT = _that(YES, "Whether the store holds more than was read.")
+_NUMBERS: Json = {
+    "noticeSeconds": _that(_MAYBE_SECONDS, "From announcement to NotBefore: median."),
+    "decisionSeconds": _that(_MAYBE_SECONDS, "From announcement to approval: median."),
+    "downSeconds": _that(_SECONDS, "Down, by whatever was seen of it."),
+    "pausedSeconds": _that(_SECONDS, "Stood still."),
+    "plannedSeconds": _that(_SECONDS, "Those of both that were planned."),
+    "unplannedSeconds": _that(_SECONDS, "Those of both that were not."),
+}
+_REPORTS: Json = {
+    "TimeLine": _object(
+        "What happened to a machine, the oldest first.",
+        {"entries": _many("TimeLineEntry"), "outages": _many("Outage"), "cut": _CUT},
+    ),
+    "TimeLineEntry": _object(
+        "One line of a time line.",
+        {
+            "time": _TIME,
+            "what": _that(TEXT, "Such as announced, started, silent, back."),
+            "words": _MAYBE,
+            "seconds": _that(_MAYBE_SECONDS, "Its length; of announced: the notice."),
+            "eventId": _MAYBE,
+        },
+    ),
+    "Outage": _object(
+        "A time in which the machine was down or paused.",
+        {
+            "time": _TIME,
+            "until": _that(_MAYBE_TIME, "null: it goes on."),
+            "seconds": _SECONDS,
+            "how": _enum("paused", "silent", "unavailable", "stopped"),
+            "planned": _that({"type": ["boolean", "null"]}, "null: not known."),
+            "why": _that(TEXT, "Such as: planned: host maintenance."),
+            "eventId": _MAYBE,
+        },
+    ),
+    "Report": _object(
+        "The numbers of a period.",
+        {
+            "from": _TIME,
+            "to": _TIME,
+            "totals": ref("ReportTotals"),
+            "rows": _many("ReportRow"),
+            "cut": _CUT,
+        },
+    ),
+    "ReportTotals": _object(
+        "The numbers of the fleet.",
+        {"events": _COUNT, "machines": _COUNT, "approved": _COUNT, **_NUMBERS},
+    ),
+    "ReportRow": _object(
+        "The numbers of one machine and one type of event.",
+        {
+            "machine": TEXT,
+            "resourceGroup": _MAYBE,
+            "subscription": _MAYBE,
+            "eventType": _that(_MAYBE, "null: outages that belong to no event."),
+            "events": _COUNT,
+            **_NUMBERS,
+            "by": _that({"type": "array", "items": TEXT}, "Who decided."),
+        },
+    ),
+}
+SCHEMAS: Json = {**_EVENTS, **_DECISIONS, **_OTHERS, **_REPORTS}

@@ -36,6 +36,30 @@ _FRESH = timedelta(seconds=10)  # older messages have waited in the source
 _IDLE = timedelta(seconds=1)  # so long without a message, the source is empty
 
 
+def read_all(
+    source: SourceConfig, message: ReceivedMessage, now: datetime
+) -> list[Incoming]:
+    """Parse a message; one of Azure may hold several events, each with its content.
+
+    Args:
+        source: the source of the message.
+        message: the message, as received.
+        now: replaces EnqueuedTime, if the broker has not set it.
+    """
+    first = read(source, message, now)
+    if not isinstance(source, AzureSource) or message.fault is not None:
+        return [first]
+    found = list[Incoming]()
+    try:
+        for part in azure_messages.parts_of(message.body):
+            is_whole = part is message.body
+            plain = replace(first, body=part, fact=None, notes=(), fault=None)
+            found.append(first if is_whole else parsed(source, plain))
+    except UnreadableMessageError as error:
+        found.append(first.put_aside(str(error)))
+    return found
+
+
 def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incoming:
     """Parse a message; a fault is part of the result, so this raises nothing.
 
@@ -64,7 +88,8 @@ def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
     try:
         if isinstance(source, AzureSource):
             fact = azure_messages.read(plain.body, heard=plain.heard)
-            return replace(plain, fact=fact)
+            notes = azure_messages.notes_in(plain.body, heard=plain.heard)
+            return replace(plain, fact=fact, notes=notes)
         if len(plain.body) > _LONGEST:
             words = f"it has {len(plain.body)} bytes, and at most 64 KiB are read"
             return plain.put_aside(words)
@@ -75,7 +100,8 @@ def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
             reply_to=plain.reply_to,
             session=plain.session,
         )
-        return replace(plain, fact=found.fact, report=found.report)
+        notes = (found.note,) if found.note is not None else ()
+        return replace(plain, fact=found.fact, report=found.report, notes=notes)
     except UnreadableMessageError as error:
         return plain.put_aside(str(error))
 
@@ -153,7 +179,9 @@ class SourceReader:
         stop: asyncio.Event,
     ) -> None:
         now = self.clock.now()
-        batch = [read(self.config, message, now) for message in messages]
+        batch = [
+            one for message in messages for one in read_all(self.config, message, now)
+        ]
         self._note_lag(batch, now)
         try:
             await self.store.keep(batch)
@@ -218,7 +246,12 @@ class SourceReader:
 
     def _count(self, batch: Sequence[Incoming]) -> None:
         for one in batch:
-            is_news = one.fact is not None or one.report is not None
+            is_news = bool(one.fact or one.report or one.notes)
+            if one.fault is not None:
+                log.warning(
+                    "message cannot be read",
+                    extra={"source": one.origin, "fault": one.fault},
+                )
             outcome = "kept" if is_news else "left-out"
             label = "unreadable" if one.fault is not None else outcome
             self.metrics.messages.labels(self.config.name, label).inc()

@@ -83,6 +83,8 @@ class Filters:
     Attributes:
         is_open: whether the event is pending or running.
         text: the beginning of an EventId or of a machine's name.
+        since: only events that had not ended by then.
+        until: only events that were known before.
         after: only events with a larger version.
     """
 
@@ -92,6 +94,8 @@ class Filters:
     group: str = ""
     status: str = ""
     text: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
     after: int = 0
     limit: int = PAGE
 

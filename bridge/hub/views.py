@@ -31,6 +31,7 @@ from bridge.hub.config import AccessConfig
 from bridge.hub.decision_view import decision_row, trail_of
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine, Voice
+from bridge.hub.report import overlaps
 from bridge.hub.store.current_event import aside_of, homes_of
 from bridge.hub.store.outcomes import asked
 from bridge.hub.store.rows import json_of, moment_of, voices_in
@@ -237,6 +238,8 @@ def _wanted(filters: Filters) -> list[ColumnElement[bool]]:
     ):
         if value:
             found.append(column == value)
+    if filters.since or filters.until:
+        found.append(overlaps(filters.since, filters.until))
     if filters.text:
         found.append(_begins(filters.text))
     return found

@@ -13,10 +13,12 @@ from msgspec import Struct
 from bridge.foundation.values import Address
 
 if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
     from azure.core.credentials_async import AsyncTokenCredential
 
 CredentialKind = Literal["managed-identity", "default", "workload-identity"]
 
+_SECONDS = 5  # of a blocking request for a token
 _LOGIN = "https://login.microsoftonline.com"
 
 
@@ -57,16 +59,38 @@ def open_credential(
     """
     from azure.identity import aio  # noqa: PLC0415  costs memory
 
-    options: dict[str, Any] = {"use_env_settings": False}
+    made: AsyncTokenCredential = _made(aio, kind, client_id, proxy)
+    return made
+
+
+def blocking_credential(kind: CredentialKind, *, client_id: str) -> "TokenCredential":
+    """Make a credential for a thread: ``get_token`` blocks, for some seconds at most.
+
+    Raises:
+        ValueError: something that this kind of credential needs is missing.
+    """
+    from azure import identity  # noqa: PLC0415  costs memory
+
+    limits = {"connection_timeout": _SECONDS, "read_timeout": _SECONDS}
+    made: TokenCredential = _made(identity, kind, client_id, None, **limits)
+    return made
+
+
+def _made(
+    library: Any, kind: CredentialKind, client_id: str, proxy: str | None, **limits: int
+) -> Any:
+    options: dict[str, Any] = {"use_env_settings": False, **limits}
     if proxy := proxy or _environments_proxy():
         options["proxies"] = {"https": proxy}
     if kind == "managed-identity":
-        return aio.ManagedIdentityCredential(client_id=client_id or None, **options)
+        return library.ManagedIdentityCredential(client_id=client_id or None, **options)
     if kind == "workload-identity":
-        return aio.WorkloadIdentityCredential(client_id=client_id or None, **options)
+        return library.WorkloadIdentityCredential(
+            client_id=client_id or None, **options
+        )
     if client_id:
         options["managed_identity_client_id"] = client_id
-    return aio.DefaultAzureCredential(**options)
+    return library.DefaultAzureCredential(**options)
 
 
 def _environments_proxy() -> str | None:

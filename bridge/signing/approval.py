@@ -136,7 +136,8 @@ class Approvers:
             return _refused(opinion)
         data = _data(event)
         _check_limits(data, sent)
-        if (named := data.get("audience")) is None or audience not in {None, named}:
+        named = data.get("audience")
+        if not isinstance(named, str) or (audience or named) != named:
             return Checked(reason=WRONG_AUDIENCE, detail=f"data.audience is {named!r}")
         return Checked(
             name=hash32([event.attributes.get("source"), event.attributes.get("id")]),

@@ -304,7 +304,10 @@ def _canonical(value: object) -> bytes:
 def _second_of(value: object) -> str:
     moment = datetime.fromisoformat(str(value).upper())
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except OverflowError as error:
+        raise ValueError("a time before the year 1, or after 9999") from error
 
 
 def _text_of(value: bytes) -> str:

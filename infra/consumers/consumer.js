@@ -7,6 +7,8 @@
 //   SERVICEBUS            a connection string, such as that of `sebridge simulate`
 //   SERVICEBUS_NAMESPACE  or the host name of the namespace, with `az login` or an identity
 //   TOPIC, SUBSCRIPTION   default: scheduled-events, consumer
+//   REPLIES               a queue: prints the replies to approvals
+//   REPLY_SESSION         the session of the replies, if that queue has sessions
 //   SIGN_KEY              a file with a private key (PEM): signs the approvals, for bridges
 //                         with approvals.signed_by
 
@@ -17,6 +19,7 @@ const { ServiceBusClient } = require("@azure/service-bus");
 const REMEMBERED = 10_000; // ids; repeats come within minutes of each other
 const { SERVICEBUS, SERVICEBUS_NAMESPACE, SIGN_KEY } = process.env;
 const { TOPIC = "scheduled-events", SUBSCRIPTION = "consumer" } = process.env;
+const { REPLIES, REPLY_SESSION } = process.env;
 
 function connect() {
   if (SERVICEBUS) return new ServiceBusClient(SERVICEBUS);
@@ -55,6 +58,8 @@ async function approve(client, event, message) {
     contentType: "application/cloudevents+json",
     messageId: `consumer-${event.id}`,
     sessionId: message.replyToSessionId,
+    replyTo: REPLIES,
+    replyToSessionId: REPLY_SESSION,
   });
   await sender.close();
 }
@@ -99,8 +104,19 @@ async function handle(client, event, message) {
   if (message.replyTo && decide(event)) await approve(client, event, message);
 }
 
-async function main() {
-  const client = connect();
+// Prints what became of each approval: correlationId is its messageId.
+async function printReplies(client) {
+  const receiver = REPLY_SESSION
+    ? await client.acceptSession(REPLIES, REPLY_SESSION)
+    : client.createReceiver(REPLIES);
+  for await (const message of receiver.getMessageIterator()) {
+    for (const { outcome, eventId } of message.body.outcomes) // no CloudEvent
+      console.log(`reply:${outcome}`, eventId, message.correlationId);
+    await receiver.completeMessage(message);
+  }
+}
+
+async function readEvents(client) {
   const receiver = client.createReceiver(TOPIC, SUBSCRIPTION);
   const seen = new Set();
   for await (const message of receiver.getMessageIterator()) {
@@ -113,6 +129,11 @@ async function main() {
     // complete and an abandon of one tick into one answer, and both end the same way.
     await receiver.completeMessage(message);
   }
+}
+
+async function main() {
+  // A connection for each: rhea must not merge answers of both.
+  await Promise.all([readEvents(connect()), REPLIES && printReplies(connect())]);
 }
 
 // An error ends it: the message comes again after its lock.

@@ -6,7 +6,8 @@ freezes. It needs azure-servicebus, and azure-identity if there is no connection
     SERVICEBUS            a connection string, such as that of ``sebridge simulate``
     SERVICEBUS_NAMESPACE  or the host name of the namespace: ``az login``, an identity
     TOPIC, SUBSCRIPTION   default: scheduled-events, consumer
-    REPLIES               a queue without sessions: prints the replies to approvals
+    REPLIES               a queue: prints the replies to approvals
+    REPLY_SESSION         the session of the replies, if that queue has sessions
     SIGN_KEY              a file with a private key (PEM): signs the approvals, for
                           bridges with approvals.signed_by; needs cryptography
 """
@@ -57,9 +58,8 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
         "type": "sebridge.startrequest.v1",
         "data": {
             "StartRequests": [{"EventId": event["subject"]}],
-            "approvedEvent": event["data"][
-                "event"
-            ],  # denied if the event has got worse
+            # denied if the event has got worse
+            "approvedEvent": event["data"]["event"],
             "reason": "a short freeze",
         },
     }
@@ -75,6 +75,7 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
                 message_id=f"consumer-{event['id']}",
                 session_id=message.reply_to_session_id,
                 reply_to=os.environ.get("REPLIES"),
+                reply_to_session_id=os.environ.get("REPLY_SESSION"),
             )
         )
 
@@ -141,7 +142,11 @@ def handle(bus: ServiceBusClient, event: Event, message: Received) -> None:
 
 def print_replies(queue: str) -> None:
     """Print what became of each approval: CorrelationId is its MessageId."""
-    with connect() as bus, bus.get_queue_receiver(queue) as receiver:
+    session = os.environ.get("REPLY_SESSION")
+    with (
+        connect() as bus,
+        bus.get_queue_receiver(queue, session_id=session) as receiver,
+    ):
         for message in receiver:
             reply = json.loads(b"".join(message.body))  # no CloudEvent
             for outcome in reply["outcomes"]:

@@ -121,6 +121,7 @@ async def test_body_beside_signed_data_counts_for_nothing(world: World) -> None:
         lambda whole: whole["data"].update(approvedBy="bob"),
         lambda whole: whole["data"].pop("approvedEvent"),
         lambda whole: whole.update(id="a2"),
+        lambda whole: whole.update(time="0001-01-01T00:00:00+14:00"),
         lambda whole: whole.update(data={**whole["data"], "more": 1}),
         lambda whole: whole.update({ATTRIBUTE: whole[ATTRIBUTE][:-8]}),
         lambda whole: whole.update({ATTRIBUTE: "x"}),
@@ -154,7 +155,7 @@ async def test_cut_message_is_invalid(world: World) -> None:
     assert (await outcome(world, body()[:-30]))[0] == "invalid"
 
 
-@pytest.mark.parametrize("audience", [None, "/another", 5])
+@pytest.mark.parametrize("audience", [None, "/another", 5, [SOURCE]])
 async def test_approval_for_others_is_denied(world: World, audience: object) -> None:
     found = await outcome(world, body(audience=audience))
 

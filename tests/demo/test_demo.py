@@ -37,6 +37,7 @@ async def text_of(process: asyncio.subprocess.Process) -> str:
     return output.decode()
 
 
+@pytest.mark.slow
 async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
     """Two at a time: also one of an event that nobody approves."""
     picture = tmp_path / "demo.svg"
@@ -57,6 +58,7 @@ async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [picture]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["host-failure", "spot-eviction"])
 async def test_kept_demo_can_be_looked_at_with_the_commands_it_prints(
     scenario: str, tmp_path: Path
@@ -123,6 +125,7 @@ async def test_failed_demo_ends_with_what_the_forwarder_said_last(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_failed_demo_that_is_kept_shows_the_end_of_the_log_that_stays(
     tmp_path: Path,
 ) -> None:
@@ -145,11 +148,12 @@ def test_end_of_a_log_is_its_last_five_lines(tmp_path: Path) -> None:
     assert log_end(tmp_path) == [*lines[15:19], "line 19\ufffd"]
 
 
+@pytest.mark.slow
 async def test_eviction_that_is_too_fast_to_drain_is_shown_without(
     tmp_path: Path,
 ) -> None:
     """It was not kept: the next commands name nothing that is gone."""
-    process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "6")
+    process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "5.1")
     text = await text_of(process)
 
     assert process.returncode == 0, text
@@ -168,6 +172,7 @@ def test_demo_of_an_unknown_scenario_names_the_known_ones() -> None:
     assert "live-migration" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signals",
     [
@@ -202,6 +207,7 @@ async def test_interrupted_demo_leaves_nothing_behind(
     assert others[1].startswith("It takes about 8 s, all on this machine")
 
 
+@pytest.mark.slow
 async def test_fleet_is_seen_by_its_hub_and_approved_by_both_ways(
     tmp_path: Path,
 ) -> None:

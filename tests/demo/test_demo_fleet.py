@@ -10,7 +10,7 @@ import pytest
 from bridge.demo import fleet
 from tests.demo.test_demo import demo, text_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 SECONDS = 60.0
 
 

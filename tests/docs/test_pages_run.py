@@ -55,6 +55,7 @@ async def fault_of(here: World, block: Block) -> str | None:
     return f"{block}: exit code {code}\n{said}" if code else None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # many processes are slow on a busy machine
 async def test_commands_of_the_pages_print_what_the_pages_show(tmp_path: Path) -> None:
     """All commands share a world: blocks with output run first, before it changes."""

@@ -44,6 +44,7 @@ def test_pytest_runs_the_tests_of_the_page(folder: Path) -> None:
     assert "3 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_node_runs_the_tests_of_the_page(folder: Path) -> None:
     probe = [NODE or "", "--eval", "require('@azure/service-bus')"]
     if NODE is None or subprocess.run(probe, cwd=folder, check=False).returncode:  # noqa: S603  # nothing from outside

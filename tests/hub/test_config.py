@@ -174,6 +174,20 @@ persons = 0
     [
         ('listen = "nowhere"', "hub.listen", "host:port"),
         ('listen = "0.0.0.0:9470"', "hub.listen", "loopback"),
+        ('listen = ["127.0.0.1:1", "nowhere"]', "hub.listen[1]", "host:port"),
+        ('listen = ["127.0.0.1:1", "[::]:1"]', "hub.listen", "loopback"),
+        ('store_credential = "default"', "hub.store_credential", "PostgreSQL alone"),
+        ('store_client_id = "a"', "hub.store_client_id", "for a store_credential"),
+        (
+            'store = "postgresql://u:p@127.0.0.1/d"\nstore_credential = "default"',
+            "hub.store_credential",
+            "without a password",
+        ),
+        (
+            'store="postgresql://u@x.io/d?sslmode=require"\nstore_credential="default"',
+            "hub.store_credential",
+            "sslmode=verify-full",
+        ),
         ('public_url = "ftp://x"', "hub.public_url", "URL without a path"),
         ('public_url = "http://x.example"', "hub.public_url", "https://"),
         ('store = "sqlite:"', "hub.store", "sqlite:/path"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -12,9 +13,23 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.bridge_messages import NOTHING, Read
-from bridge.hub.facts import Fact, Kind, group_of
-from tests.support.builders import document, imds_event
-from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, life, outcome, step
+from bridge.hub.facts import Fact, Kind, Note, NoteKind, group_of
+from tests.support.builders import EVENT_ID, document, imds_event
+from tests.support.fleet import (
+    GROUP,
+    SUBSCRIPTION,
+    TOPIC,
+    annotation,
+    at,
+    azure,
+    batch_of,
+    event,
+    health,
+    life,
+    outcome,
+    step,
+    window,
+)
 from tests.support.strategies import JSON_VALUES
 
 Change = Callable[[dict[str, Any]], object]
@@ -202,6 +217,152 @@ def test_event_of_azure_without_a_status_is_refused() -> None:
         grid(body)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.update(data={}),
+        lambda e: e["data"].update(resourceInfo=None),
+        lambda e: e["data"]["resourceInfo"].update(type=None),
+        lambda e: e["data"]["resourceInfo"].update(properties=None),
+        lambda e: e["data"]["resourceInfo"]["properties"].update(ResourceType=""),
+        lambda e: e.update(data={"resourcesContainer": "Blob", "resources": None}),
+    ],
+)
+def test_scheduled_event_of_azure_in_another_form_is_a_fault(change: Change) -> None:
+    """It was left out in silence: nobody would have known of the event."""
+    with pytest.raises(UnreadableMessageError):
+        grid(changed(azure("Started"), change))
+
+
+def test_batch_of_azure_is_read() -> None:
+    two = event("OTHER", Resources=["web-5"])
+    parts = list(
+        azure_messages.parts_of(
+            batch_of(azure("Started", seconds=3), azure("Completed", two, seconds=4))
+        )
+    )
+    first, second = (grid(part) for part in parts)
+
+    assert first is not None
+    assert second is not None
+    assert (first.kind, first.event_id, first.time) == (Kind.STARTED, EVENT_ID, at(3))
+    assert (second.kind, second.event_id) == (Kind.COMPLETED, "OTHER")
+    assert second.resource.endswith("/scheduledevents/OTHER")
+    assert first.id != second.id
+
+
+def test_list_of_events_is_read() -> None:
+    """As Event Grid's own schema shows its examples."""
+    body = b"[" + azure("Started") + b"," + azure("Completed") + b"]"
+
+    found = [grid(part) for part in azure_messages.parts_of(body)]
+
+    assert [one.kind for one in found if one] == [Kind.STARTED, Kind.COMPLETED]
+
+
+@pytest.mark.parametrize("body", [azure("Started"), b"{", b"1", b'{"data": 1}'])
+def test_message_about_one_event_stays_as_it_came(body: bytes) -> None:
+    assert list(azure_messages.parts_of(body)) == [body]
+
+
+def test_batch_without_end_is_cut_and_a_fault() -> None:
+    parts = azure_messages.parts_of(batch_of(*[azure("Started")] * 2001))
+    found = list(islice(parts, 2000))
+
+    assert len(found) == 2000
+    with pytest.raises(UnreadableMessageError):
+        next(parts)
+
+
+# -- Resource Health and Maintenance Configurations -----------------------------------
+
+
+def notes(body: bytes) -> tuple[Note, ...]:
+    return azure_messages.notes_in(body, heard=at(0))
+
+
+MACHINE = (SUBSCRIPTION, GROUP, "web-0")
+
+
+def test_availability_is_read() -> None:
+    (found,) = notes(
+        health(
+            -9, availabilityState="Unavailable", previousAvailabilityState="Available"
+        )
+    )
+
+    assert (found.kind, found.machine, found.time) == (NoteKind.HEALTH, MACHINE, at(-9))
+    assert found.data == {"state": "Unavailable", "previous": "Available"}
+
+
+def test_annotation_is_read() -> None:
+    (found,) = notes(annotation(-9, "VirtualMachineHostCrashed", "Unplanned"))
+
+    assert (found.kind, found.machine) == (NoteKind.ANNOTATION, MACHINE)
+    assert found.data["annotationName"] == "VirtualMachineHostCrashed"
+    assert found.data["category"] == "Unplanned"
+    assert found.data["context"] == "Platform Initiated"
+
+
+def test_window_of_a_maintenance_configuration_is_read() -> None:
+    (before,) = notes(window(-90, is_over=False, begin=-60, end=600))
+    (after,) = notes(window(-5, is_over=True, begin=-60, end=600))
+
+    assert before.id == after.id
+    assert before.machine == (SUBSCRIPTION, "", "")
+    assert (before.time, before.until) == (at(-60), at(600))
+    assert (after.time, after.until, after.is_last) == (at(-60), at(-5), True)
+    assert after.data == {"configuration": "patches", "status": "Succeeded"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        health(availabilityState=""),
+        health(annotationName=""),
+        changed(
+            window(0, is_over=False, begin=1, end=2),
+            lambda e: e["data"].update(startDateTime=None),
+        ),
+        changed(
+            window(0, is_over=True, begin=1, end=2),
+            lambda e: e["data"].update(correlationId=None),
+        ),
+    ],
+)
+def test_note_that_cannot_be_read_is_a_fault(body: bytes) -> None:
+    with pytest.raises(UnreadableMessageError):
+        notes(body)
+
+
+def test_health_of_anything_but_a_machine_is_left_out() -> None:
+    scale_set = f"{TOPIC}/resourceGroups/g/x/virtualMachineScaleSets/s"
+    assert (
+        notes(health(availabilityState="Available", targetResourceId=scale_set)) == ()
+    )
+    assert notes(health(what="Other")) == ()
+    assert notes(azure("Started")) == ()
+
+
+def test_pause_is_read_of_a_step() -> None:
+    def paused(seconds: object) -> Note | None:
+        body = changed(
+            step("completed"), lambda e: e["data"].update(pausedSeconds=seconds)
+        )
+        return read(body).note
+
+    found = paused(31)
+    assert found is not None
+    assert (found.kind, found.machine, found.event_key) == (
+        NoteKind.PAUSED,
+        MACHINE,
+        EVENT_ID.upper(),
+    )
+    assert (found.time, found.until) == (at(-31), at(0))
+    for wrong in (True, "31", -1, 0, 1e300, None):
+        assert paused(wrong) is None
+
+
 def test_group_is_read_of_a_resource_id() -> None:
     assert group_of("/subscriptions/S/resourceGroups/RG/providers/x") == ("s", "rg")
     assert group_of("urn:sebridge:host") == ("", "")
@@ -228,5 +389,15 @@ def test_no_value_in_the_place_of_another_does_more(key: str, value: object) -> 
         mixed = changed(body, lambda e: e.update({key: value}))
         with suppress(UnreadableMessageError):
             read(mixed)
-    with suppress(UnreadableMessageError):
-        grid(changed(azure("Started"), lambda e: e.update({key: value})))
+    for body in (
+        azure("Started"),
+        health(availabilityState="Available"),
+        window(0, is_over=True, begin=0, end=1),
+        batch_of(azure("Started")),
+    ):
+        mixed = changed(body, lambda e: e.update({key: value}))
+        for part in azure_messages.parts_of(mixed):
+            with suppress(UnreadableMessageError):
+                grid(part)
+            with suppress(UnreadableMessageError):
+                notes(part)

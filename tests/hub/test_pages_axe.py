@@ -21,6 +21,8 @@ from tests.support.devtools import Tab, running, tab_of
 from tests.support.fleet import at, event, step
 from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, offer, told
 
+pytestmark = pytest.mark.slow
+
 NODE = Path(__file__).parent / "node" / "node_modules"
 SCRIPT = "axe-core/axe.min.js"
 PAGES = [

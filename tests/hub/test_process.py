@@ -45,7 +45,7 @@ from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 from tests.system.processes import kill_rest, started
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 _ENTITY = "vm-approvals"
 _LOCK = timedelta(seconds=10)  # what was not settled comes again after it
 _ENTITIES = Entities(

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import pytest
@@ -19,12 +19,15 @@ from approver.bus import Bus, Outgoing
 from approver.handlers import Handlers
 from approver.settings import Bus as BusSettings
 from approver.settings import Settings
+from approver.signing import Vault
 from approver.timings import Timings
 from bridge.approvals.message import Approval, parse
 from bridge.foundation.values import Secret
 from bridge.net.http_client import open_session
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
+from bridge.signing.dsse import SignedEvent, Verdict, judge
+from bridge.signing.keys import PrivateKey
 from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.slack.clicks import Interactivity
@@ -48,13 +51,17 @@ from tests.infra.functions_world import (
     request,
     signature,
 )
+from tests.infra.key_vault import key_vault
+from tests.signing.test_dsse import KEY, OTHER
 from tests.support.brisk import without_naps
 from tests.support.builders import imds_event as any_event
 from tests.support.builders import not_before, started
 from tests.support.sink_fixtures import sink_config
 
 ALICE, BOB, EVE = "U0ALICE", "U0BOB", "U0EVE"
-SOON = not_before(900, datetime.now(UTC))
+SOON = not_before(
+    86_400, datetime.now(UTC)
+)  # a busy machine needs an hour to come here
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -133,11 +140,12 @@ async def stage() -> AsyncIterator[Stage]:
 async def other_handlers(
     timings: Timings | None = None,
     bus: Callable[[BusSettings], Bus] = Bus,
+    vault: Vault | None = None,
     **environ: str,
 ) -> AsyncIterator[None]:
     """Let the app have other settings meanwhile, less time, or another namespace."""
     settings = Settings.from_environment({**os.environ, **environ})
-    handlers = Handlers(settings, timings=timings, bus=bus(settings.bus))
+    handlers = Handlers(settings, timings=timings, bus=bus(settings.bus), vault=vault)
     async with SERVED.by(handlers):
         yield
 
@@ -314,6 +322,57 @@ async def test_redelivered_click_sends_the_same_message(
     assert one.message_id == two.message_id
     assert b"".join(one.body) == b"".join(two.body)
     assert stage.slack.posts[-1]["replace_original"] is True
+
+
+def opinion(message: ServiceBusReceivedMessage, key: PrivateKey) -> Verdict:
+    event = SignedEvent.parse(b"".join(message.body))
+    return judge(event, {key.key_id: key.public}).verdict
+
+
+async def test_redelivered_click_sends_the_same_signature(stage: Stage) -> None:
+    """Key Vault makes another one each time, and a bridge takes an id only once."""
+    event = imds_event("E-41")
+    await stage.tell("scheduled", event)
+    async with key_vault("a" * 32, "b" * 32) as vault:
+        async with other_handlers(bus=DiesAfterItSent, vault=vault):
+            with pytest.raises(ConnectionResetError):
+                await stage.click(ALICE, button_value(event))
+        async with other_handlers(vault=vault):
+            await stage.host.count()
+
+    one, two = await stage.host.approvals(2)
+    assert b"".join(one.body) == b"".join(two.body)
+    assert {opinion(one, key) for key in (KEY, OTHER)} == {Verdict.HOLDS}
+    data = json.loads(b"".join(one.body))["data"]
+    told = cloud_event("scheduled", event)
+    assert data["audience"] == told.source
+    ends = datetime.fromisoformat(data["expiresAt"])
+    assert ends == datetime.fromisoformat(str(told.data["notBefore"]))
+
+
+async def test_approval_of_a_tool_is_signed_and_ends_within_a_day(stage: Stage) -> None:
+    event = imds_event("E-42", NotBefore=not_before(9 * 86400, datetime.now(UTC)))
+    await stage.tell("scheduled", event)
+    async with key_vault("a" * 32) as vault, other_handlers(vault=vault):
+        assert (await approved(event["EventId"]))[0] == 202
+        unknown = await approved("E-43", approvedEvent={"EventId": "E-43"})
+    (message,) = await stage.host.approvals()
+
+    assert unknown == (409, {"error": "give audience: the source of the event"})
+    assert opinion(message, KEY) is Verdict.HOLDS
+    whole = json.loads(b"".join(message.body))
+    ends = datetime.fromisoformat(whole["data"]["expiresAt"])
+    assert ends - datetime.fromisoformat(whole["time"]) == timedelta(days=1)
+
+
+async def test_approval_that_key_vault_does_not_sign_is_not_sent(stage: Stage) -> None:
+    event = imds_event("E-44")
+    await stage.tell("scheduled", event)
+    async with key_vault("a" * 32, status=403) as vault, other_handlers(vault=vault):
+        status, _ = await approved(event["EventId"])
+
+    assert status == 503
+    assert stage.host.waiting() == 0
 
 
 class DiesAfterItSent(Bus):

@@ -78,6 +78,7 @@ def test_what_the_bridge_tells_is_understood() -> None:
         event=imds_event(),
         id=event.id,
         not_before=START + timedelta(seconds=900),
+        source=event.source,
     )
 
 
@@ -462,6 +463,9 @@ def test_reference_that_was_not_resolved_is_no_setting(
         ("VOTES_QUEUE", "", "must not be empty"),
         ("EVENT_TYPE_PREFIX", "", "must not be empty"),
         ("APPROVER_SOURCE", " ", "must not be empty"),
+        ("SIGN_KEY", "https://n.vault.azure.net/keys/sign", "with its version"),
+        ("SIGN_KEY", f"http://n/keys/sign/{'a' * 32}", "with its version"),
+        ("SIGN_KEY", "a,b,c", "one key, or two"),
         ("SLACK_HOOKS", "https://", "must be an https URL with a host"),
         ("SLACK_HOOKS", "https:///", "must be an https URL with a host"),
         ("SLACK_HOOKS", "https://:443/", "must be an https URL with a host"),

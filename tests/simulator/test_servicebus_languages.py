@@ -20,7 +20,11 @@ LIMIT_SECONDS = 600
 OLDEST_GO = (1, 26)
 OFFLINE = {"GOFLAGS": "-mod=readonly", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(2 * LIMIT_SECONDS)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.integration,
+    pytest.mark.timeout(2 * LIMIT_SECONDS),
+]
 
 
 @pytest.fixture

@@ -149,3 +149,109 @@ def azure(
             "dataVersion": "3.0",
         }
     return orjson.dumps({**head, "subject": resource, "data": data})
+
+
+def grid_event(kind: str, data: Mapping[str, Any], seconds: float, id_: str) -> bytes:
+    """Return a CloudEvent of Event Grid."""
+    when = at(seconds).isoformat().replace("+00:00", "Z")
+    head = {"id": id_, "specversion": "1.0", "source": TOPIC, "type": kind}
+    return orjson.dumps({**head, "time": when, "data": data})
+
+
+def health(
+    seconds: float = 0.0, *, name: str = "web-0", what: str = "", **properties: str
+) -> bytes:
+    """Return what Resource Health says of a machine, in the published form.
+
+    Source: learn.microsoft.com/azure/event-grid/event-schema-health-resources
+    """
+    is_state = "availabilityState" in properties
+    kind = "AvailabilityStatusChanged" if is_state else "ResourceAnnotated"
+    about = "availabilityStatuses" if is_state else "resourceAnnotations"
+    vm_id = (
+        f"{TOPIC}/resourceGroups/Web/providers/Microsoft.Compute/virtualMachines/{name}"
+    )
+    when = at(seconds).isoformat().replace("+00:00", "Z")
+    given = {
+        "targetResourceId": vm_id,
+        "targetResourceType": "Microsoft.Compute/virtualMachines",
+        "occurredTime": when,
+        **properties,
+    }
+    data = {
+        "resourceInfo": {
+            "id": f"{vm_id}/providers/Microsoft.ResourceHealth/{about}/current",
+            "name": "current",
+            "type": f"Microsoft.ResourceHealth/{about}",
+            "properties": given,
+        },
+        "operationalInfo": {"resourceEventTime": when},
+        "apiVersion": "2023-12-01",
+    }
+    prefix = "Microsoft.ResourceNotifications.HealthResources."
+    return grid_event(
+        f"{prefix}{what or kind}", data, seconds, f"health-{seconds}-{name}"
+    )
+
+
+def annotation(seconds: float, name: str, category: str, **more: str) -> bytes:
+    """Return why a machine was down, as Resource Health says it."""
+    given = {
+        "annotationName": name,
+        "reason": "Host reboot",
+        "summary": "The Virtual Machine is undergoing a reboot.",
+        "context": "Platform Initiated",
+        "category": category,
+        "impactType": "Downtime Reboot",
+    }
+    return health(seconds, **{**given, **more})
+
+
+def window(seconds: float, *, is_over: bool, begin: float, end: float) -> bytes:
+    """Return what a maintenance configuration says before and after its work.
+
+    Source: learn.microsoft.com/azure/event-grid/event-schema-maintenance-configuration
+    """
+    name = f"{TOPIC}/resourceGroups/rg/providers/Microsoft.Maintenance"
+    configuration = f"{name}/maintenanceConfigurations/patches"
+    run = f"{configuration}/providers/microsoft.maintenance/applyupdates/20260302120000"
+    begins, ends = (at(one).isoformat().replace("+00:00", "Z") for one in (begin, end))
+    data = {
+        "correlationId": run,
+        "maintenanceConfigurationId": configuration,
+        "startDateTime": begins,
+        "endDateTime": ends,
+        "resourceSubscriptionIds": [SUBSCRIPTION],
+        **(
+            {"status": "Succeeded"}
+            if is_over
+            else {"cancellationCutOffDateTime": begins}
+        ),
+    }
+    when = "Post" if is_over else "Pre"
+    return grid_event(
+        f"Microsoft.Maintenance.{when}MaintenanceEvent", data, seconds, run
+    )
+
+
+def batch_of(*bodies: bytes) -> bytes:
+    """Return scheduled events of Azure in one message: ``data.resources``."""
+    events = [orjson.loads(body) for body in bodies]
+    resources = [
+        {
+            "correlationId": "00000000-0000-0000-0000-000000000001",
+            "resourceId": one["data"]["resourceInfo"]["id"],
+            "apiVersion": "2024-07-01",
+            "armResource": one["data"]["resourceInfo"],
+            "resourceEventTime": one["data"]["operationalInfo"]["resourceEventTime"],
+        }
+        for one in events
+    ]
+    data = {
+        "resourcesContainer": "Inline",
+        "resourceLocation": "westeurope",
+        "publisherInfo": "Microsoft.Maintenance",
+        "resourcesBlobInfo": None,
+        "resources": resources,
+    }
+    return orjson.dumps({**events[0], "data": data})

@@ -75,13 +75,15 @@ def told(
         session=session,
         fact=found.fact,
         report=found.report,
+        notes=(found.note,) if found.note else (),
     )
 
 
 def grid(body: bytes, heard: float = 0.0) -> Incoming:
     """Return a message of Azure's, as the hub has read it."""
     fact = azure_messages.read(body, heard=at(heard))
-    return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
+    notes = azure_messages.notes_in(body, heard=at(heard))
+    return Incoming(origin="azure", body=body, heard=at(heard), fact=fact, notes=notes)
 
 
 def offer(*rules: Mapping[str, object], **more: object) -> dict[str, object]:

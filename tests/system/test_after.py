@@ -22,7 +22,7 @@ from tests.support.configurations import command, config_text, webhook
 from tests.support.ports import free_port
 from tests.system.processes import ended, forwarder, started
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(300)]
 
 PATIENCE = 60.0
 DRAINED = {

@@ -22,7 +22,7 @@ from tests.system.processes import (
     written_config,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 FIRST, SECOND = (
     "00000000-0000-0000-0000-00000000000A",

@@ -24,7 +24,7 @@ from tests.system.processes import (
     started,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 CROWD = 1100
 ASKED = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"

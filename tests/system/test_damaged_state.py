@@ -15,7 +15,7 @@ from tests.support.configurations import config_text, webhook
 from tests.support.damage import damaged, lived
 from tests.system.processes import PATIENCE, Addresses, ended, forwarder, simulator_here
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 MOST_STARTS = 3
 

@@ -28,7 +28,7 @@ from tests.system.processes import (
     started,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 PATIENCE = 60.0
 GRACE = 5.0

@@ -19,6 +19,7 @@ from tests.system.namespaces import ROOT, Machine, machine_in, missing
 from tests.system.processes import PATIENCE, Addresses, simulator_here
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.integration,
     pytest.mark.xdist_group("systemd"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),

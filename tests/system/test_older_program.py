@@ -34,7 +34,7 @@ from tests.system.processes import (
     simulator_here,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 HISTORY = Path(os.environ.get("SEBRIDGE_HISTORY", ROOT))

@@ -41,6 +41,7 @@ from tests.system.proxy import Proxy, proxy_to
 __all__ = ["brisk_sdk"]  # a fixture
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.integration,
     # The SDK leaves a connection that it is interrupted in opening to the collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

@@ -23,6 +23,7 @@ from tests.support.root_world import ROOT, World
 from tests.support.sink_fixtures import Inbox
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.integration,
     pytest.mark.skipif(
         root_world.why_not() is not None, reason=str(root_world.why_not())

@@ -19,7 +19,7 @@ from tests.system.processes import (
     written_config,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 RULES = """
 [[approvals.rules]]

@@ -26,7 +26,7 @@ from tests.support.ports import free_port
 from tests.support.refusing import refusing_locks
 from tests.system.processes import PATIENCE, Addresses, ended, forwarder, simulator_here
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 NOBODY = 65534
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.configurations import config_text, webhook
 from tests.system.processes import PATIENCE, ended, forwarder, simulator_here
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
 async def test_systemd_hears_of_start_life_freeze_and_stop(tmp_path: Path) -> None:

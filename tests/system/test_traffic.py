@@ -30,7 +30,7 @@ from tests.system.processes import (
     simulator_here,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 # What systemd does: the listener is descriptor 3, and the variables say so.
 ACTIVATED = """

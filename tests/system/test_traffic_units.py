@@ -13,6 +13,7 @@ from tests.system.namespaces import Machine, machine_in, missing
 from tests.system.processes import PATIENCE, simulator_here
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.integration,
     pytest.mark.xdist_group("systemd"),
     pytest.mark.skipif(missing() is not None, reason=str(missing())),

@@ -18,7 +18,7 @@ from tests.system.processes import (
     written_config,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 COPIES = 3
 _APPROVALS = {"LockDuration": "PT5S", "MaxDeliveryCount": 100}
 _TOPIC = {

@@ -22,7 +22,7 @@ from bridge.hub.pages.live import Live
 from bridge.hub.pages.rendering import Content, Look, Templates
 from bridge.hub.store.rows import insert
 from bridge.hub.store.store import Store
-from bridge.hub.store.tables import events, meta, trail
+from bridge.hub.store.tables import events, meta, notes, trail
 from bridge.hub.view_rows import Situation
 
 FORM = "application/x-www-form-urlencoded"
@@ -124,7 +124,8 @@ class Frame:
         """Return a value that each change of an event or of a decision changes."""
         changes = select(func.max(events.c.version)).scalar_subquery()
         entries = select(func.max(trail.c.seq)).scalar_subquery()
-        query = select(changes, entries)
+        noted = select(func.max(notes.c.time)).scalar_subquery()
+        query = select(changes, entries, noted)
         return await self.store.read(lambda c: tuple(c.execute(query).one()))
 
 

@@ -16,9 +16,10 @@ from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
 from bridge.hub.store import fleet_view
+from bridge.hub.store.fleet_view import count_unread
 from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
 
-_KEYS = ("q", "type", "source", "resourceGroup", "open")
+_KEYS = ("q", "type", "source", "resourceGroup", "since", "until", "open")
 SOURCES = ("Platform", "User")
 _SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
 _FOUND = 10
@@ -55,6 +56,8 @@ class ListQuery:
             "type": _named(asked["type"], EVENT_TYPES),
             "source": _named(asked["source"], SOURCES),
             "resourceGroup": asked["resourceGroup"].lower(),
+            "since": asked["since"],
+            "until": asked["until"],
             "open": "" if asked["open"] == "true" else asked["open"],
         }
         found = cls(tuple(normal.items()), int(text[:9]))
@@ -103,6 +106,7 @@ def overview_of(
             **rows,
             **_around(rows, query, health),
             "silent": _silent(silent),
+            "unread": count_unread(connection, situation.now),
             **_machines(connection, dict(query.asked)["q"]),
         },
     )
@@ -208,7 +212,7 @@ def _around(
         "title": "What is over" if asked["open"] == "false" else title,
         "types": EVENT_TYPES,
         "asked": asked,
-        "is_filtered": bool(asked["type"] or asked["source"] or asked["resourceGroup"]),
+        "is_filtered": any(asked[key] for key in _KEYS[1:-1]),
         "empty": "Nothing fits" if is_narrow else empty,
         "empty_more": (
             "No event fits these filters." if is_narrow else health.empty_more

@@ -1,25 +1,30 @@
-"""``/machines``: the bridge and the events of a machine, and a form to forget a bridge.
+"""``/machines``: the bridge, the events and the time line of a machine; ``/report``.
 
 ``/machines?name=`` redirects to the machine of that name, or lists several.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from urllib.parse import urlencode
 
 from aiohttp import web
 from sqlalchemy import Connection
 
-from bridge.hub import views
-from bridge.hub.api import PERSON, fault
+from bridge.hub import report, views
+from bridge.hub.api import PERSON, fault, period_of
 from bridge.hub.approving import Approving
 from bridge.hub.config import AccessConfig
 from bridge.hub.facts import kept_name, text
 from bridge.hub.fold import Machine
-from bridge.hub.pages import shown
+from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
 from bridge.hub.pages.rendering import Content, Look
+from bridge.hub.report import Report, Row
 from bridge.hub.store import fleet_view
+from bridge.hub.timeline import Entry, Outage, TimeLine
 from bridge.hub.view_rows import PAGE, BridgeRow, EventRow, Situation
 
 log = logging.getLogger(__name__)
@@ -49,6 +54,7 @@ class MachinePages:
         self._access = access
         self._approving = approving
         self._situation = situation
+        self._reporting = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
@@ -58,6 +64,7 @@ class MachinePages:
             web.post("/machines", self.forget),
             web.get(path, self.machine),
             web.post(path, self.forget),
+            web.get("/report", self.report),
         ]
 
     async def named(self, request: web.Request) -> web.StreamResponse:
@@ -85,20 +92,46 @@ class MachinePages:
         """Show one machine."""
         return await self._frame.show(request, self._look(request))
 
-    def _look(self, request: web.Request) -> Look:
-        machine = _machine_in(request)
+    async def report(self, request: web.Request) -> web.StreamResponse:
+        """Report on a period; a page that is not live, and one at a time."""
+        asked = _asked(request, ("from", "to"))
+        period_of(asked, self._situation().now, ("from", "to"))
 
         def make(connection: Connection, situation: Situation) -> Content:
-            return self._machine(connection, machine, situation)
+            now = situation.now
+            since, until = period_of(asked, now, ("from", "to"))
+            found = report.report_of(connection, since, until, now)
+            given = {"asked": asked, "query": urlencode(asked), "here": "/report"}
+            period = {"since": shown.time(since, now), "until": shown.time(until, now)}
+            return Content("report.html", {**_report(found), **given, **period})
 
-        return Look(shown.address_of(machine), make, has_form=True)
+        async with self._reporting:
+            return await self._frame.page(request, Look("/report", make), mark="")
+
+    def _look(self, request: web.Request) -> Look:
+        machine, names = _machine_in(request), ("since", "until")
+        asked = _asked(request, names)
+        period_of(asked, self._situation().now, names)
+
+        def make(connection: Connection, situation: Situation) -> Content:
+            since, until = period_of(asked, situation.now, names)
+            found = report.time_line(connection, machine, since, until, situation.now)
+            return self._machine(connection, machine, situation, found, asked)
+
+        key = shown.address_of(machine)
+        return Look(f"{key}?{urlencode(asked)}", make, has_form=True)
 
     def _machine(
-        self, connection: Connection, machine: Machine, situation: Situation
+        self,
+        connection: Connection,
+        machine: Machine,
+        situation: Situation,
+        found: TimeLine,
+        asked: dict[str, str],
     ) -> Content:
         bridges = fleet_view.bridges_of(connection, machine, situation)
         events = views.of_machine(connection, machine, situation)
-        if not bridges and not events:
+        if not bridges and not events and not found.entries:
             return missing("Nothing is known of this machine")
         now = situation.now
         return Content(
@@ -110,6 +143,9 @@ class MachinePages:
                 "bridges": [shown.bridge(row, now) for row in bridges],
                 "rows": [shown.event(row, self._access, now) for row in events],
                 "is_cut": len(events) == PAGE,
+                "story": _story(found, now),
+                "asked": asked,
+                "where": _fields_of(machine),
                 "empty": "No maintenance is known",
                 "empty_more": "No stored event names this machine.",
             },
@@ -151,6 +187,18 @@ def _spelt(
     return next(alike, machine.name)
 
 
+def _fields_of(machine: Machine) -> dict[str, str]:
+    """Return the fields by which a form names a machine."""
+    fields = {key: value or shown.NOT_KNOWN for key, value in asdict(machine).items()}
+    return {**fields, "name": machine.name}
+
+
+def _asked(request: web.Request, names: tuple[str, str]) -> dict[str, str]:
+    """Return the parameters of a period that are given."""
+    given = {name: request.query.get(name, "")[:_LONGEST] for name in names}
+    return {name: value for name, value in given.items() if value}
+
+
 def _machine_in(request: web.Request) -> Machine:
     names = ("subscription", "group", "name")
     given = {**request.query, **request.match_info}
@@ -161,3 +209,113 @@ def _machine_in(request: web.Request) -> Machine:
     return Machine(
         subscription=subscription.lower(), group=group.lower(), name=kept_name(name)
     )
+
+
+# -- time lines and reports ------------------------------------------------------------
+
+
+_MOST_LINES = 300  # of a time line or a report on a page
+_HOW = {
+    "paused": "paused",
+    "silent": "silent",
+    "unavailable": "not available",
+    "stopped": "down",
+}
+_LINES = {
+    "announced": "Announced",
+    "approved": "Approved",
+    "refused": "Refused",
+    "started": "Started",
+    "annotation": "Azure says",
+    "window": "Maintenance window",
+    "back": "Back",
+    "stopped": "Bridge stopped",
+    "paused": "Paused",
+    "silent": "Silent",
+    "unavailable": "Not available",
+    "available": "Available",
+}
+_LINE_KINDS = {"back": "good", "available": "good", "silent": "bad"}
+_LINE_KINDS |= {"unavailable": "bad", "started": "run", "approved": "good"}
+
+
+def _story(found: TimeLine, now: datetime) -> shown.Shown:
+    """Return the time line of a machine, and its outages; the newest first."""
+    return {
+        "outages": [_outage(one, now) for one in reversed(found.outages)],
+        "lines": [_line(one, now) for one in found.entries[::-1][:_MOST_LINES]],
+        "is_cut": found.is_cut or len(found.entries) > _MOST_LINES,
+    }
+
+
+def _outage(one: Outage, now: datetime) -> shown.Shown:
+    how = _HOW.get(one.how, one.how)
+    long = words.plain_span(one.seconds) if one.until else "until now"
+    return {
+        "words": f"{how} {long}",
+        "why": shown.short(one.why),
+        "kind": {True: "good", False: "bad", None: "wait"}[one.is_planned],
+        "time": shown.time(one.time, now),
+        "href": shown.page_of(one.event.event_id) if one.event else None,
+        "type": one.event.event_type if one.event else "",
+    }
+
+
+def _line(one: Entry, now: datetime) -> shown.Shown:
+    long = "" if one.seconds is None else words.plain_span(one.seconds)
+    if one.what == "announced" and long:
+        long = f"{long} of notice"
+    return {
+        "time": shown.time(one.time, now),
+        "what": _LINES.get(one.what) or words.status(one.what),
+        "kind": _LINE_KINDS.get(one.what, ""),
+        "words": shown.short(one.words),
+        "long": long,
+        "href": shown.page_of(one.event_id) if one.event_id else None,
+    }
+
+
+def _report(found: Report) -> shown.Shown:
+    """Return the values of a report."""
+    totals = found.totals
+    return {
+        "tiles": [
+            {"count": totals.events, "words": "events", "kind": ""},
+            {"count": _long(totals.down), "words": "down", "kind": "bad"},
+            {"count": _long(totals.paused), "words": "paused", "kind": "run"},
+            {
+                "count": _long(totals.unplanned),
+                "words": "of it unplanned",
+                "kind": "wait",
+            },
+        ],
+        "summary": [
+            f"{totals.approved} of {totals.events} events were approved",
+            f"the usual notice was {_long(totals.notice)}",
+            f"the usual decision took {_long(totals.waited)}",
+        ],
+        "rows": [_report_row(one) for one in found.rows[:_MOST_LINES]],
+        "more": max(len(found.rows) - _MOST_LINES, 0),
+        "is_cut": found.is_cut,
+    }
+
+
+def _report_row(one: Row) -> shown.Shown:
+    return {
+        "name": shown.name_of(one.machine.name or "a machine without a name"),
+        "href": shown.address_of(one.machine),
+        "group": shown.short(one.machine.group),
+        "type": one.event_type or "not announced",
+        "kind": shown.KINDS.get(one.event_type.lower(), "other"),
+        "count": one.count,
+        "notice": _long(one.notice),
+        "waited": _long(one.waited),
+        "down": _long(one.down),
+        "paused": _long(one.paused),
+        "unplanned": _long(one.unplanned),
+        "by": shown.short(", ".join(f"{who}" for who in one.by)),
+    }
+
+
+def _long(seconds: float | None) -> str:
+    return words.plain_span(seconds) if seconds else "none"

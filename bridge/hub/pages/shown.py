@@ -34,7 +34,7 @@ _LONGEST_NAME = 80
 _LONGEST_TEXT = 512
 _LONGEST_SEARCH = 256
 _MOST_BYTES = 16 * 1024  # of a message on the page of its event
-_KINDS = {
+KINDS = {
     "freeze": "freeze",
     "reboot": "reboot",
     "redeploy": "redeploy",
@@ -55,7 +55,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "row_id": f"e-{hash32(row.key)[:12]}",
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
-        "kind": _KINDS.get(row.event_type.lower(), "other"),
+        "kind": KINDS.get(row.event_type.lower(), "other"),
         "source": row.event_source,
         "status": row.status,
         "status_words": words.status(row.status),
@@ -281,7 +281,7 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "event_id": row.event_id,
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
-        "type_kind": _KINDS.get(row.event_type.lower(), "other"),
+        "type_kind": KINDS.get(row.event_type.lower(), "other"),
         "names": few(row.machines, len(row.machines)),
         "time": time(row.time, now),
         "action": words.action(row),

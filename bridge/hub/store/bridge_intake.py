@@ -1,18 +1,30 @@
-"""Stores the reports of bridges about themselves; a part of ``intake``."""
+"""Stores the reports of bridges about themselves, and notes; a part of ``intake``.
+
+A note tells of the state of a machine: see ``facts.Note``.
+"""
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    delete,
+    func,
+    select,
+    update,
+)
 
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import MOST_OFFERS, BridgeState, of_report
-from bridge.hub.facts import kept_name, table, text
+from bridge.hub.facts import Note, NoteKind, kept_name, table, text
 from bridge.hub.store import rows
 from bridge.hub.store.rows import Values, insert, lock, put
-from bridge.hub.store.tables import bridges, offers
+from bridge.hub.store.tables import bridges, notes, offers
 
 _KEPT = {"vm_id", "was_silent", "forgotten", "first_heard"}
 _KEEP_OFFER = insert(offers)
@@ -42,7 +54,7 @@ def keep_bridges(
         reports: each with the name of its source.
     """
     merged: dict[str, tuple[BridgeState, str]] = {}
-    stops = dict[str, int]()
+    stops, quiet = dict[str, int](), set[str]()
     for report, origin in reports:
         state = of_report(report)
         known = merged.get(state.vm_id)
@@ -57,6 +69,8 @@ def keep_bridges(
         old = BridgeState.from_json(row.vm_id, rows.moment_of(row.heard), row.state)
         state, origin = merged[row.vm_id]
         merged[row.vm_id] = (old.joined(state), origin)
+        if row.was_silent:
+            quiet.add(row.vm_id)
         if row.stopped is not None:
             stops[row.vm_id] = max(stops.get(row.vm_id, row.stopped), row.stopped)
     values = [{**_bridge(*merged[name]), "stopped": stops.get(name)} for name in names]
@@ -66,6 +80,7 @@ def keep_bridges(
     change = statement.on_conflict_do_update(index_elements=["vm_id"], set_=fresh)
     put(connection, change, values)
     _keep_offers(connection, reports)
+    _keep_stops(connection, [one for one, _ in reports], quiet | set(stops))
     _replace_older(connection, {str(value["resource"]) for value in values} - {""})
 
 
@@ -157,7 +172,8 @@ def _replace_older(connection: Connection, resources: Collection[str]) -> None:
     A machine that was deleted and created again has the same resource id, but another
     vmId.
     """
-    kept = (bridges.c.vm_id, bridges.c.resource, bridges.c.was_silent)
+    names = ("vm_id", "resource", "was_silent", "heard")
+    kept = [bridges.c[n] for n in (*names, "subscription", "group", "name")]
     query = select(*kept).where(bridges.c.resource.in_(resources))
     order = (bridges.c.resource, bridges.c.heard.desc(), bridges.c.vm_id.desc())
     found = connection.execute(query.order_by(*order)).all()
@@ -170,7 +186,123 @@ def _replace_older(connection: Connection, resources: Collection[str]) -> None:
 def _replace(connection: Connection, newest: Any, older: Sequence[Any]) -> None:
     gone = bridges.c.vm_id.in_([row.vm_id for row in older])
     connection.execute(delete(bridges).where(gone))
+    these = _open_silences((newest.subscription, newest.group, newest.name))
+    change = update(notes).where(*these, notes.c.time < newest.heard)
+    connection.execute(change.values(until=newest.heard))
     # After an alarm about the old bridge, the new one must cause "bridge-back".
     if any(row.was_silent for row in older):
         change = update(bridges).where(bridges.c.vm_id == newest.vm_id)
         connection.execute(change.values(was_silent=True))
+
+
+# -- notes: what happened to a machine -------------------------------------------------
+
+
+_QUIET = (NoteKind.SILENT.value, NoteKind.STOPPED.value)
+_MOST_OF_A_KIND = 100  # notes of one kind about a machine: the newest
+
+
+def keep_notes(connection: Connection, found: Sequence[Note]) -> None:
+    """Store notes; of each kind, the newest 100 about a machine.
+
+    Each kind is bounded alone: whoever speaks in the name of a bridge cannot displace
+    what Azure says.
+    """
+    unique = {(one.id, one.is_last): one for one in found}
+    for is_last in (False, True):
+        values = [_note(one) for one in unique.values() if one.is_last is is_last]
+        statement = insert(notes)
+        fresh = {name: statement.excluded[name] for name in ("time", "until", "data")}
+        change = statement.on_conflict_do_update(index_elements=["id"], set_=fresh)
+        keep = change if is_last else statement.on_conflict_do_nothing()
+        put(connection, keep, sorted(values, key=lambda one: str(one["id"])))
+    for machine, kind in sorted({(one.machine, one.kind) for one in found}):
+        _forget_more(connection, machine, kind)
+
+
+def _note(note: Note) -> Values:
+    subscription, group, name = note.machine
+    return {
+        "id": note.id,
+        "kind": note.kind.value,
+        "subscription": subscription,
+        "group": group,
+        "name": name,
+        "event_key": note.event_key,
+        "time": rows.micros(note.time),
+        "until": None if note.until is None else rows.micros(note.until),
+        "data": rows.dumped(dict(note.data)),
+    }
+
+
+def _of_machine(machine: tuple[str, str, str]) -> list[ColumnElement[bool]]:
+    names = ("subscription", "group", "name")
+    return [notes.c[n] == value for n, value in zip(names, machine, strict=True)]
+
+
+def _forget_more(
+    connection: Connection, machine: tuple[str, str, str], kind: NoteKind
+) -> None:
+    mine = [*_of_machine(machine), notes.c.kind == kind.value]
+    order = (notes.c.time.desc(), notes.c.id)
+    query = select(notes.c.id).where(*mine).order_by(*order)
+    old = connection.scalars(query.offset(_MOST_OF_A_KIND)).all()
+    if old:
+        connection.execute(delete(notes).where(notes.c.id.in_(old)))
+
+
+def keep_silence(
+    connection: Connection, vm_id: str, machine: tuple[str, str, str], since: datetime
+) -> None:
+    """Store that nothing was heard from a bridge since a time."""
+    name = hash32([NoteKind.SILENT, vm_id, rows.micros(since)])
+    note = Note(id=name, kind=NoteKind.SILENT, time=since, machine=machine)
+    keep_notes(connection, [note])
+
+
+def end_silence(
+    connection: Connection, machine: tuple[str, str, str], until: datetime
+) -> None:
+    """Store that a machine is heard again, or is gone."""
+    change = update(notes).where(*_open_silences(machine))
+    connection.execute(change.values(until=rows.micros(until)))
+
+
+def _open_silences(machine: tuple[str, str, str]) -> list[ColumnElement[bool]]:
+    is_quiet = notes.c.kind.in_(_QUIET)
+    return [*_of_machine(machine), is_quiet, notes.c.until.is_(None)]
+
+
+def _keep_stops(
+    connection: Connection, reports: Sequence[BridgeReport], quiet: Collection[str]
+) -> None:
+    """Store when bridges stopped, and that silent or stopped ones are heard again.
+
+    Args:
+        connection: a connection within a transaction.
+        reports: new reports of bridges.
+        quiet: the vmIds of bridges that were silent, or have stopped at any time.
+    """
+    mine = [one for one in reports if one.reporter.vm_id in quiet]
+    stops = [one for one in mine if one.kind == "stopped"]
+    keep_notes(connection, [_stop(one) for one in stops])
+    for one in sorted(mine, key=lambda one: one.heard):
+        if one.kind != "stopped":
+            heard = rows.micros(one.heard)
+            these = _open_silences(_machine_of(one))
+            change = update(notes).where(*these, notes.c.time < heard)
+            connection.execute(change.values(until=heard))
+
+
+def _stop(report: BridgeReport) -> Note:
+    return Note(
+        id=hash32([NoteKind.STOPPED, report.reporter.vm_id, report.id]),
+        kind=NoteKind.STOPPED,
+        time=report.heard,
+        machine=_machine_of(report),
+    )
+
+
+def _machine_of(report: BridgeReport) -> tuple[str, str, str]:
+    machine = of_report(report).machine
+    return machine.subscription, machine.group, machine.name

@@ -10,10 +10,11 @@ Source: https://www.postgresql.org/docs/current/errcodes-appendix.html,
 https://sqlite.org/rescode.html
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from alembic import command
@@ -52,7 +53,12 @@ from bridge.foundation.errors import (
     HubStoreSlowError,
 )
 from bridge.foundation.privileges import enter, make_private
+from bridge.hub.config import HubConfig
 from bridge.hub.store.tables import metadata
+from bridge.net.entra import blocking_credential
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
 
 _CONNECT_SECONDS = 5
 _STATEMENT_MS = 15_000
@@ -82,7 +88,9 @@ _POSTGRES: dict[str, object] = {
 _OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
+_NO_TOKEN = "no token for the database"  # noqa: S105 - words of an error
 _CAUSES = (
+    _NO_TOKEN,
     "password authentication failed",
     "no pg_hba.conf entry",
     "connection refused",
@@ -169,12 +177,19 @@ def _prepare_sqlite(connection: Any) -> None:
     cursor.close()
 
 
-def open_postgres(url: str) -> Engine:
+def open_postgres(url: str, token: Callable[[], str] | None = None) -> Engine:
     """Return an engine for a database; PgBouncer may stand before it.
 
     In its transaction mode another connection of the server may take each transaction:
     nothing may be left in a session, such as a prepared statement or a setting.
     Source: https://www.pgbouncer.org/features.html
+
+    Args:
+        url: the address of the database.
+        token: returns the password of the next connection, a token of Entra ID, which
+            is valid for an hour: the server asks at the beginning only. None = the
+            password is in the address. Source:
+            https://learn.microsoft.com/azure/postgresql/security/security-entra-configure
     """
     rest = url.partition("://")[2]
     engine = create_engine(
@@ -187,6 +202,12 @@ def open_postgres(url: str) -> Engine:
         hide_parameters=True,
         connect_args=_POSTGRES,
     )
+    if token is not None:
+
+        @event.listens_for(engine, "do_connect")
+        def sign_in(*given: Any) -> None:
+            given[-1]["password"] = token()
+
     if "options=" not in urlsplit(url).query:  # PgBouncer refuses it at the start
 
         @event.listens_for(engine, "begin")
@@ -194,6 +215,33 @@ def open_postgres(url: str) -> Engine:
             connection.exec_driver_sql(_LIMIT)
 
     return engine
+
+
+def tokens_of(config: HubConfig) -> Callable[[], str] | None:
+    """Return what gets a token for the database; None = the address has a password.
+
+    Raises:
+        HubStoreError: the credential cannot be used on this machine.
+    """
+    if config.store_credential == "none":
+        return None
+    try:
+        credential = blocking_credential(
+            config.store_credential, client_id=config.store_client_id
+        )
+    except ValueError as error:
+        raise HubStoreError(f"hub.store_credential: {error}") from error
+    return partial(_token, credential, config.store_scope)
+
+
+def _token(credential: "TokenCredential", scope: str) -> str:
+    from azure.core.exceptions import AzureError  # noqa: PLC0415  costs memory
+    from psycopg import OperationalError  # noqa: PLC0415  only for PostgreSQL
+
+    try:
+        return credential.get_token(scope).token
+    except AzureError as error:
+        raise OperationalError(f"{_NO_TOKEN}: {type(error).__name__}") from error
 
 
 @contextmanager

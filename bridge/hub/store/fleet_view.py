@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select
@@ -12,10 +12,11 @@ from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, livenes
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
 from bridge.hub.store.rows import json_of, micros, moment_of
-from bridge.hub.store.tables import bridges, events, machines, offers
+from bridge.hub.store.tables import bridges, events, machines, offers, unreadable
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _SCANNED = 1000
+_UNREAD = timedelta(days=1)
 _ENDS_A_VM = ("Terminate", "Preempt")
 
 
@@ -70,6 +71,13 @@ def silent(connection: Connection, situation: Situation) -> list[BridgeRow]:
     found = connection.execute(query.order_by(bridges.c.name).limit(PAGE)).all()
     rows = bridge_rows(connection, found, situation)
     return [row for row in rows if row.liveness is Liveness.SILENT]
+
+
+def count_unread(connection: Connection, now: datetime) -> int:
+    """Return how many messages of the last day could not be read; at most 1,000."""
+    since = micros(now - _UNREAD)
+    query = select(func.count()).select_from(unreadable)
+    return connection.scalar(query.where(unreadable.c.heard >= since)) or 0
 
 
 def has_bridges(connection: Connection) -> bool:

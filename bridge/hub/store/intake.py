@@ -14,17 +14,17 @@ from itertools import groupby
 from typing import Any, Self
 
 import msgspec
-from sqlalchemy import Connection, and_, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import AZURE, Fact, digest_of
+from bridge.hub.facts import AZURE, Fact, Note, digest_of
 from bridge.hub.fold import Folded, State, fold_in
 from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading, is_surplus
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
-from bridge.hub.store.bridge_intake import keep_bridges
-from bridge.hub.store.outcomes import close_over, settle
+from bridge.hub.store.bridge_intake import keep_bridges, keep_notes
+from bridge.hub.store.outcomes import close_over, settle, void_votes
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
@@ -35,9 +35,7 @@ from bridge.hub.store.tables import (
     messages,
     meta,
     unreadable,
-    votes,
 )
-from bridge.hub.voting import is_void
 
 _MOST_UNREADABLE = 1000  # of each kind
 _LONGEST_ASIDE = 64 * 1024  # bytes of a message that is put aside
@@ -66,6 +64,7 @@ class Incoming:
         session: ReplyToSessionId of the message.
         fact: its content about an event; None = it has none.
         report: its content about a bridge; None = it has none.
+        notes: its content about the state of machines.
         fault: why it could not be parsed; None = it could.
     """
 
@@ -76,11 +75,12 @@ class Incoming:
     session: str | None = None
     fact: Fact | None = None
     report: bridge_messages.BridgeReport | None = None
+    notes: tuple[Note, ...] = ()
     fault: str | None = None
 
     def put_aside(self, why: str) -> Self:
         """Return a copy that only holds what an unreadable message has."""
-        return replace(self, fact=None, report=None, fault=why)
+        return replace(self, fact=None, report=None, notes=(), fault=why)
 
 
 def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
@@ -94,6 +94,7 @@ def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
     reports = [one for one in batch if one.report is not None]
     if reports:
         keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
+    keep_notes(connection, [note for one in batch for note in one.notes])
     faulty = [one for one in batch if one.fault is not None]
     if faulty:
         _keep_unreadable(connection, faulty)
@@ -220,7 +221,7 @@ def _fold_again(
         ],
     )
     _keep_machines(connection, states, before)
-    _void_votes(connection, states)
+    void_votes(connection, states)
     settle(connection, states)
     close_over(connection, states)
 
@@ -306,22 +307,6 @@ def _keep_machines(
         for machine in found
     ]
     put(connection, machines.insert(), values)
-
-
-def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
-    """Delete votes that a change of their event has made void."""
-    query = select(votes).where(votes.c.event_key.in_(list(states)))
-    for vote in connection.execute(query).all():
-        state = states[vote.event_key]
-        now = state.now.event if state.now else None
-        seen = rows.json_of(vote.seen)
-        is_same = vote.life == state.lives and now is not None
-        is_by_others = bool(state.now and state.now.is_by_others)
-        if is_same and (is_by_others or not is_void(seen, now.raw if now else {})):
-            continue
-        names = ("event_key", "life", "via", "person")
-        mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
-        connection.execute(delete(votes).where(mine))
 
 
 def _keep_unreadable(

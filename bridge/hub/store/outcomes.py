@@ -1,11 +1,11 @@
-"""Stores the outcomes of decisions; a part of ``intake``."""
+"""Stores the outcomes of decisions, and voids votes; a part of ``intake``."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, and_, delete, select, update
 
 from bridge.hub.bridges import Offer
 from bridge.hub.decisions import DecisionState, End, end_of
@@ -13,8 +13,9 @@ from bridge.hub.fold import State
 from bridge.hub.store import rows
 from bridge.hub.store.fleet_view import offers_of
 from bridge.hub.store.rows import Entry, alarm, record
-from bridge.hub.store.tables import decisions
+from bridge.hub.store.tables import decisions, votes
 from bridge.hub.targets import has_offered
+from bridge.hub.voting import is_void
 
 _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
 EVENT_OVER = "event-over"  # the outcome of a decision whose event ended before
@@ -120,3 +121,19 @@ def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
     detail = f"{end.outcome}: {end.reason}" if end.reason else end.outcome
     record(connection, Entry.of(row, now, what=end.state.value, detail=detail))
     alarm(connection, Entry.of(row, now, what=end.state.value, detail=detail))
+
+
+def void_votes(connection: Connection, states: Mapping[str, State]) -> None:
+    """Delete votes that a change of their event has made void."""
+    query = select(votes).where(votes.c.event_key.in_(list(states)))
+    for vote in connection.execute(query).all():
+        state = states[vote.event_key]
+        now = state.now.event if state.now else None
+        seen = rows.json_of(vote.seen)
+        is_same = vote.life == state.lives and now is not None
+        is_by_others = bool(state.now and state.now.is_by_others)
+        if is_same and (is_by_others or not is_void(seen, now.raw if now else {})):
+            continue
+        names = ("event_key", "life", "via", "person")
+        mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
+        connection.execute(delete(votes).where(mine))

@@ -21,6 +21,7 @@ from bridge.hub.store.tables import (
     events,
     machines,
     messages,
+    notes,
     offers,
     trail,
     unreadable,
@@ -50,6 +51,7 @@ def forget(
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
+        + _rows(connection, notes, "id", "time", oldest)
         + _rows(connection, unreadable, "seq", "heard", oldest)
         + _rows(connection, alarms, "id", "time", oldest)
     )

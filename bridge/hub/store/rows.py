@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from bridge.events.build import clean, rfc3339
 from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import APPROVED
 from bridge.foundation.hashing import hash32
 from bridge.hub.facts import Fact, Reporter, digest_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
@@ -62,11 +63,36 @@ def event_row(state: State) -> Row:
         "said_until": micros(now.said_until) if now and now.said_until else None,
         "not_before": micros(not_before) if not_before and is_pending else None,
         "opened": micros(now.opened if now else state.last_reported),
+        "started": micros(now.started) if now and now.started else None,
         "ended": micros(now.ended) if now and now.ended and not is_pending else None,
         "told": micros(state.last_reported),
+        "notice": _notice(now.first) if now else None,
+        **_approved(state),
         "summary": _summary_json(state),
         "state": _state_json(state),
     }
+
+
+def _notice(first: Fact) -> int | None:
+    """Return the time from a first message to its NotBefore."""
+    if first.not_before is None:
+        return None
+    return (first.not_before - first.time) // _MICROSECOND
+
+
+def _approved(state: State) -> Row:
+    """Return when a bridge told first that the latest occurrence was approved."""
+    since = state.now.opened if state.now else None
+    for fact in state.outcomes:
+        found = fact.outcome
+        if (
+            found
+            and found.outcome in APPROVED
+            and (since is None or fact.time >= since)
+        ):
+            by = short(found.message_id)
+            return {"decided": micros(fact.time), "decided_by": by}
+    return {"decided": None, "decided_by": ""}
 
 
 def short(value: str | None) -> str:

@@ -42,6 +42,7 @@ from bridge.hub.store.tables import (
     messages,
     meta,
     metadata,
+    notes,
     trail,
     votes,
 )
@@ -54,6 +55,7 @@ _JSON = {
     *(decisions.c.persons, messages.c.body),
 }
 _OF_PERSONS = {votes, decisions, trail}
+_STAYS = _OF_PERSONS | {notes}  # what the messages of an event do not hold
 _PAGE = 4096
 _WAL_HEAD, _FRAME_HEAD = 32, 24
 _READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
@@ -321,7 +323,7 @@ def keep_again(database: Engine, found: Salvage) -> None:
                 if not batch:  # all that is left of the event is its own row
                     continue
                 for table in metadata.sorted_tables:
-                    if "event_key" in table.c and table not in _OF_PERSONS:
+                    if "event_key" in table.c and table not in _STAYS:
                         mine = table.c.event_key == key
                         connection.execute(delete(table).where(mine))
                 keep(connection, batch)

@@ -437,7 +437,7 @@ def _engines(config: HubConfig) -> tuple[Engine, Engine]:
             engine.open_sqlite(path, writes=True),
             engine.open_sqlite(path, writes=False),
         )
-    both = engine.open_postgres(config.store.reveal())
+    both = engine.open_postgres(config.store.reveal(), engine.tokens_of(config))
     return both, both
 
 

@@ -94,7 +94,11 @@ events = Table(
     _moment("as_of"),  # the moment of its state
     _moment("not_before", may_be_none=True),
     _moment("opened"),
+    _moment("started", may_be_none=True),
     _moment("ended", may_be_none=True),
+    Column("notice", BigInteger),  # from the first message to its NotBefore
+    _moment("decided", may_be_none=True),  # the first approval that a bridge told of
+    _text("decided_by"),  # its MessageId; "" = a rule of a bridge, or none
     _moment("told"),
     _moment("heard"),
     _moment("azure_received", may_be_none=True),
@@ -104,6 +108,7 @@ events = Table(
     Index("events_version", "version"),
     Index("events_open", "is_open", "not_before"),
     Index("events_told", "told"),
+    Index("events_opened", "opened"),
     Index("events_said", "said_until"),
 )
 
@@ -164,6 +169,22 @@ offers = Table(
     Index("offers_name", "name"),
     Index("offers_session", "session"),
     Index("offers_heard", "heard"),
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    _text("id", key=True),
+    _text("kind"),  # health | annotation | window | silent | stopped | paused
+    _text("subscription"),
+    _text("group"),
+    _text("name"),  # "" = all machines of the subscription
+    _text("event_key"),  # "" = none
+    _moment("time"),
+    _moment("until", may_be_none=True),
+    Column("data", LargeBinary, nullable=False),
+    Index("notes_machine", "name", "subscription", "group", "kind", "time"),
+    Index("notes_time", "time"),
 )
 
 unreadable = Table(

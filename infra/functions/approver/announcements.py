@@ -32,6 +32,7 @@ class Announcement:
         session: the session of that entity.
         id: of the CloudEvent: the same from each VM that saw the step.
         not_before: when Azure starts the event by itself, in UTC; None: not known.
+        source: of the CloudEvent.
     """
 
     transition: str
@@ -43,6 +44,7 @@ class Announcement:
     session: str | None = None
     id: str = ""
     not_before: datetime | None = None
+    source: str = ""
 
     @property
     def is_end(self) -> bool:
@@ -139,6 +141,7 @@ def _announcement(
         is_whole=not isinstance(truncated, list) or "Resources" not in truncated,
         id=_text(cloud_event.get("id")),
         not_before=_moment_or_none(data.get("notBefore")),
+        source=_text(cloud_event.get("source")),
     )
 
 

@@ -45,6 +45,7 @@ class Decision:
         click: the one that decided; empty where it was none.
         is_sent: whether the StartRequest is on the queue.
         names: what Teams calls those in ``by``, in their order.
+        signature: of the StartRequest; "" = it is not signed.
     """
 
     action: Action
@@ -57,6 +58,7 @@ class Decision:
     click: str = ""
     is_sent: bool = False
     names: tuple[str, ...] = ()
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class Ballot:
         not_before: when Azure starts the event by itself, RFC 3339; None: not known.
         trail: its steps and outcomes, oldest first: the first one and the last ones.
         notice: its card in Teams; None: there is none.
+        source: of the announcement.
     """
 
     event: Mapping[str, object]
@@ -122,6 +125,7 @@ class Ballot:
     not_before: str | None = None
     trail: tuple[Mark, ...] = ()
     notice: Notice | None = None
+    source: str = ""
 
     @property
     def is_over(self) -> bool:

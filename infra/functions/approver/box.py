@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 from uuid import uuid4
 
-from approver.announcements import Announcement, Outcome
+from approver.announcements import Announcement, Outcome, moment
 from approver.ballots import Ballot, Decision, Vote
 from approver.bus import Bus, Outgoing, State
 from approver.buttons import Button
@@ -21,6 +21,7 @@ from approver.polls import Refused, Verdict, announced, cast, reopened, sent
 from approver.reminders import Reminder
 from approver.requests import ApprovalRequest
 from approver.settings import Settings
+from approver.signing import Vault
 from approver.startrequest import CONTENT_TYPE, MOST_BYTES, StartRequest
 
 _log = logging.getLogger("approver")
@@ -44,6 +45,7 @@ class BallotBox:
         bus: the namespace.
         now: returns the time, in UTC.
         display: shows each change; None: nothing does.
+        vault: signs StartRequests; None: they are not signed.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class BallotBox:
         bus: Bus,
         now: Callable[[], datetime],
         display: Display | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self._settings = settings
         self._bus = bus
         self._now = now
         self._display = display
+        self._vault = vault
 
     async def record(self, message: Announcement | Outcome) -> None:
         """Record what a bridge published; a second time changes nothing.
@@ -102,7 +106,14 @@ class BallotBox:
             if ballot != before:
                 await state.write(ballot.to_bytes())
             if decision := ballot.unsent:
-                await self._send(_start_request(ballot, decision), decision)
+                request = _start_request(ballot, decision)
+                if self._vault is not None:
+                    request = await self._signed(request, ballot, decision)
+                    decision = replace(decision, signature=request.signature)
+                    ballot = replace(ballot, decision=decision)
+                    # The same bytes again: the bridge takes an id with one signature.
+                    await state.write(ballot.to_bytes())
+                await self._send(request, decision)
                 ballot = sent(ballot)
                 await state.write(ballot.to_bytes())
             return await self._shown(state, ballot), verdict
@@ -122,6 +133,10 @@ class BallotBox:
                 return fault
             decision = self._decision(asked, ballot)
             request = _asked_for(asked, ballot, decision)
+            if self._vault is not None:
+                if not (asked.audience or (ballot and ballot.source)):
+                    return 409, {"error": "give audience: the source of the event"}
+                request = await self._signed(request, ballot, decision)
             if len(self._body(request)) > MOST_BYTES:
                 return 413, {"error": f"the message is larger than {MOST_BYTES} bytes"}
             await self._send(request, decision)
@@ -182,6 +197,28 @@ class BallotBox:
         by, entity = request.approved_by, decision.reply_to
         _log.info("event %s: approved by %s, sent to %s", request.event_id, by, entity)
 
+    async def _signed(
+        self, request: StartRequest, ballot: Ballot | None, decision: Decision
+    ) -> StartRequest:
+        """Return a request with its limits, its audience and its signature.
+
+        Raises:
+            UnsignedError: Key Vault did not sign now.
+        """
+        source = ballot.source if ballot is not None else ""
+        limited = replace(
+            request,
+            audience=request.audience or source,
+            expires_at=_expiry(request, ballot),
+            time=_second(moment(decision.time)),
+            signature=decision.signature,
+        )
+        if limited.signature or self._vault is None:
+            return limited
+        event = limited.attributes(self._settings.prefix, self._settings.source)
+        found = await self._vault.material(event, limited.data)
+        return replace(limited, signature=found)
+
     def _body(self, request: StartRequest) -> bytes:
         return request.to_bytes(self._settings.prefix, self._settings.source)
 
@@ -234,6 +271,18 @@ def _addressed(button: Button, ballot: Ballot | None) -> Button:
     return replace(button, reply_to=ballot.reply_to or "", session=ballot.session)
 
 
+def _expiry(request: StartRequest, ballot: Ballot | None) -> str:
+    """Return how long a signed approval is valid: NotBefore, but in 1 min to 24 h."""
+    now, day = moment(request.time), timedelta(hours=24)
+    ends = [request.expires_at, ballot.not_before if ballot is not None else None]
+    wanted = min((moment(one) for one in ends if one), default=now + day)
+    return _second(min(max(wanted, now + timedelta(minutes=1)), now + day))
+
+
+def _second(when: datetime) -> str:
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def _start_request(ballot: Ballot, decision: Decision) -> StartRequest:
     """Return the approval of the event in the form that people voted on."""
     return StartRequest(
@@ -258,4 +307,5 @@ def _asked_for(
         time=decision.time,
         reason=asked.reason,
         expires_at=asked.expires_at,
+        audience=asked.audience,
     )

@@ -18,6 +18,7 @@ from approver.errors import UnreadableError
 from approver.polls import Refused, Verdict
 from approver.reminders import Reminder
 from approver.settings import Settings
+from approver.signing import Vault
 from approver.teams.bot import Answer, Bot
 from approver.teams.invoke import Invoke
 from approver.timings import Timings
@@ -33,6 +34,7 @@ class Handlers:
         now: returns the time, in UTC.
         timings: how long a person may wait.
         bus: the namespace; None: that of the settings.
+        vault: signs; None: that of the settings, if there is one.
     """
 
     def __init__(
@@ -41,15 +43,20 @@ class Handlers:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         timings: Timings | None = None,
         bus: Bus | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self._settings = settings
         self._timings = timings or Timings()
         self._bus = bus or Bus(settings.bus)
+        self._vault = vault
+        if settings.sign_keys and vault is None:
+            client_id = settings.bus.client_id
+            self._vault = Vault(settings.sign_keys, client_id=client_id)
         self._bot = None
         if settings.teams is not None:
             self._bot = Bot(settings, settings.teams, self._bus, now, self._timings)
         display = None if self._bot is None else self._bot.poster
-        self._box = BallotBox(settings, self._bus, now, display)
+        self._box = BallotBox(settings, self._bus, now, display, self._vault)
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,6 +64,8 @@ class Handlers:
     async def __aexit__(self, *_: object) -> None:
         if self._bot is not None:
             await self._bot.close()
+        if self._vault is not None:
+            await self._vault.close()
         await self._bus.close()
 
     async def record(

@@ -76,6 +76,7 @@ def announced(ballot: Ballot | None, told: Announcement) -> Ballot | None:
         step=told.transition,
         not_before=None if told.not_before is None else told.not_before.isoformat(),
         trail=_marked((), _mark_of(told)),
+        source=told.source,
     )
     if ballot is None or (ballot.is_over and not told.is_end):
         return fresh

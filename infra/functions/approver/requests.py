@@ -10,7 +10,15 @@ from approver.loading import load
 MOST_BYTES = 62 * 1024
 """Leaves room, so that the message on the queue stays below the bridge's limit."""
 
-_TEXTS = ("eventId", "approvedBy", "reason", "expiresAt", "replyTo", "replyToSessionId")
+_TEXTS = (
+    "eventId",
+    "approvedBy",
+    "reason",
+    "expiresAt",
+    "replyTo",
+    "replyToSessionId",
+    "audience",
+)
 _LONGEST = {"eventId": 1024, "approvedBy": 256, "reason": 2048}
 _LONGEST_OTHER = 260
 
@@ -26,6 +34,7 @@ class ApprovalRequest:
         expires_at: RFC 3339; after this time it is not relayed.
         reply_to: the approval entity; None: as published, else the default.
         session: the session of that entity; None: as published.
+        audience: the source of the event, for the signature; None: as published.
         approved_event: the IMDS object as the approver saw it; None: as published.
     """
 
@@ -36,6 +45,7 @@ class ApprovalRequest:
     reply_to: str | None = None
     session: str | None = None
     approved_event: Mapping[str, object] | None = None
+    audience: str | None = None
 
 
 def read(body: bytes) -> ApprovalRequest:
@@ -61,6 +71,7 @@ def read(body: bytes) -> ApprovalRequest:
         expires_at=texts["expiresAt"],
         reply_to=texts["replyTo"],
         session=texts["replyToSessionId"],
+        audience=texts["audience"],
         approved_event=_event(found.get("approvedEvent"), event_id),
     )
 

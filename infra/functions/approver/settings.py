@@ -16,6 +16,7 @@ from approver.teams.config import TeamsConfig, is_base
 from approver.vote_rules import Rule, Rules
 
 _USER: Final = re.compile(r"[UW][A-Z0-9]{2,}", re.ASCII)
+_VERSIONED: Final = re.compile(r"[A-Za-z0-9-]+/[0-9a-f]{32}", re.ASCII)
 _LEAST_SECRET: Final = 32  # characters, without blanks around them
 # The unresolved text that the platform leaves if the app may not read the secret.
 _REFERENCES: Final = ("@microsoft.keyvault(", "@microsoft.appconfiguration(")
@@ -39,6 +40,7 @@ _SETTINGS: Final = {
     "SLACK_HOOKS",
     "BUTTON_SECRET",
     "BUTTON_SECRET_PREVIOUS",
+    "SIGN_KEY",
     *_NAMES,
     *TEAMS_SETTINGS,
 }
@@ -75,6 +77,7 @@ class Settings:
         signing_secret: of the Slack app; empty: no click is accepted.
         slack_hooks: the required beginning of every response_url.
         teams: the bot in Teams; None: there is none.
+        sign_keys: ids of keys in Key Vault that sign StartRequests; (): none does.
     """
 
     bus: Bus
@@ -88,6 +91,7 @@ class Settings:
     signing_secret: str = field(repr=False)
     slack_hooks: str = _HOOKS
     teams: TeamsConfig | None = None
+    sign_keys: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
@@ -99,6 +103,7 @@ class Settings:
         if faults := list(_unresolved(environ)):
             raise SettingsError("; ".join(faults))
         faults = [*_bus_faults(environ), *_secret_faults(environ)]
+        faults += _key_faults(_words(environ.get("SIGN_KEY", "")))
         rules = _rules(environ, faults)
         teams = TeamsConfig.from_environment(environ, faults)
         if faults:
@@ -122,6 +127,7 @@ class Settings:
             signing_secret=environ.get("SLACK_SIGNING_SECRET", "").strip(),
             slack_hooks=environ.get("SLACK_HOOKS", _HOOKS),
             teams=teams,
+            sign_keys=_words(environ.get("SIGN_KEY", "")),
         )
 
 
@@ -174,6 +180,22 @@ def _secret_faults(environ: Mapping[str, str]) -> Iterator[str]:
         yield "SLACK_SIGNING_SECRET must be empty, or the signing secret of the app"
     if signing and not environ.get("BUTTON_SECRET"):
         yield "BUTTON_SECRET must be set where SLACK_SIGNING_SECRET is"
+
+
+def _key_faults(keys: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is wrong with SIGN_KEY.
+
+    A key without a version would change before the bridges know the new one.
+    """
+    if len(keys) > 2:
+        yield "SIGN_KEY must name one key, or two while one is replaced"
+    for key in keys:
+        base, slash, rest = key.partition("/keys/")
+        if not (slash and is_base(f"{base}/") and _VERSIONED.fullmatch(rest)):
+            yield (
+                "SIGN_KEY must be the id of a key with its version: "
+                f"https://NAME.vault.azure.net/keys/KEY/VERSION, not {key}"
+            )
 
 
 def _rules(environ: Mapping[str, str], faults: list[str]) -> Rules:

@@ -17,6 +17,7 @@ def judge(seed: int) -> World:
     return world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_decision_is_lost_and_none_is_sent_that_must_not_be(chunk: int) -> None:
     for seed in OTHERS[chunk::CHUNKS]:

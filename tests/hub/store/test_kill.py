@@ -14,7 +14,7 @@ from tests.hub.test_sources import rows
 from tests.support.fleet import event, step
 from tests.support.hub import told
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
 async def live(url: str, first: int) -> None:

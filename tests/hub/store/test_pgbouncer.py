@@ -21,9 +21,12 @@ from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 
 _PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
-pytestmark = pytest.mark.skipif(
-    not Path(_PROGRAM).exists(), reason="there is no pgbouncer: apt-get install it"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path(_PROGRAM).exists(), reason="there is no pgbouncer: apt-get install it"
+    ),
+]
 
 
 @pytest.fixture

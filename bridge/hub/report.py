@@ -1,0 +1,429 @@
+"""The time line of a machine, and the report of a fleet for a period.
+
+    time line   what happened to one machine: its events, approvals, silences, and what
+                Azure said of it
+    report      numbers for each machine and type of event, and for all
+
+All queries are bounded, whatever the store holds: a report is of the newest 20,000
+pairs of event and machine, and of the newest 20,000 notes. ``timeline`` finds outages.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
+
+from bridge.hub.facts import NoteKind
+from bridge.hub.fold import Machine
+from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.tables import decisions, events, machines, notes
+from bridge.hub.timeline import (
+    QUIET,
+    Event,
+    Mark,
+    Outage,
+    TimeLine,
+    entries_of,
+    outages_of,
+)
+from bridge.hub.voting import APPROVE, REFUSE
+
+MOST_PAIRS = 20_000
+WEEK = timedelta(days=7)
+DAYS = (
+    *("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+)
+_MOST_DECISIONS = 5000
+_MOST_EVENTS = 100  # of a time line
+_MOST_NOTES = 600  # of a time line
+_MANY_NAMES = 5
+
+Place = tuple[str, str, str]
+
+
+# -- reading ---------------------------------------------------------------------------
+
+
+def time_line(
+    connection: Connection,
+    machine: Machine,
+    since: datetime,
+    until: datetime,
+    now: datetime,
+) -> TimeLine:
+    """Return what happened to a machine in a period.
+
+    Args:
+        connection: a connection within a transaction.
+        machine: the machine.
+        since: the begin of the period.
+        until: its end.
+        now: the present moment.
+    """
+    of = machines.c
+    mine = select(of.event_key).where(*_at(of, _place(machine)))
+    query = select(events).where(
+        events.c.event_key.in_(mine), overlaps(since, until), _is_told()
+    )
+    newest = query.order_by(events.c.opened.desc()).limit(_MOST_EVENTS)
+    rows = connection.execute(newest).all()
+    found = _events(connection, rows)
+    here = or_(
+        _all(_at(notes.c, _place(machine))),
+        _all(_at(notes.c, (machine.subscription, "", ""))),
+    )
+    asked = _notes_in(since, until).where(here)
+    marks = [_mark(row) for row in connection.execute(asked.limit(_MOST_NOTES))]
+    outages = outages_of(found, marks, now)
+    return TimeLine(
+        entries=tuple(
+            sorted(entries_of(found, marks, outages), key=lambda one: one.time)
+        ),
+        outages=outages,
+        is_cut=len(rows) == _MOST_EVENTS or len(marks) == _MOST_NOTES,
+    )
+
+
+def overlaps(since: datetime | None, until: datetime | None) -> ColumnElement[bool]:
+    """Return a condition: an event was known at some time of a period."""
+    found = list[ColumnElement[bool]]()
+    if until is not None:
+        found.append(events.c.opened < micros(until))
+    if since is not None:
+        is_after = events.c.ended >= micros(since)
+        found.append(or_(events.c.ended.is_(None), is_after))
+    return _all(found)
+
+
+def _is_told() -> ColumnElement[bool]:
+    return events.c.lives > 0
+
+
+def _all(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
+    return and_(true(), *conditions)
+
+
+def _at(columns: Any, place: Place) -> list[ColumnElement[bool]]:
+    names = ("subscription", "group", "name")
+    return [columns[n] == value for n, value in zip(names, place, strict=True)]
+
+
+def _place(machine: Machine) -> Place:
+    return machine.subscription, machine.group, machine.name
+
+
+def _notes_in(since: datetime, until: datetime) -> Any:
+    of = notes.c
+    is_over = or_(of.until >= micros(since), of.time >= micros(since))
+    is_open = of.until.is_(None) & of.kind.in_([kind.value for kind in QUIET])
+    query = select(notes).where(of.time < micros(until), or_(is_over, is_open))
+    return query.order_by(of.time.desc(), of.id)
+
+
+def _mark(row: Any) -> Mark:
+    return Mark(
+        kind=NoteKind(row.kind),
+        time=moment_of(row.time),
+        until=_moment(row.until),
+        event_key=row.event_key,
+        data=json_of(row.data),
+    )
+
+
+def _moment(value: int | None) -> datetime | None:
+    return None if value is None else moment_of(value)
+
+
+def _events(connection: Connection, rows: Sequence[Any]) -> list[Event]:
+    """Return events with who has decided on them."""
+    found = {row.event_key: _event(row) for row in rows}
+    is_decision = decisions.c.action.in_((APPROVE, REFUSE))
+    query = (
+        select(decisions)
+        .where(is_decision, decisions.c.event_key.in_(list(found)))
+        .order_by(decisions.c.time.desc())
+    )
+    for row in connection.execute(query.limit(_MOST_DECISIONS)):
+        found[row.event_key] = _decided(found[row.event_key], row)
+    return sorted(found.values(), key=lambda one: (one.opened, one.key))
+
+
+def _event(row: Any) -> Event:
+    summary = json_of(row.summary) if hasattr(row, "summary") else {}
+    raw: Any = summary.get("event") or {}
+    decided, by = _moment(row.decided), tuple[str, ...]()
+    if decided is not None:
+        by = ("somebody, without this hub",) if row.decided_by else ("a rule",)
+    return Event(
+        key=row.event_key,
+        event_id=row.event_id,
+        event_type=row.event_type,
+        event_source=row.event_source,
+        status=row.status,
+        opened=moment_of(row.opened),
+        started=_moment(row.started),
+        ended=_moment(row.ended),
+        notice=None if row.notice is None else max(row.notice, 0) / 1e6,
+        decided=decided,
+        by=by,
+        description=str(raw.get("Description") or ""),
+    )
+
+
+def _decided(event: Event, row: Any) -> Event:
+    """Return an event with a decision of this hub; the first approval counts."""
+    time, persons = moment_of(row.time), json_of(row.persons)
+    listed: Any = persons.get("by")
+    by = tuple(map(str, listed[:_MANY_NAMES])) if isinstance(listed, list) else ()
+    if row.action == REFUSE:
+        return replace(event, refused=time, refused_by=by)
+    if row.state not in {"done", "sent", "decided", "sending"}:
+        return event
+    return replace(event, decided=time, by=by)
+
+
+# -- the report of a fleet -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The numbers of one machine and one type of event.
+
+    Attributes:
+        event_type: "" = outages that belong to no event.
+        count: how many events.
+        notice: the median of the seconds from announcement to NotBefore.
+        waited: the median of the seconds from announcement to approval.
+        down: seconds that the machine was down, by whatever was seen of it.
+        paused: seconds that it stood still.
+        planned: those seconds of both that were planned.
+        unplanned: those that were not.
+        by: who decided, with how often.
+    """
+
+    machine: Machine
+    event_type: str
+    count: int
+    notice: float | None
+    waited: float | None
+    down: float
+    paused: float
+    planned: float
+    unplanned: float
+    by: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """The numbers of a fleet; see ``Row``."""
+
+    events: int
+    machines: int
+    approved: int
+    notice: float | None
+    waited: float | None
+    down: float
+    paused: float
+    planned: float
+    unplanned: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The report of a period.
+
+    Attributes:
+        rows: the longest outages first.
+        is_cut: whether the store holds more than a report reads.
+    """
+
+    since: datetime
+    until: datetime
+    rows: tuple[Row, ...]
+    totals: Totals
+    is_cut: bool
+
+
+@dataclass(slots=True)
+class _Cell:
+    """The events and outages of one machine and type, while they are collected."""
+
+    events: list[Event] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
+
+
+def report_of(
+    connection: Connection, since: datetime, until: datetime, now: datetime
+) -> Report:
+    """Return the report of the events that were announced in a period, and of outages.
+
+    Args:
+        connection: a connection within a transaction.
+        since: the begin of the period.
+        until: its end.
+        now: the present moment.
+    """
+    columns = [c for c in events.c if c.name not in {"summary", "state"}]
+    inside = (events.c.opened >= micros(since)) & (events.c.opened < micros(until))
+    newest = (
+        select(*columns)
+        .where(inside, _is_told())
+        .order_by(events.c.opened.desc(), events.c.event_key)
+        .limit(MOST_PAIRS)
+    )
+    rows = connection.execute(newest).all()
+    found = {one.key: one for one in _events_of_many(connection, rows)}
+    by_machine, is_cut = _pairs(connection, found, since, until)
+    marks = connection.execute(_notes_in(since, until).limit(MOST_PAIRS)).all()
+    by_place = defaultdict[Place, list[Mark]](list)
+    for row in marks:
+        by_place[row.subscription, row.group, row.name].append(_mark(row))
+    cells = dict[tuple[Place, str], _Cell]()
+    for place in {*by_machine, *(one for one in by_place if one[2])}:
+        mine = [found[key] for key in by_machine.get(place, ())]
+        told = [*by_place.get(place, ()), *by_place.get((place[0], "", ""), ())]
+        _collect(cells, place, mine, outages_of(mine, told, now) if told else ())
+    made = [_row(place, kind, cell) for (place, kind), cell in cells.items()]
+    made.sort(key=lambda r: (-(r.down + r.paused), -r.count, r.machine, r.event_type))
+    cut = is_cut or len(rows) == MOST_PAIRS or len(marks) == MOST_PAIRS
+    totals = _totals(made, list(found.values()))
+    return Report(since=since, until=until, rows=tuple(made), totals=totals, is_cut=cut)
+
+
+def _events_of_many(connection: Connection, rows: Sequence[Any]) -> list[Event]:
+    """Return events with who has decided on them; the decisions are bounded, too."""
+    found = {row.event_key: _event(row) for row in rows}
+    is_decision = decisions.c.action.in_((APPROVE, REFUSE))
+    since = min((row.opened for row in rows), default=0)
+    query = select(decisions).where(is_decision, decisions.c.time >= since)
+    ordered = query.order_by(decisions.c.time.desc()).limit(_MOST_DECISIONS)
+    for row in connection.execute(ordered):
+        if row.event_key in found:
+            found[row.event_key] = _decided(found[row.event_key], row)
+    return list(found.values())
+
+
+def _pairs(
+    connection: Connection, found: Mapping[str, Event], since: datetime, until: datetime
+) -> tuple[Mapping[Place, list[str]], bool]:
+    """Return the events of each machine, and whether there are more."""
+    of = machines.c
+    inside = (events.c.opened >= micros(since)) & (events.c.opened < micros(until))
+    query = (
+        select(of.event_key, of.subscription, of.group, of.name)
+        .join(events, events.c.event_key == of.event_key)
+        .where(inside)
+        .order_by(events.c.opened.desc(), of.event_key)
+        .limit(MOST_PAIRS)
+    )
+    pairs = connection.execute(query).all()
+    made = defaultdict[Place, list[str]](list)
+    for key, *place in pairs:
+        if key in found:
+            made[place[0], place[1], place[2]].append(key)
+    return made, len(pairs) == MOST_PAIRS
+
+
+def _collect(
+    cells: dict[tuple[Place, str], _Cell],
+    place: Place,
+    mine: Sequence[Event],
+    outages: Sequence[Outage],
+) -> None:
+    for event in mine:
+        cells.setdefault((place, event.event_type), _Cell()).events.append(event)
+    for outage in outages:
+        kind = outage.event.event_type if outage.event else ""
+        cells.setdefault((place, kind), _Cell()).outages.append(outage)
+
+
+def _row(place: Place, kind: str, cell: _Cell) -> Row:
+    pauses = sum(one.seconds for one in cell.outages if one.how == "paused")
+    both = sum(one.seconds for one in cell.outages)
+    planned = sum(one.seconds for one in cell.outages if one.is_planned)
+    known = sum(one.seconds for one in cell.outages if one.is_planned is not None)
+    subscription, group, name = place
+    return Row(
+        machine=Machine(subscription=subscription, group=group, name=name),
+        event_type=kind,
+        count=len(cell.events),
+        notice=_median(one.notice for one in cell.events),
+        waited=_median(one.waited for one in cell.events),
+        down=both - pauses,
+        paused=pauses,
+        planned=planned,
+        unplanned=known - planned,
+        by=Counter(who for one in cell.events for who in one.by),
+    )
+
+
+def _totals(rows: Sequence[Row], found: Sequence[Event]) -> Totals:
+    return Totals(
+        events=len(found),
+        machines=len({row.machine for row in rows}),
+        approved=sum(1 for one in found if one.decided is not None),
+        notice=_median(one.notice for one in found),
+        waited=_median(one.waited for one in found),
+        down=sum(row.down for row in rows),
+        paused=sum(row.paused for row in rows),
+        planned=sum(row.planned for row in rows),
+        unplanned=sum(row.unplanned for row in rows),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return median(known) if known else None
+
+
+# -- the digest of a week --------------------------------------------------------------
+
+
+_AT_HOUR = 6  # of UTC
+_LATEST = timedelta(days=1)  # a digest that is due for longer is left out
+_MOST_LINES = 15
+
+
+def due(day: str, now: datetime) -> datetime | None:
+    """Return since when the digest of a week is due; None = it is not, or too long.
+
+    Args:
+        day: a day of the week in English, in lower case; "" = no digest.
+        now: the present moment, in UTC.
+    """
+    if not day:
+        return None
+    wanted = DAYS.index(day)
+    at = now.replace(hour=_AT_HOUR, minute=0, second=0, microsecond=0)
+    at -= timedelta(days=(now.weekday() - wanted) % 7)
+    at = at if at <= now else at - WEEK
+    return at if now - at < _LATEST else None
+
+
+def digest(found: Report) -> list[str]:
+    """Return a report as lines of text: first a headline, then the longest outages."""
+    totals = found.totals
+    head = f"Maintenance, {found.since:%d %b} to {found.until:%d %b}: "
+    events = "1 event" if totals.events == 1 else f"{totals.events} events"
+    planned = f"{_span(totals.planned)} planned, {_span(totals.unplanned)} unplanned"
+    lines = [
+        f"{head}{events}, {_span(totals.down)} down, {_span(totals.paused)} paused",
+        f"{totals.approved} of {events} approved; of the time: {planned}",
+    ]
+    worst = [row for row in found.rows if row.down or row.paused][:_MOST_LINES]
+    for row in worst:
+        kind = row.event_type or "not announced"
+        spent = f"{_span(row.down)} down, {_span(row.paused)} paused"
+        lines.append(f"{row.machine.name}, {kind}: {spent}")
+    if more := sum(1 for row in found.rows if row.down or row.paused) - len(worst):
+        lines.append(f"and {more} more")
+    return lines
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
