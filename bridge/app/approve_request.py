@@ -65,6 +65,8 @@ class SeenEvent:
     def parse(cls, body: bytes) -> Self:
         """Parse a structured CloudEvent: the body of a webhook or Service Bus message.
 
+        A line of ``sebridge events --json`` is accepted, too: it holds the CloudEvent.
+
         Raises:
             ValueError: the body is not a CloudEvent, or has no scheduled event, or only
                 a part of it.
@@ -73,6 +75,7 @@ class SeenEvent:
             found = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
         except orjson.JSONDecodeError as error:
             raise ValueError("is no JSON") from error
+        found = _unwrapped(found)
         if not isinstance(found, dict) or "specversion" not in found:
             raise ValueError("is no structured CloudEvent")
         if is_deep(found, DEEPEST):
@@ -103,6 +106,12 @@ class SeenEvent:
     def not_before(self) -> datetime | None:
         """NotBefore of the scheduled event; None if it is not known."""
         return ScheduledEvent(event_id=self.event_id, raw=self.event).not_before
+
+
+def _unwrapped(found: object) -> object:
+    """Return the CloudEvent in an entry of ``sebridge events --json``."""
+    is_entry = isinstance(found, dict) and found.keys() >= {"event", "deliveries"}
+    return found["event"] if is_entry else found  # type: ignore[index]  # it is a dict
 
 
 def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -214,8 +223,9 @@ def address(
     if seen is None and any("{" in one for one in approvals.sessions):
         named = ", ".join(f'"{one}"' for one in approvals.sessions)
         raise ValueError(
-            f"approvals.sessions has placeholders ({named}): choose the session with "
-            "--session or --from-event"
+            f"approvals.sessions has placeholders ({named}), and the event is not in a "
+            "state file on this machine: choose the session with --session or "
+            "--from-event"
         )
     try:
         return approvals, approvals.address(who.expand)
@@ -242,7 +252,8 @@ def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
     raise ValueError(
         "--wait needs a queue for the reply: set approvals.reply_to = "
         '["replies"] in this file and in that of the bridge; a name without * ? [, '
-        "neither the approval entity nor the entity of a sink"
+        "neither the approval entity nor the entity of a sink. Without --wait, "
+        "'sebridge events --event EVENT_ID' on a machine of the event shows the outcome"
     )
 
 

@@ -1,6 +1,5 @@
 """``sebridge approve``: send an approval from any machine."""
 
-import getpass
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,8 @@ from bridge.app.approve_request import (
     signed_limits,
 )
 from bridge.approvals.config import ApprovalsConfig
-from bridge.cli import completion, door
+from bridge.cli import approve_view as view
+from bridge.cli import completion
 from bridge.cli.common import (
     Span,
     config_option,
@@ -35,16 +35,11 @@ from bridge.cli.common import (
 from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
-from bridge.configuration.config import Config
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
-from bridge.outbox.admin import Ledger
-from bridge.outbox.statefile import is_there
-from bridge.outbox.storage.database import Database
 from bridge.servicebus.sender import Message, Sender
 from bridge.sinks.base import ApprovalAddress
 from bridge.telemetry.metrics import LogConfig, configure_logging
@@ -98,8 +93,7 @@ class Answer:
 
     def _line(self) -> str:
         if self.outcome is None:
-            session = f", session {self.to.session}" if self.to.session else ""
-            return f"{self.event_id}: approval sent to {self.to.entity}{session}"
+            return f"{self.event_id}: approval sent to {view.place_of(self.to)}"
         reason = next((one.get("reason") for one in self.outcomes or ()), None)
         return f"{self.event_id}: {self.outcome}" + (f": {reason}" if reason else "")
 
@@ -112,6 +106,7 @@ class Request:
         to: the entity and session it is sent to.
         reply_to: the entity that receives the reply; None = do not wait for one.
         timeout: seconds to wait for the reply.
+        seen: the event as received, or as stored here; None = not known.
         body: the event as it is sent: signed, if there is a key.
     """
 
@@ -122,6 +117,7 @@ class Request:
     to: ApprovalAddress
     reply_to: str | None
     timeout: Duration
+    seen: SeenEvent | None = None
 
     async def send(self) -> Answer:
         """Send the approval. If a reply is wanted, wait for it.
@@ -170,7 +166,9 @@ class Request:
     def _trouble(
         self, outcomes: Sequence[object] | None, last_error: str | None
     ) -> str:
-        unknown = "the outcome of the approval is not known"
+        unknown = (
+            f"{view.UNKNOWN} 'sebridge events --event {self.event_id}' there shows it"
+        )
         if outcomes is not None:
             return f"the reply at {self.reply_to} holds no outcome: {unknown}"
         why = f" ({last_error})" if last_error else ""
@@ -245,7 +243,12 @@ _ENDPOINT = "https://management.azure.com"
     is_flag=True,
     help="Refuse the event instead of approving it; needs --hub.",
 )
-@click.option("--yes", is_flag=True, help="Answer the question of --via arm with yes.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the event, and where the approval would be sent; send nothing.",
+)
 @click.option(
     "--arm-endpoint",
     default=_ENDPOINT,
@@ -269,6 +272,8 @@ def approve(  # noqa: PLR0913  each is an option
 ) -> None:
     """Approve an event, so that Azure starts it now.
 
+    A terminal shows the event and asks first; without a terminal nothing is asked.
+
     Four or more characters from the beginning of EVENT_ID are enough, if the state
     file on this machine, or the hub, has exactly one EventId that begins with them.
 
@@ -290,18 +295,24 @@ def approve(  # noqa: PLR0913  each is an option
         approved_by=approved_by,
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
+        is_looked_up=remote["dry_run"] or (view.is_terminal() and not remote["yes"]),
         sign_key=remote.pop("sign_key"),
     )
     if remote["hub"] or remote["via"] != "bridge":
         _approve_remotely(options, source, remote, as_json=as_json)
         return
-    for name in ("resource", "refuse", "yes"):
+    for name in ("resource", "refuse"):
         if remote[name]:
             wrong(f"--{name} is for --hub or --via arm")
     try:
         request = request_of(path, os.environ, options, source)
     except ValueError as error:
         wrong(str(error))
+    subject = view.Subject.of(request.event_id, request.seen)
+    if remote["dry_run"]:
+        subject.rehearse(view.place_of(request.to), as_json=as_json)
+        return
+    subject.confirm(is_sure=remote["yes"])
     answer = run(request.send())
     answer.show(as_json=as_json)
     if wait and not answer.is_good:
@@ -330,6 +341,7 @@ def _approve_remotely(
         via=remote["via"],
         refuse=remote["refuse"],
         is_sure=remote["yes"],
+        is_rehearsal=remote["dry_run"],
         reason=options.reason or "",
         resource=remote["resource"],
         seen=source.read() if source else None,
@@ -346,7 +358,11 @@ def _approve_remotely(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of the command, as typed."""
+    """The options of the command, as typed.
+
+    Attributes:
+        is_looked_up: whether the event is shown, so that it is searched here.
+    """
 
     event_id: str | None = None
     session: str | None = None
@@ -355,6 +371,7 @@ class Options:
     approved_by: str | None = None
     wait: bool = False
     timeout: Duration = _TIMEOUT
+    is_looked_up: bool = False
     sign_key: str | None = None
 
 
@@ -375,21 +392,27 @@ def request_of(
     """
     config, targets = configuration.load_for_approver(path, environ)
     seen = _seen(source)
+    is_shown = seen is not None or options.is_looked_up or bool(options.sign_key)
     if seen and seen.has_started:
-        text = "warning: --from-event: the event in it has already started"
+        where = "--from-event: the event in it" if source else "the event"
+        text = f"warning: {where} has already started"
         click.echo(text, err=True)
+    event_id = event_id_of(
+        options.event_id,
+        seen,
+        known=lambda start: view.observed(path, config, start),
+        force=options.force,
+    )
+    lacks = options.session is None and view.lacks_session(config)
+    if seen is None and (options.is_looked_up or lacks):
+        seen = view.stored(path, config, event_id)
     now = SystemClock().now()
     approval = Approval(
         id=uuid4().hex,
-        event_id=event_id_of(
-            options.event_id,
-            seen,
-            known=lambda start: observed(path, config, start),
-            force=options.force,
-        ),
-        approved_by=options.approved_by or login_name(),
+        event_id=event_id,
+        approved_by=options.approved_by or view.login_name(),
         reason=options.reason,
-        approved_event=seen.event if seen else None,
+        approved_event=seen.event if seen and is_shown else None,
         **signed_limits(seen, now) if options.sign_key else {},
     )
     approvals, to = address(config, session=options.session, seen=seen)
@@ -403,41 +426,13 @@ def request_of(
         to=to,
         reply_to=reply_entity(approvals, targets) if options.wait else None,
         timeout=options.timeout,
+        seen=seen,
     )
 
 
 def wrong(text: str) -> NoReturn:
     """End the command with a message about its arguments."""
     fail(text, code=WRONG)
-
-
-def observed(path: Path, config: Config, start: str) -> list[str]:
-    """Return the EventIds in the local state file that begin with ``start``.
-
-    Root becomes the account of that file for it; the secrets of ``config`` stay known.
-
-    The list is empty if this machine has no state file, or if the file cannot be read
-    (it may belong to another user).
-    """
-
-    async def asked(state: Path) -> list[str]:
-        async with Database.open(state) as database:
-            return await Ledger(database).observed(start)
-
-    try:
-        state = Path(configuration.load_state(path, os.environ).path)
-        door.enter_for(config, state)
-        return run(asked(state)) if is_there(state) else []
-    except BridgeError:
-        return []
-
-
-def login_name() -> str | None:
-    """Return the name of the user who is logged in; None if there is no such name."""
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return None
 
 
 def _seen(source: IO[bytes] | None) -> SeenEvent | None:

@@ -12,6 +12,7 @@ import click
 import orjson
 
 from bridge import __version__
+from bridge.cli.approve_view import Subject
 from bridge.cli.common import echo_json
 from bridge.cli.ending import fail
 from bridge.cli.hub_client import (
@@ -51,6 +52,7 @@ class RemoteOptions:
         via: ``bridge`` or ``arm``.
         refuse: whether to refuse the event instead of approving it.
         is_sure: whether --yes was given, so that no question is asked.
+        is_rehearsal: whether nothing is sent.
         resource: the resource id of the machine or scale set; only without a hub.
         seen: the event as it was received; None = not given. Only without a hub.
         endpoint: the address of ARM; only without a hub.
@@ -63,6 +65,7 @@ class RemoteOptions:
     via: str
     refuse: bool
     is_sure: bool
+    is_rehearsal: bool
     reason: str
     resource: str | None
     seen: bytes | None
@@ -91,8 +94,15 @@ def approve(options: RemoteOptions, *, as_json: bool) -> bool:
 async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bool:
     async with open_hub(url, options.scope) as hub:
         event = await _event_of(hub, options.event_id)
+        subject = _subject(event, options)
+        if options.is_rehearsal:
+            subject.rehearse(f"the hub at {url}", as_json=as_json)
+            return True
         if options.via == ARM and not options.refuse:
+            subject.show()
             _confirm(options, event.machines, _NO_BRIDGE_ANSWERS)
+        else:
+            subject.confirm(is_sure=options.is_sure)
         decision = {
             "decision": "refuse" if options.refuse else "approve",
             "via": options.via,
@@ -111,6 +121,16 @@ async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bo
     else:
         click.echo(printable(_line(result, options)))
     return options.timeout is None or _is_good(result, options)
+
+
+def _subject(event: HubEvent, options: RemoteOptions) -> Subject:
+    return Subject(
+        event_id=event.event_id,
+        event_type=event.event_type or "",
+        machines=event.machines,
+        not_before=event.not_before or "",
+        is_refusal=options.refuse,
+    )
 
 
 def _is_good(result: Mapping[str, Any], options: RemoteOptions) -> bool:
@@ -201,6 +221,11 @@ async def _through_arm(options: RemoteOptions, *, as_json: bool) -> bool:
     config = _arm_config(options.endpoint)
     if options.refuse:
         raise ValueError("--refuse needs --hub: Azure can only start an event")
+    if options.is_rehearsal:
+        Subject(event_id=event.event_id, machines=event.resources).rehearse(
+            f"Azure Resource Manager for {resource}", as_json=as_json
+        )
+        return True
     _confirm(options, list(event.resources), _NO_BRIDGE_ASKED)
     now = SystemClock().now()
     claimed = Claimed(

@@ -1,8 +1,12 @@
 """``sebridge approve``: the approver's side, with the real SDK against the broker."""
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import BytesIO
@@ -152,7 +156,7 @@ async def test_received_event_gives_event_id_and_session(
     (message,) = await drained(broker, "vm-approvals-sessions", session="vm-1")
     taken = parse(body_of(message), {}, prefix="sebridge")
     assert taken.event_ids == (EVENT_ID,)
-    assert taken.approved_event == SEEN.data["event"]
+    assert taken.approved_event == IN_IMDS
     assert taken.approved_by == "bob"
     assert result.stdout == (
         f"{EVENT_ID}: approval sent to vm-approvals-sessions, session vm-1\n"
@@ -776,3 +780,111 @@ def test_key_that_cannot_sign_is_wrong_usage(
 
     assert result.exit_code == 2
     assert words in result.output
+
+
+# -- on the VM, and on a terminal --------------------------------------------------
+
+
+IN_IMDS: Any = SEEN.data["event"]
+
+
+@pytest.fixture
+async def on_the_vm(broker: Broker, tmp_path: Path) -> Path:
+    """Return a configuration with sessions whose state file has the event."""
+    sessions = ["{vm_id}"]
+    config = configured(
+        tmp_path,
+        broker.connection_string,
+        queue="vm-approvals-sessions",
+        sessions=sessions,
+    )
+    state = tmp_path / "state.db"
+    with config.open("a") as file:
+        file.write(f"\n[state]\npath = '{state.as_posix()}'\n")
+    stored = with_fields(outgoing("1", key=EVENT_ID), event=SEEN)
+    async with Outbox.open(state, router()) as outbox:
+        await outbox.commit([stored], now=NOW)
+    return config
+
+
+async def test_session_is_found_on_the_machine_of_the_event(
+    broker: Broker, on_the_vm: Path
+) -> None:
+    result = await approved(on_the_vm, EVENT_ID[:8])
+
+    assert result.exit_code == 0, result.stderr
+    (message,) = await drained(broker, "vm-approvals-sessions", session="vm-1")
+    assert "approvedEvent" not in json.loads(body_of(message))["data"]
+
+
+async def test_line_of_events_is_an_event_as_received(
+    broker: Broker, on_the_vm: Path
+) -> None:
+    found = await asyncio.to_thread(
+        CliRunner(env={"NOT_SET_HERE": "x"}).invoke,
+        main,
+        ["events", "--json", "-c", str(on_the_vm)],
+    )
+    result = await asyncio.to_thread(
+        approve, on_the_vm, "--from-event", "-", stdin=found.stdout_bytes
+    )
+
+    assert result.exit_code == 0, result.stderr
+    (message,) = await drained(broker, "vm-approvals-sessions", session="vm-1")
+    assert json.loads(body_of(message))["data"]["approvedEvent"] == IN_IMDS
+
+
+async def test_dry_run_shows_the_event_and_sends_nothing(
+    broker: Broker, on_the_vm: Path
+) -> None:
+    result = await approved(on_the_vm, EVENT_ID, "--dry-run")
+    as_json = await approved(on_the_vm, EVENT_ID, "--dry-run", "--json")
+
+    first, *_, last = result.stdout.splitlines()
+    machines = IN_IMDS["Resources"]
+    assert first == f"{IN_IMDS['EventType']} of {', '.join(machines)}"
+    assert "Azure starts the event now, on all its machines." in result.stdout
+    assert last == (
+        "It would be sent to vm-approvals-sessions, session vm-1. Nothing was sent."
+    )
+    assert json.loads(as_json.stdout)["sent"] is False
+    assert json.loads(as_json.stdout)["machines"] == machines
+    assert await drained(broker, "vm-approvals-sessions", session="vm-1", count=0) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
+async def test_terminal_shows_the_event_and_asks(
+    answer: str, code: int, broker: Broker, on_the_vm: Path
+) -> None:
+    ended, shown = await asyncio.to_thread(answered, on_the_vm, answer)
+
+    assert ended == code, shown
+    assert f"{IN_IMDS['EventType']} of " in shown
+    assert "Approve it? [y/N]" in shown
+    if code:
+        assert "nothing was approved" in shown
+        return
+    (message,) = await drained(broker, "vm-approvals-sessions", session="vm-1")
+    assert json.loads(body_of(message))["data"]["approvedEvent"] == IN_IMDS
+
+
+def answered(config: Path, answer: str) -> tuple[int, str]:
+    """Approve on a pseudo-terminal and answer the question."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(  # noqa: S603 - our own arguments
+        [sys.executable, "-m", "bridge", "approve", EVENT_ID, "-c", str(config)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    with os.fdopen(ours, "r+b", buffering=0) as terminal:
+        with contextlib.suppress(OSError):  # Linux: the other side has closed
+            while part := terminal.read(65536):
+                shown += part
+                if b"[y/N]" in part:
+                    terminal.write(f"{answer}\n".encode())
+        return process.wait(30), shown.decode()

@@ -413,7 +413,7 @@ async def test_arm_by_a_hub_asks_before_it_asks(world: HubWorld) -> None:
     assert "nothing was approved" in found.stderr
 
 
-@pytest.mark.parametrize("option", ["--resource=x", "--refuse", "--yes"])
+@pytest.mark.parametrize("option", ["--resource=x", "--refuse"])
 async def test_options_of_other_ways_are_refused_on_the_bus(
     option: str, tmp_path: Path
 ) -> None:
