@@ -197,7 +197,5 @@ def place_of(to: ApprovalAddress) -> str:
 
 def unknown(event_id: str) -> str:
     """Return how to learn an outcome that is not known."""
-    return (
-        f"the outcome of the approval is not known; 'sebridge events --event {event_id}' "
-        "on a machine of the event shows it"
-    )
+    ask = f"'sebridge events --event {event_id}' on a machine of the event shows it"
+    return f"the outcome of the approval is not known; {ask}"
