@@ -23,7 +23,7 @@ from bridge.configuration.schema_parts import (
     record,
     ref,
 )
-from bridge.events.alarm import BACK, CLOCK, SILENT, SLOW, UNREPORTED
+from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
 from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
@@ -367,7 +367,7 @@ KINDS: dict[str, tuple[str, list[str], Json]] = {
 APPROVALS = ("decided", "refused", "done", "failed", "void")
 
 HUB_STEPS = [
-    *(SILENT, BACK, UNREPORTED, SLOW, CLOCK),
+    *(SILENT, BACK, UNREPORTED, SLOW, CLOCK, REPORT),
     *(f"approval.{word}" for word in APPROVALS),
 ]
 
@@ -419,6 +419,11 @@ HUB = record(
             "The machines of hubs whose clocks are wrong, at most 50.",
             {"host": "hub-1", "fault": "the clock of this machine is 90 s ahead"},
         ),
+        "lines": field(
+            {"type": "array", "items": TEXT},
+            "The report of a week, as lines of text.",
+            ["web-1, Reboot: 4 min 12 s down, 0 s paused"],
+        ),
         "eventId": field(TEXT, "The event that was decided on.", EVENT_ID),
         "decision": field(TEXT, "The id of the decision.", "5d41402abc4b2a76"),
         "via": field({"enum": ["bridge", "arm"]}, "Who gets the decision.", "bridge"),
@@ -427,6 +432,6 @@ HUB = record(
     },
     optional=(
         *("link", "count", "bridges", "stillSilent", "events", "messages", "clocks"),
-        *("eventId", "decision", "via", "detail", "by"),
+        *("lines", "eventId", "decision", "via", "detail", "by"),
     ),
 )

@@ -13,7 +13,7 @@ from bridge.events.routing import Subject
 from bridge.events.severity import severity
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
-SLOW, CLOCK = "message-slow", "clock-wrong"
+SLOW, CLOCK, REPORT = "message-slow", "clock-wrong", "report"
 _FAMILY = ".hub."
 
 
@@ -23,7 +23,7 @@ class Alarm:
 
     Attributes:
         what: ``bridge-silent``, ``bridge-back``, ``unreported``, ``message-slow``,
-            ``clock-wrong`` or ``approval.WORD``.
+            ``clock-wrong``, ``report`` or ``approval.WORD``.
         id: a hash of the cause.
         severity: INFO, WARN or ERROR.
         headline: one line that is enough to understand the alarm.

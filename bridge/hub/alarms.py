@@ -2,7 +2,7 @@
 
 hub.bridge-silent, hub.bridge-back, hub.unreported,
 hub.message-slow                                     one event for all waiting alarms
-hub.approval.*                                       one event for each alarm
+hub.approval.*, hub.report                           one event for each alarm
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from urllib.parse import quote
 from bridge.events.alarm import (
     BACK,
     CLOCK,
+    REPORT,
     SILENT,
     SLOW,
     UNREPORTED,
@@ -28,7 +29,7 @@ from bridge.hub.store.alarms import AlarmRow
 _MOST_NAMES = 50
 _IN_HEADLINE = 3
 _FAMILY = "hub."
-_APPROVAL = "hub.approval."
+_ALONE = (_APPROVAL := "hub.approval.", f"hub.{REPORT}")
 _SEVERITIES = {
     UNREPORTED: "ERROR",
     SILENT: "WARN",
@@ -81,7 +82,7 @@ def events_of(
     """Return the events for alarms."""
     groups: dict[str, list[AlarmRow]] = {}
     for row in rows:
-        name = row.id if row.kind.startswith(_APPROVAL) else row.kind
+        name = row.id if row.kind.startswith(_ALONE) else row.kind
         groups.setdefault(name, []).append(row)
     return [
         from_alarm(shared.context, _alarm(group, shared), now)
@@ -93,6 +94,8 @@ def _alarm(group: Sequence[AlarmRow], shared: AlarmContext) -> Alarm:
     what = group[0].kind.removeprefix(_FAMILY)
     if group[0].kind.startswith(_APPROVAL):
         return _of_approval(what, group[0], shared)
+    if what == REPORT:
+        return _of_report(group[0], shared)
     shown = [row.data for row in group[:_MOST_NAMES]]
     page = "/bridges" if what in {SILENT, BACK} else "/"
     more: dict[str, object] = {"count": len(group), _LISTS[what]: shown}
@@ -148,6 +151,18 @@ def _of_approval(what: str, row: AlarmRow, shared: AlarmContext) -> Alarm:
         reason=str(row.data["detail"] or ""),
         subject=event_id,
         more={**row.data, **_link(shared, page)},
+    )
+
+
+def _of_report(row: AlarmRow, shared: AlarmContext) -> Alarm:
+    data = row.data
+    page = f"/report?from={quote(str(data['from']))}&to={quote(str(data['to']))}"
+    return Alarm(
+        what=REPORT,
+        id=row.id,
+        severity="INFO",
+        headline=str(data["headline"]),
+        more={"lines": data["lines"], **_link(shared, page)},
     )
 
 

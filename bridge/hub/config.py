@@ -190,6 +190,26 @@ def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
     return ANYBODY in named or not mine.isdisjoint(named)
 
 
+class ReportConfig(Section, frozen=True, kw_only=True):
+    """``[hub.report]``: the digest of a week, for all sinks of the hub.
+
+    Attributes:
+        weekly: the day on which it is sent, at 06:00 UTC; "" is never. Example:
+            ``"monday"``.
+    """
+
+    weekly: Literal[
+        "",
+        "monday",
+        "tuesday",
+        "wednesday",
+        "thursday",
+        "friday",
+        "saturday",
+        "sunday",
+    ] = ""
+
+
 # -- ``[hub]``: the address, the sources, the store, and how long data is kept ---------
 
 
@@ -234,6 +254,7 @@ class HubConfig(Section, frozen=True, kw_only=True):
         arm: approving through Azure Resource Manager, where no bridge answers; left
             out: off. Example: ``{"credential": "managed-identity"}``.
         access: who may look, and who may decide. Example: ``{"mode": "loopback"}``.
+        report: the digest of a week. Example: ``{"weekly": "monday"}``.
     """
 
     listen: str | tuple[str, ...] = "127.0.0.1:9470"
@@ -251,6 +272,7 @@ class HubConfig(Section, frozen=True, kw_only=True):
     sign_key: Secret | None = None
     arm: ArmConfig | None = None
     access: AccessConfig = AccessConfig()
+    report: ReportConfig = ReportConfig()
 
     @property
     def store_scope(self) -> str:

@@ -16,13 +16,16 @@ from sqlalchemy import Connection, select
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
+from bridge.hub import report
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import parsed
 from bridge.hub.store import retention
 from bridge.hub.store.alarms import (
+    has_report,
     news_of,
     note_clock,
+    note_report,
     note_silence,
     note_unreported,
 )
@@ -57,6 +60,7 @@ class FleetMonitor:
         retention: for how many seconds a bridge that is gone is kept after its last
             message.
         host: the name of this machine.
+        weekly: the day of the digest; "" = none.
     """
 
     store: Store
@@ -65,6 +69,7 @@ class FleetMonitor:
     situation: Callable[[], Situation]
     retention: float
     host: str = field(default_factory=socket.gethostname)
+    weekly: str = ""
     name: str = "watchman"
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -90,6 +95,7 @@ class FleetMonitor:
         if now.missing_after is not None and now.drained is not None:
             await self._find_unreported(now)
         await self._forget(found, now)
+        await self._report(now.now)
         counts = dict.fromkeys(self.metrics.liveness, 0)
         for row in found:
             counts[row.liveness.value] += 1
@@ -121,6 +127,16 @@ class FleetMonitor:
             count, is_last = count + len(late), len(found) < _AT_ONCE
             after = found[-1].key if found else after
         self.metrics.unreported.set(count)
+
+    async def _report(self, now: datetime) -> None:
+        """Make the digest of a week once it is due; of several hubs, one makes it."""
+        until = report.due(self.weekly, now)
+        if until is None or await self.store.read(lambda c: has_report(c, until)):
+            return
+        since = until - report.WEEK
+        found = await self.store.read(lambda c: report.report_of(c, since, until, now))
+        lines = report.digest(found)
+        await self.store.write(lambda c: note_report(c, since, until, lines))
 
     async def _forget(self, found: Sequence[BridgeRow], situation: Situation) -> None:
         """Delete bridges that are gone for long; a scale set makes ever new ones."""

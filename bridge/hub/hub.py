@@ -152,6 +152,7 @@ class Parts:
             self.metrics,
             self.situation,
             retention=self.file.hub.retention,
+            weekly=self.file.hub.report.weekly,
         )
         watch = StoreWatch(self.store, self.clock, self.metrics)
         upkeep = (self.housekeeping, watch)

@@ -11,7 +11,7 @@ pairs of event and machine, and of the newest 20,000 notes. ``timeline`` finds o
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
@@ -33,6 +33,10 @@ from bridge.hub.timeline import (
 from bridge.hub.voting import APPROVE, REFUSE
 
 MOST_PAIRS = 20_000
+WEEK = timedelta(days=7)
+DAYS = (
+    *("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+)
 _MOST_DECISIONS = 5000
 _MOST_EVENTS = 100  # of a time line
 _MOST_NOTES = 600  # of a time line
@@ -374,3 +378,52 @@ def _totals(rows: Sequence[Row], found: Sequence[Event]) -> Totals:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [one for one in values if one is not None]
     return median(known) if known else None
+
+
+# -- the digest of a week --------------------------------------------------------------
+
+
+_AT_HOUR = 6  # of UTC
+_LATEST = timedelta(days=1)  # a digest that is due for longer is left out
+_MOST_LINES = 15
+
+
+def due(day: str, now: datetime) -> datetime | None:
+    """Return since when the digest of a week is due; None = it is not, or too long.
+
+    Args:
+        day: a day of the week in English, in lower case; "" = no digest.
+        now: the present moment, in UTC.
+    """
+    if not day:
+        return None
+    wanted = DAYS.index(day)
+    at = now.replace(hour=_AT_HOUR, minute=0, second=0, microsecond=0)
+    at -= timedelta(days=(now.weekday() - wanted) % 7)
+    at = at if at <= now else at - WEEK
+    return at if now - at < _LATEST else None
+
+
+def digest(found: Report) -> list[str]:
+    """Return a report as lines of text: first a headline, then the longest outages."""
+    totals = found.totals
+    head = f"Maintenance, {found.since:%d %b} to {found.until:%d %b}: "
+    events = "1 event" if totals.events == 1 else f"{totals.events} events"
+    planned = f"{_span(totals.planned)} planned, {_span(totals.unplanned)} unplanned"
+    lines = [
+        f"{head}{events}, {_span(totals.down)} down, {_span(totals.paused)} paused",
+        f"{totals.approved} of {events} approved; of the time: {planned}",
+    ]
+    worst = [row for row in found.rows if row.down or row.paused][:_MOST_LINES]
+    for row in worst:
+        kind = row.event_type or "not announced"
+        spent = f"{_span(row.down)} down, {_span(row.paused)} paused"
+        lines.append(f"{row.machine.name}, {kind}: {spent}")
+    if more := sum(1 for row in found.rows if row.down or row.paused) - len(worst):
+        lines.append(f"and {more} more")
+    return lines
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

@@ -31,9 +31,15 @@ param targetRegions array = [location]
 @description('Not what the word latest means; rings.py and the policy name a version.')
 param excludeFromLatest bool = false
 
+var wrong = concat(
+  empty(packageUri) ? ['packageUri is missing'] : [],
+  contains(targetRegions, location) ? [] : ['targetRegions must have the region of the gallery in it']
+)
+var region = empty(wrong) ? location : fail(join(wrong, '; '))
+
 resource gallery 'Microsoft.Compute/galleries@2024-03-03' = {
   name: galleryName
-  location: location
+  location: region
   properties: {
     description: 'VM Applications of scheduled-events-bridge'
   }

@@ -34,6 +34,9 @@ param sourceSha256 string = ''
 @description('Existing subnet for the VM or the scale set.')
 param subnetId string = ''
 
+@description('User name of the administrator, who signs in with the key.')
+param adminUsername string = 'azureuser'
+
 @description('Public SSH key of the administrator.')
 param sshPublicKey string = ''
 
@@ -120,14 +123,60 @@ param hubClientId string = ''
 @secure()
 param hubConfig string = ''
 
-@description('The address of the database: postgresql://USER:PASSWORD@HOST/hub?sslmode=verify-full')
-@secure()
-param hubStore string = ''
+@description('Registry of the image that must be signed in to, such as contoso.azurecr.io; empty = open to all.')
+param hubRegistry string = ''
+
+@description('Resource id of an identity that may pull from it (AcrPull).')
+param hubRegistryIdentityId string = ''
+
+@description('Object id of the administrator of the database: a group, a person or an identity; empty = the hub itself.')
+param hubDatabaseAdminId string = ''
+
+@description('Its name: the display name of a group or an identity, the user principal name of a person.')
+param hubDatabaseAdminName string = ''
+
+@description('What it is.')
+@allowed(['Group', 'User', 'ServicePrincipal'])
+param hubDatabaseAdminType string = 'Group'
+
+var isWrongNetwork = sku == 'Standard' && publicNetworkAccess == 'Disabled'
+var hubNeeds = [hubImage, hubEnvironmentId, hubDatabaseSubnetId, hubDatabaseZoneId, hubClientId, hubConfig]
+var wrong = concat(
+  isWrongNetwork ? ['publicNetworkAccess=Disabled needs sku=Premium'] : [],
+  install != 'none' && empty(subnetId) ? ['install needs subnetId'] : [],
+  install != 'none' && empty(sshPublicKey) ? ['install needs sshPublicKey'] : [],
+  install != 'none' && (empty(sourceUri) || empty(sourceSha256)) ? ['install needs sourceUri and sourceSha256'] : [],
+  withHub && contains(hubNeeds, '') ? ['withHub needs six parameters: see infra/bicep/README.md'] : [],
+  empty(hubRegistry) != empty(hubRegistryIdentityId) ? ['hubRegistry and hubRegistryIdentityId go together'] : [],
+  empty(hubDatabaseAdminId) != empty(hubDatabaseAdminName) ? ['hubDatabaseAdminId and …Name go together'] : [],
+  voteRule == 'resources' && empty(resourceApprovers) ? ['voteRule=resources needs resourceApprovers'] : [],
+  !withApprover && !empty(teamsConversation) ? ['teamsConversation needs withApprover'] : [],
+  empty(slackSigningSecretUri) != empty(buttonSecretUri) ? ['Slack needs both of its secrets'] : []
+)
+// All else waits for the identity, and so for this.
+var region = empty(wrong) ? location : fail(join(wrong, '; '))
 
 module identity 'modules/identity.bicep' = {
   name: 'sebridge-identity'
   params: {
-    location: location
+    location: region
+    name: 'sebridge'
+  }
+}
+
+module hubIdentity 'modules/identity.bicep' = if (withHub) {
+  name: 'sebridge-hub-identity'
+  params: {
+    location: region
+    name: 'sebridge-hub'
+  }
+}
+
+module approverIdentity 'modules/identity.bicep' = if (withApprover) {
+  name: 'sebridge-approver-identity'
+  params: {
+    location: region
+    name: 'sebridge-approver'
   }
 }
 
@@ -157,12 +206,20 @@ module hub 'modules/hub.bicep' = if (withHub) {
     namespaceName: bus.outputs.namespaceName
     environmentId: hubEnvironmentId
     image: hubImage
+    registry: hubRegistry
+    registryIdentityId: hubRegistryIdentityId
     hubName: hubName
     databaseSubnetId: hubDatabaseSubnetId
     databaseZoneId: hubDatabaseZoneId
-    clientId: hubClientId
+    databaseAdminId: hubDatabaseAdminId
+    databaseAdminName: hubDatabaseAdminName
+    databaseAdminType: hubDatabaseAdminType
+    signInClientId: hubClientId
+    identityId: hubIdentity!.outputs.id
+    identityName: hubIdentity!.outputs.name
+    principalId: hubIdentity!.outputs.principalId
+    clientId: hubIdentity!.outputs.clientId
     config: hubConfig
-    store: hubStore
   }
 }
 
@@ -171,6 +228,10 @@ module approver 'modules/approver.bicep' = if (withApprover) {
   params: {
     location: location
     namespaceName: bus.outputs.namespaceName
+    hostName: bus.outputs.hostName
+    identityId: approverIdentity!.outputs.id
+    principalId: approverIdentity!.outputs.principalId
+    clientId: approverIdentity!.outputs.clientId
     storageName: approverStorageName
     appName: approverName
     approvers: approvers
@@ -189,14 +250,13 @@ module bot 'modules/bot.bicep' = if (withApprover && !empty(teamsConversation)) 
   name: 'sebridge-bot'
   params: {
     botName: botName
-    hostName: approver.outputs.hostName
-    clientId: approver.outputs.clientId
-    identityId: approver.outputs.identityId
+    hostName: approver!.outputs.hostName
+    clientId: approverIdentity!.outputs.clientId
+    identityId: approverIdentity!.outputs.id
   }
 }
 
-var hostName = '${namespaceName}.servicebus.windows.net'
-var withBus = replace(loadTextContent('cloud-init.yaml'), '@NAMESPACE@', hostName)
+var withBus = replace(loadTextContent('cloud-init.yaml'), '@NAMESPACE@', bus.outputs.hostName)
 var withIdentity = replace(withBus, '@CLIENT_ID@', identity.outputs.clientId)
 // VMs of one placement group see the same events, and it takes 100 instances. What is
 // sent to the session of a larger group would reach one that knows nothing of the event.
@@ -211,6 +271,7 @@ module machine 'modules/vm.bicep' = if (install == 'vm') {
     location: location
     subnetId: subnetId
     vmSize: vmSize
+    adminUsername: adminUsername
     sshPublicKey: sshPublicKey
     identityId: identity.outputs.id
     customData: customData
@@ -223,6 +284,7 @@ module scaleSet 'modules/scaleset.bicep' = if (install == 'scaleSet') {
     location: location
     subnetId: subnetId
     vmSize: vmSize
+    adminUsername: adminUsername
     instances: instances
     sshPublicKey: sshPublicKey
     identityId: identity.outputs.id
@@ -230,9 +292,11 @@ module scaleSet 'modules/scaleset.bicep' = if (install == 'scaleSet') {
   }
 }
 
-output namespace string = hostName
+output namespace string = bus.outputs.hostName
 output identityClientId string = identity.outputs.clientId
 output identityId string = identity.outputs.id
-output approverPrincipalId string = withApprover ? approver.outputs.principalId : ''
-output botAppId string = withApprover ? approver.outputs.clientId : ''
-output approverHostName string = withApprover ? approver.outputs.hostName : ''
+output approverPrincipalId string = withApprover ? approverIdentity!.outputs.principalId : ''
+output botAppId string = withApprover ? approverIdentity!.outputs.clientId : ''
+output approverHostName string = withApprover ? approver!.outputs.hostName : ''
+output hubAddress string = withHub ? hub!.outputs.address : ''
+output hubPrincipalId string = withHub ? hubIdentity!.outputs.principalId : ''

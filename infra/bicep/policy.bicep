@@ -30,12 +30,19 @@ param version string = '0.1.0'
 @description('Resource id of the identity of the bridges: an output of main.bicep.')
 param identityId string = ''
 
-@description('Change the VMs that are there now, too, and not only those to come.')
+@description('Change the VMs that are there now, too, and not only those to come: 500 at most in one deployment.')
 param remediate bool = false
 
 // Not loadJsonContent: what stands in brackets is for the policy, not for this template.
 var policy = json(loadTextContent('../fleet/policy/policy.json'))
-var roles = policy.policyRule.then.details.roleDefinitionIds
+
+var wrong = concat(
+  empty(applicationId) ? ['applicationId is missing'] : [],
+  empty(identityId) ? ['identityId is missing'] : [],
+  remediate && effect != 'DeployIfNotExists' ? ['remediate needs the effect DeployIfNotExists'] : []
+)
+// /subscriptions/…/resourceGroups/…/providers/Microsoft.Compute/galleries/…/applications/…
+var application = split(empty(wrong) ? applicationId : fail(join(wrong, '; ')), '/')
 
 resource definition 'Microsoft.Authorization/policyDefinitions@2023-04-01' = {
   name: 'sebridge'
@@ -83,30 +90,30 @@ resource assignment 'Microsoft.Authorization/policyAssignments@2023-04-01' = {
 }
 
 // Virtual Machine Contributor, to change VMs; Managed Identity Operator, to give them the
-// identity. The assignment's own, and of no bridge.
-resource roleOfVms 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(subscription().id, assignmentName, roles[0])
-  properties: {
+// identity; Reader, to give them the application. The assignment's own, and of no bridge;
+// also when it only audits, since a role takes minutes to be known everywhere.
+module roles 'modules/policyroles.bicep' = {
+  name: 'sebridge-policy-roles-${assignmentName}'
+  params: {
     principalId: assignment.identity.principalId
-    principalType: 'ServicePrincipal'
-    roleDefinitionId: '${subscription().id}${roles[0]}'
+    roles: policy.policyRule.then.details.roleDefinitionIds
   }
 }
 
-resource roleOfIdentities 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(subscription().id, assignmentName, roles[1])
-  properties: {
+module reader 'modules/galleryreader.bicep' = {
+  name: 'sebridge-policy-reader-${assignmentName}'
+  scope: resourceGroup(application[2], application[4])
+  params: {
+    galleryName: application[8]
     principalId: assignment.identity.principalId
-    principalType: 'ServicePrincipal'
-    roleDefinitionId: '${subscription().id}${roles[1]}'
   }
 }
 
 resource remediation 'Microsoft.PolicyInsights/remediations@2021-10-01' = if (remediate) {
   name: assignmentName
   dependsOn: [
-    roleOfVms
-    roleOfIdentities
+    roles
+    reader
   ]
   properties: {
     policyAssignmentId: assignment.id

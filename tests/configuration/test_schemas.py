@@ -452,6 +452,7 @@ ALL_TYPES = {
     *(f"hub.{what}" for what in ("bridge-silent", "bridge-back", "unreported")),
     "hub.clock-wrong",
     "hub.message-slow",
+    "hub.report",
     *(f"hub.approval.{word}" for word in ("decided", "refused", "done")),
     *(f"hub.approval.{word}" for word in ("failed", "void")),
 }

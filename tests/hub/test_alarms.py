@@ -301,6 +301,15 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
         rows("hub.unreported", {"eventType": "", "machines": []}),
         rows("hub.message-slow", {"source": "b", "heard": "2026-03-02T12:00:00Z"}),
         rows("hub.clock-wrong", {"host": "hub-0", "fault": "it is 90 s ahead"}),
+        rows(
+            "hub.report",
+            {
+                "headline": "Maintenance, 23 Feb to 02 Mar: 1 event",
+                "lines": ["web-0, Freeze: 0 s down, 31 s paused"],
+                "from": "2026-02-23T06:00:00Z",
+                "to": "2026-03-02T06:00:00Z",
+            },
+        ),
         *(rows(f"hub.approval.{word}", APPROVAL) for word in APPROVALS),
     ],
     ids=lambda given: given[0].kind,

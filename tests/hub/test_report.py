@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
+from bridge.hub.alarm_sinks import context_of
+from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.housekeeping import FleetMonitor
+from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.report import report_of, time_line
-from bridge.hub.store import retention
+from bridge.hub.store import alarms, retention
 from bridge.hub.store.rows import micros
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events, notes
 from bridge.hub.views import machines_named
+from bridge.sinks.email.message import describe
 from tests.support.builders import EVENT_ID, not_before
 from tests.support.fakes import START
 from tests.support.fleet import (
@@ -310,6 +314,61 @@ async def test_lists_by_time(world: HubWorld) -> None:
     page = await world.get("/?open=false&since=2026-03-02")
     assert "OVER" in page
     assert "OVER" not in await world.get("/?open=false&since=2026-03-03")
+
+
+# -- the digest of a week --------------------------------------------------------------
+
+
+async def digests(world: HubWorld, day: str) -> list[Any]:
+    """Let the hub look at its fleet; return the digests that wait to be sent."""
+    monitor = FleetMonitor(
+        world.store,
+        world.clock,
+        HubMetrics(("b",), "1"),
+        world.situation,
+        90 * 24 * HOUR,
+        weekly=day,
+    )
+    await monitor.step()
+    found = await world.store.read(alarms.waiting)
+    return [one for one in found if one.kind == "hub.report"]
+
+
+async def test_digest_of_a_week_is_made_once(world: HubWorld) -> None:
+    """On the day that is asked for, from 06:00 UTC on; it is a Monday, 12:00."""
+    await freeze(world)
+    world.more = {"listening": {"b": None}}  # so nobody counts as silent
+    assert await digests(world, "") == []
+    assert await digests(world, "friday") == [], "due for too long"
+    assert len(await digests(world, "monday")) == 1, "of the week before"
+    world.clock.pass_by(17 * HOUR)  # Tuesday, before 06:00
+    assert len(await digests(world, "tuesday")) == 1
+    world.clock.pass_by(2 * HOUR)
+    _, second = await digests(world, "tuesday")
+    assert len(await digests(world, "tuesday")) == 2
+    assert (
+        second.data["headline"]
+        == "Maintenance, 24 Feb to 03 Mar: 1 event, 0 s down, 31 s paused"
+    )
+    assert "web-0, Freeze: 0 s down, 31 s paused" in second.data["lines"]
+
+
+async def test_mail_shows_the_digest(world: HubWorld) -> None:
+    await freeze(world)
+    world.more = {"listening": {"b": None}}
+    world.clock.pass_by(24 * HOUR)
+    found = await digests(world, "tuesday")
+    file = HubFile(hub=config(public_url="https://hub.example"))
+    shared = AlarmContext(
+        context=context_of(file), public_url="https://hub.example", silent=0
+    )
+    (out,) = events_of(found, shared, at(0))
+
+    mail = describe(out.event)
+
+    assert mail.subject.startswith("Maintenance, 24 Feb to 03 Mar: 1 event")
+    assert "web-0, Freeze: 0 s down, 31 s paused" in mail.paragraphs
+    assert mail.link.startswith("https://hub.example/report?from=2026-02-24")
 
 
 # -- bounds ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import yaml
 from pycep import BicepParser
 
 from bridge.configuration import load as config
+from bridge.foundation.values import Address
 from bridge.health.config import HttpConfig
 from bridge.hub.config import HubConfig
 from bridge.simulator.servicebus.config import default_entities
@@ -61,7 +62,7 @@ def test_module_is_given_its_parameters_and_no_others(name: str) -> None:
 
 
 def test_outputs_that_are_asked_for_exist() -> None:
-    for module, output in re.findall(r"(\w+)\.outputs\.(\w+)", MAIN):
+    for module, output in re.findall(r"(\w+)!?\.outputs\.(\w+)", MAIN):
         file = re.findall(rf"module {module} '([^']+)'", MAIN)[0]
         assert output in read(file)["outputs"]
 
@@ -81,6 +82,8 @@ def granted(name: str) -> set[tuple[str, str]]:
     roles = {
         variable: value["value"]["function"]["parameters"]["resource_name_1"]
         for variable, value in found["variables"].items()
+        if "subscriptionResourceId" in (HERE / name).read_text()
+        and variable.endswith("Role")
     }
     return {
         (r["config"]["scope"], roles[r["config"]["properties"]["roleDefinitionId"]])
@@ -124,7 +127,7 @@ def test_hub_that_is_down_fills_nothing() -> None:
 
 
 def test_hub_is_reached_where_it_listens_by_who_has_signed_in() -> None:
-    app = resources("hub")["app"]["config"]["properties"]
+    app = resources("hubapp")["app"]["config"]["properties"]
     port = HubConfig().addresses[0].port
     container = app["template"]["containers"][0]
 
@@ -136,18 +139,99 @@ def test_hub_is_reached_where_it_listens_by_who_has_signed_in() -> None:
 
 
 def test_secrets_of_the_hub_are_given_and_never_shown() -> None:
+    for module in ("hub", "hubapp"):
+        text = (HERE / "modules" / f"{module}.bicep").read_text()
+        assert "@secure()\nparam config string" in text
+        assert "listKeys" not in text
+        assert set(read(f"modules/{module}.bicep")["outputs"]) == {"address"}
+
+
+def test_database_of_the_hub_is_opened_by_tokens_and_has_an_administrator() -> None:
+    """Azure refuses a server with passwords and no administrator."""
     text = (HERE / "modules" / "hub.bicep").read_text()
-    for name in ("config", "store"):
-        assert f"@secure()\nparam {name} string" in text
-    assert "listKeys" not in text
-    assert set(read("modules/hub.bicep")["outputs"]) == {"address", "principalId"}
+    database = resources("hub")["database"]["config"]["properties"]
+
+    assert database["authConfig"]["passwordAuth"] == "Disabled"
+    assert database["authConfig"]["activeDirectoryAuth"] == "Enabled"
+    assert resources("hub")["administrator"]["config"]["parent"] == "database"
+    assert "isHubAdmin ? principalId : databaseAdminId" in text
+    address = re.search(r"(?m)^var store = '(.+)'$", text)
+    assert address is not None
+    store = address[1].replace("${identityName}", "sebridge-hub")
+    store = store.replace("${databaseHost}", "h.postgres.database.azure.com")
+    container = resources("hubapp")["app"]["config"]["properties"]["template"]
+    given = {one["name"]: one["value"] for one in container["containers"][0]["env"]}
+    config = HubConfig(
+        store=Address(store, {}),
+        store_credential=given["SEBRIDGE__HUB__STORE_CREDENTIAL"],
+        store_client_id=given["SEBRIDGE__HUB__STORE_CLIENT_ID"],
+    )
+    faults = [what for what in config.faults() if what[0].startswith("store")]
+    assert faults == []
+
+
+def test_hub_is_not_reachable_before_people_must_sign_in() -> None:
+    """It takes their names from the platform, so that anybody could be anybody."""
+    text = (HERE / "modules" / "hub.bicep").read_text()
+    found = re.findall(
+        r"(?m)^(?:module|resource) (\w+) .* = \{\n(?:  \w.*\n)+?  dependsOn: \["
+        r"\n((?:    \w+\n)+)  \]",
+        text,
+    )
+    waits = {name: set(others.split()) for name, others in found}
+    modules = read("modules/hub.bicep")["modules"]
+
+    assert waits["signIn"] == {"closed"}
+    assert waits["open"] == {"signIn"}
+    assert "administrator" in waits["closed"]
+    assert waits["administrator"] == {"tables"}
+    assert modules["closed"]["config"]["params"]["isReachable"] is False
+    assert modules["open"]["config"]["params"]["isReachable"] is True
+    closed, opened = (modules[name]["config"]["params"] for name in ("closed", "open"))
+    assert {**closed, "isReachable": True} == opened
+
+
+def test_addresses_with_a_sas_are_secrets_in_each_deployment() -> None:
+    for name in ("application.bicep", "modules/application.bicep"):
+        text = (HERE / name).read_text()
+        for key in ("packageUri", "configUri"):
+            assert re.search(rf"(?m)^@secure\(\)\nparam {key} string", text), name
+
+
+def test_role_is_named_by_its_principal() -> None:
+    """The id of an identity stays when it is made anew, and its principal does not."""
+    for path in FILES:
+        names = re.findall(r"name: guid\((.*)\)", path.read_text())
+        assert [n for n in names if n.split(", ")[1] != "principalId"] == [], path
+
+
+def test_host_of_the_namespace_is_that_of_the_cloud() -> None:
+    named = [path for path in FILES if "servicebus.windows.net'" in path.read_text()]
+
+    assert named == []
+    assert "serviceBusEndpoint" in (HERE / "modules" / "bus.bicep").read_text()
+
+
+WRONG = re.search(r"(?s)\nvar wrong = concat\((.*?)\n\)\n", MAIN)
+
+
+def test_wrong_combinations_end_a_deployment_before_it_begins() -> None:
+    assert WRONG is not None
+    told = re.findall(r"\? \['(.+?)'\] : \[\]", WRONG[1])
+
+    assert len(told) == 10
+    assert "fail(join(wrong, '; '))" in MAIN
+    first = read("main.bicep")["modules"]["identity"]["config"]["params"]
+    assert first["location"] == "region"
+    for name in ("application.bicep", "policy.bicep"):
+        assert "fail(join(wrong, '; '))" in (HERE / name).read_text()
 
 
 def test_no_other_module_gives_a_role_and_none_on_a_whole_namespace() -> None:
     givers = {path.stem for path in FILES if ROLES in path.read_text()}
 
     # Those of the policy are its own, and tests/infra/test_policy.py knows them.
-    assert givers == {"bus", "approver", "hub", "policy"}
+    assert givers == {"bus", "approver", "hub", "policyroles", "galleryreader"}
     assert "scope: namespace" not in "".join(path.read_text() for path in FILES)
 
 
@@ -196,6 +280,14 @@ def test_approver_holds_no_secret_and_no_key() -> None:
     site = resources("approver")["app"]["config"]["properties"]
     assert site["httpsOnly"] is True
     assert site["keyVaultReferenceIdentity"]
+
+
+def test_what_may_be_missing_is_named_so_to_the_compiler() -> None:
+    """Of a module with a condition; else it warns (BCP318)."""
+    conditional = re.findall(r"(?m)^module (\w+) '[^']+' = if ", MAIN)
+
+    for name in conditional:
+        assert not re.search(rf"\b{name}\.outputs", MAIN), name
 
 
 def test_votes_may_be_counted_as_the_app_counts_them() -> None:

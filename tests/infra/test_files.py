@@ -22,6 +22,7 @@ CHECKED_BY = {
     "program.sh": ("tests/infra/test_install.py", ".ci/run"),
     "build.sh": ("tests/infra/test_packages.py", ".ci/run"),
     "verify.sh": ("tests/infra/test_packages.py", ".ci/run"),
+    "verify-with-bicep.sh": ("tests/infra/test_verify_with_bicep.py", ".ci/run"),
     "packaging/deb/*": ("tests/infra/test_packages.py",),
     "packaging/kit-readme.md": ("tests/infra/test_packages.py",),
     "packaging/lock.sh": ("tests/infra/test_packages.py",),

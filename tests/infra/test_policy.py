@@ -24,6 +24,7 @@ IDENTITY = (
 OTHER_IDENTITY = IDENTITY.replace("sebridge", "other")
 CONTRIBUTOR = "9980e02c-c2be-4d73-94e8-173b1dc7cf3c"  # Virtual Machine Contributor
 OPERATOR = "f1a07417-d97a-45cb-824c-7a7467783830"  # Managed Identity Operator
+READER = "acdd72a7-3385-48ef-bd42-f606fba81ae7"
 
 
 def assigned(**given: str) -> Rule:
@@ -173,7 +174,32 @@ def test_rights_are_those_that_the_change_needs() -> None:
     given = [one.rsplit("/", 1)[-1] for one in DETAILS["roleDefinitionIds"]]
 
     assert given == [CONTRIBUTOR, OPERATOR]
-    assert set(re.findall(r"roles\[(\d)\]", BICEP)) == {"0", "1"}
+    assert "roles: policy.policyRule.then.details.roleDefinitionIds\n" in BICEP
+    roles = (ROOT / "infra/bicep/modules/policyroles.bicep").read_text()
+    assert "for role in roles: {" in roles
+    assert "'${subscription().id}${role}'" in roles
+
+
+def test_identity_of_the_policy_reads_the_gallery_and_no_more_of_its_group() -> None:
+    """Else each deployment ends with LinkedAuthorizationFailed."""
+    text = (ROOT / "infra/bicep/modules/galleryreader.bicep").read_text()
+    reader = re.search(r"(?s)\nmodule reader (.*?)\n}\n", BICEP)
+
+    assert READER in text
+    assert "  scope: gallery\n" in text
+    assert reader is not None
+    assert " = {\n" in reader[1]  # whatever the effect is
+    assert "scope: resourceGroup(application[2], application[4])" in reader[1]
+    assert "galleryName: application[8]" in reader[1]
+    waits = re.search(r"(?s)\nresource remediation .*?dependsOn: \[\n(.*?)\]", BICEP)
+    assert waits is not None
+    assert waits[1].split() == ["roles", "reader"]
+    application = (
+        "/subscriptions/SUB/resourceGroups/GROUP/providers/Microsoft.Compute"
+        "/galleries/sebridge/applications/sebridge"
+    )
+    parts = application.split("/")
+    assert (parts[2], parts[4], parts[8]) == ("SUB", "GROUP", "sebridge")
 
 
 def test_assignment_gives_every_parameter() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from bridge.events.alarm import BACK, CLOCK, SILENT, SLOW, UNREPORTED
+from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
@@ -43,8 +43,7 @@ class AlarmRow:
 
     Attributes:
         kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.message-slow,
-            hub.clock-wrong,
-            hub.approval.STATE.
+            hub.clock-wrong, hub.report, hub.approval.STATE.
         data: the fields of the event about it.
     """
 
@@ -160,6 +159,45 @@ def note_clock(connection: Connection, host: str, fault: str, now: datetime) -> 
         "handed": None,
     }
     _add(connection, [row])
+
+
+def has_report(connection: Connection, until: datetime) -> bool:
+    """Whether there is an alarm with the report of the week before a time."""
+    query = select(alarms.c.id).where(alarms.c.id == _report_id(until))
+    return connection.scalar(query) is not None
+
+
+def note_report(
+    connection: Connection, since: datetime, until: datetime, lines: Sequence[str]
+) -> None:
+    """Add the report of a week, to be sent as the alarms are; once for all hubs.
+
+    Args:
+        connection: a connection within a transaction.
+        since: the begin of the week.
+        until: its end.
+        lines: the report as text: the headline, and the lines below.
+    """
+    headline, *rest = lines
+    row: Values = {
+        "id": _report_id(until),
+        "kind": f"hub.{REPORT}",
+        "time": micros(until),
+        "data": dumped(
+            {
+                "headline": headline,
+                "lines": rest,
+                "from": rfc3339(since),
+                "to": rfc3339(until),
+            }
+        ),
+        "handed": None,
+    }
+    _add(connection, [row])
+
+
+def _report_id(until: datetime) -> str:
+    return hash32([REPORT, rfc3339(until)])
 
 
 def _add(connection: Connection, values: Sequence[Values]) -> None:

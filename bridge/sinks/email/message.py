@@ -99,7 +99,9 @@ def describe(event: CloudEvent) -> Words:
     raw = _table(event.data.get("event"))
     headline = _headline(event, raw)
     facts = ((name, _plain(value, limit)) for name, value, limit in _facts(event, raw))
-    texts = (raw.get("Description"), event.data.get("output"))
+    lines = event.data.get("lines")
+    more = lines[:_MOST_NAMES] if isinstance(lines, list) else []
+    texts = (raw.get("Description"), event.data.get("output"), *more)
     paragraphs = (_plain(text, _PARAGRAPH) for text in texts)
     key = event.text("correlationid")
     return Words(

@@ -18,6 +18,12 @@ resource people 'Microsoft.Insights/actionGroups@2023-01-01' = if (!empty(alertE
   }
 }
 
+var operators = [
+  {
+    actionGroupId: people.id
+  }
+]
+
 resource deadLetters 'Microsoft.Insights/metricAlerts@2018-03-01' = {
   name: 'sebridge-dead-letters'
   location: 'global'
@@ -54,10 +60,6 @@ resource deadLetters 'Microsoft.Insights/metricAlerts@2018-03-01' = {
         }
       ]
     }
-    actions: empty(alertEmail) ? [] : [
-      {
-        actionGroupId: people.id
-      }
-    ]
+    actions: empty(alertEmail) ? [] : operators
   }
 }

@@ -5,10 +5,15 @@ param galleryName string
 param applicationName string
 param osType string
 param version string
-param packageUri string
-param configUri string
 param targetRegions array
 param excludeFromLatest bool
+
+// With a SAS they are secrets, in the history of this deployment too.
+@secure()
+param packageUri string
+
+@secure()
+param configUri string
 
 var linux = {
   package: 'sebridge.tar.gz'
@@ -59,10 +64,12 @@ resource applicationVersion 'Microsoft.Compute/galleries/applications/versions@2
         packageFileName: commands.package
         configFileName: 'bridge.toml'
       }
-      targetRegions: [for region in targetRegions: {
-        name: region
-        regionalReplicaCount: 1
-      }]
+      targetRegions: [
+        for region in targetRegions: {
+          name: region
+          regionalReplicaCount: 1
+        }
+      ]
       excludeFromLatest: excludeFromLatest
     }
     safetyProfile: {

@@ -1,6 +1,13 @@
 // The Functions app of infra/functions: its queues, what it may do, and where it runs.
 param location string
 param namespaceName string
+param hostName string
+
+// Not the bridges' own: these may not send approvals, and this may not tell of events.
+param identityId string
+param principalId string
+param clientId string
+
 param storageName string
 param appName string
 param approvers string
@@ -14,8 +21,14 @@ param teamsGroups string
 param alwaysReady int
 
 // Azure Service Bus Data Sender and Data Receiver, Storage Blob Data Owner.
-var senderRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39')
-var receiverRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0')
+var senderRole = subscriptionResourceId(
+  'Microsoft.Authorization/roleDefinitions',
+  '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
+)
+var receiverRole = subscriptionResourceId(
+  'Microsoft.Authorization/roleDefinitions',
+  '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
+)
 var blobRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', 'b7e6dc6d-f1e8-4753-8033-0f276bb0955b')
 
 resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' existing = {
@@ -60,57 +73,51 @@ resource votes 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = {
   }
 }
 
-// Not the bridges' own: these may not send approvals, and this may not tell of events.
-resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'sebridge-approver'
-  location: location
-}
-
 resource hearsEvents 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(approver.id, identity.id, receiverRole)
+  name: guid(approver.id, principalId, receiverRole)
   scope: approver
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: receiverRole
   }
 }
 
 resource keepsClicks 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(clicks.id, identity.id, senderRole)
+  name: guid(clicks.id, principalId, senderRole)
   scope: clicks
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: senderRole
   }
 }
 
 resource countsClicks 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(clicks.id, identity.id, receiverRole)
+  name: guid(clicks.id, principalId, receiverRole)
   scope: clicks
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: receiverRole
   }
 }
 
 resource keepsVotes 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(votes.id, identity.id, receiverRole)
+  name: guid(votes.id, principalId, receiverRole)
   scope: votes
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: receiverRole
   }
 }
 
 resource sendsApprovals 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(approvals.id, identity.id, senderRole)
+  name: guid(approvals.id, principalId, senderRole)
   scope: approvals
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: senderRole
   }
@@ -152,10 +159,10 @@ resource package 'Microsoft.Storage/storageAccounts/blobServices/containers@2023
 }
 
 resource ownsBlobs 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(storage.id, identity.id, blobRole)
+  name: guid(storage.id, principalId, blobRole)
   scope: storage
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: blobRole
   }
@@ -176,6 +183,13 @@ resource plan 'Microsoft.Web/serverfarms@2024-04-01' = {
   }
 }
 
+var readyForSlack = [
+  {
+    name: 'http'
+    instanceCount: alwaysReady
+  }
+]
+
 resource app 'Microsoft.Web/sites@2024-04-01' = {
   // checkov:skip=CKV_AZURE_17: Slack has no client certificate
   // checkov:skip=CKV_AZURE_212: instances come with the load
@@ -187,13 +201,13 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
   identity: {
     type: 'UserAssigned'
     userAssignedIdentities: {
-      '${identity.id}': {}
+      '${identityId}': {}
     }
   }
   properties: {
     serverFarmId: plan.id
     httpsOnly: true
-    keyVaultReferenceIdentity: identity.id
+    keyVaultReferenceIdentity: identityId
     siteConfig: {
       minTlsVersion: '1.2'
       ftpsState: 'Disabled'
@@ -209,11 +223,11 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
         }
         {
           name: 'AzureWebJobsStorage__clientId'
-          value: identity.properties.clientId
+          value: clientId
         }
         {
           name: 'SERVICEBUS__fullyQualifiedNamespace'
-          value: '${namespaceName}.servicebus.windows.net'
+          value: hostName
         }
         {
           name: 'SERVICEBUS__credential'
@@ -221,7 +235,7 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
         }
         {
           name: 'SERVICEBUS__clientId'
-          value: identity.properties.clientId
+          value: clientId
         }
         {
           name: 'EVENTS_TOPIC'
@@ -257,7 +271,7 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
         }
         {
           name: 'TEAMS_APP_ID'
-          value: empty(teamsConversation) ? '' : identity.properties.clientId
+          value: empty(teamsConversation) ? '' : clientId
         }
         {
           name: 'TEAMS_TENANT'
@@ -292,19 +306,14 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
           value: '${storage.properties.primaryEndpoints.blob}${package.name}'
           authentication: {
             type: 'UserAssignedIdentity'
-            userAssignedIdentityResourceId: identity.id
+            userAssignedIdentityResourceId: identityId
           }
         }
       }
       scaleAndConcurrency: {
         maximumInstanceCount: 40
         instanceMemoryMB: 2048
-        alwaysReady: alwaysReady == 0 ? [] : [
-          {
-            name: 'http'
-            instanceCount: alwaysReady
-          }
-        ]
+        alwaysReady: alwaysReady == 0 ? [] : readyForSlack
       }
       runtime: {
         name: 'python'
@@ -314,7 +323,4 @@ resource app 'Microsoft.Web/sites@2024-04-01' = {
   }
 }
 
-output principalId string = identity.properties.principalId
-output identityId string = identity.id
-output clientId string = identity.properties.clientId
 output hostName string = app.properties.defaultHostName

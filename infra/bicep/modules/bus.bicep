@@ -6,8 +6,14 @@ param publicNetworkAccess string
 param principalId string
 
 // Azure Service Bus Data Sender and Data Receiver, the same in every tenant.
-var senderRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39')
-var receiverRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0')
+var senderRole = subscriptionResourceId(
+  'Microsoft.Authorization/roleDefinitions',
+  '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
+)
+var receiverRole = subscriptionResourceId(
+  'Microsoft.Authorization/roleDefinitions',
+  '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
+)
 
 resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' = {
   name: namespaceName
@@ -120,3 +126,5 @@ resource sendsReplies 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
 
 output namespaceId string = namespace.id
 output namespaceName string = namespace.name
+// With the suffix of the cloud: https://NAME.servicebus.windows.net:443/ in the public one.
+output hostName string = split(replace(namespace.properties.serviceBusEndpoint, 'https://', ''), ':')[0]

@@ -3,20 +3,34 @@ param location string
 param namespaceName string
 param environmentId string
 param image string
+param registry string
+param registryIdentityId string
 param hubName string
 param databaseSubnetId string
 param databaseZoneId string
+param databaseAdminId string
+param databaseAdminName string
+param databaseAdminType string
+param signInClientId string
+
+// Not the bridges' own: these may not send approvals, and this may not tell of events.
+param identityId string
+param identityName string
+param principalId string
 param clientId string
 
 @secure()
 param config string
 
-@secure()
-param store string
-
 // Azure Service Bus Data Receiver and Data Sender, the same in every tenant.
-var receiverRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0')
-var senderRole = subscriptionResourceId('Microsoft.Authorization/roleDefinitions', '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39')
+var receiverRole = subscriptionResourceId(
+  'Microsoft.Authorization/roleDefinitions',
+  '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
+)
+var senderRole = subscriptionResourceId(
+  'Microsoft.Authorization/roleDefinitions',
+  '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
+)
 
 resource namespace 'Microsoft.ServiceBus/namespaces@2024-01-01' existing = {
   name: namespaceName
@@ -57,43 +71,37 @@ resource azureEvents 'Microsoft.ServiceBus/namespaces/queues@2024-01-01' = {
   }
 }
 
-// Not the bridges' own: these may not send approvals, and this may not tell of events.
-resource identity 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'sebridge-hub'
-  location: location
-}
-
 resource readsEvents 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(hears.id, identity.id, receiverRole)
+  name: guid(hears.id, principalId, receiverRole)
   scope: hears
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: receiverRole
   }
 }
 
 resource readsAzure 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(azureEvents.id, identity.id, receiverRole)
+  name: guid(azureEvents.id, principalId, receiverRole)
   scope: azureEvents
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: receiverRole
   }
 }
 
 resource sendsApprovals 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(approvals.id, identity.id, senderRole)
+  name: guid(approvals.id, principalId, senderRole)
   scope: approvals
   properties: {
-    principalId: identity.properties.principalId
+    principalId: principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: senderRole
   }
 }
 
-// Reached from its own network alone; who signs in is a role of the database.
+// Reached from its own network alone, and by tokens alone: there is no password to keep.
 resource database 'Microsoft.DBforPostgreSQL/flexibleServers@2024-08-01' = {
   name: hubName
   location: location
@@ -117,7 +125,8 @@ resource database 'Microsoft.DBforPostgreSQL/flexibleServers@2024-08-01' = {
     }
     authConfig: {
       activeDirectoryAuth: 'Enabled'
-      passwordAuth: 'Enabled'
+      passwordAuth: 'Disabled'
+      tenantId: tenant().tenantId
     }
   }
 }
@@ -127,105 +136,63 @@ resource tables 'Microsoft.DBforPostgreSQL/flexibleServers/databases@2024-08-01'
   name: 'hub'
 }
 
-// Two of them share the database; hub.toml is mounted, and holds no secret of its own.
-resource app 'Microsoft.App/containerApps@2024-03-01' = {
-  name: hubName
-  location: location
-  identity: {
-    type: 'UserAssigned'
-    userAssignedIdentities: {
-      '${identity.id}': {}
-    }
-  }
+// Without an administrator nobody could sign in at all. The server makes one change at a
+// time. By default it is the hub, whose server this is: so it can make its tables.
+var isHubAdmin = empty(databaseAdminId)
+
+resource administrator 'Microsoft.DBforPostgreSQL/flexibleServers/administrators@2024-08-01' = {
+  parent: database
+  name: isHubAdmin ? principalId : databaseAdminId
+  dependsOn: [
+    tables
+  ]
   properties: {
-    environmentId: environmentId
-    configuration: {
-      activeRevisionsMode: 'Single'
-      ingress: {
-        external: true
-        targetPort: 9470
-        transport: 'http'
-        allowInsecure: false
-      }
-      secrets: [
-        {
-          name: 'config'
-          value: config
-        }
-        {
-          name: 'store'
-          value: store
-        }
-      ]
-    }
-    template: {
-      containers: [
-        {
-          name: 'hub'
-          image: image
-          command: ['sebridge', 'hub', '-c', '/config/hub.toml']
-          resources: {
-            cpu: json('1.0')
-            memory: '2Gi'
-          }
-          env: [
-            {
-              name: 'STORE'
-              secretRef: 'store'
-            }
-            {
-              name: 'AZURE_CLIENT_ID'
-              value: identity.properties.clientId
-            }
-          ]
-          probes: [
-            {
-              type: 'Liveness'
-              httpGet: {
-                path: '/livez'
-                port: 9470
-              }
-            }
-            {
-              type: 'Readiness'
-              httpGet: {
-                path: '/readyz'
-                port: 9470
-              }
-            }
-          ]
-          volumeMounts: [
-            {
-              volumeName: 'config'
-              mountPath: '/config'
-            }
-          ]
-        }
-      ]
-      scale: {
-        minReplicas: 2
-        maxReplicas: 2
-      }
-      volumes: [
-        {
-          name: 'config'
-          storageType: 'Secret'
-          secrets: [
-            {
-              secretRef: 'config'
-              path: 'hub.toml'
-            }
-          ]
-        }
-      ]
-    }
+    principalName: isHubAdmin ? identityName : databaseAdminName
+    principalType: isHubAdmin ? 'ServicePrincipal' : databaseAdminType
+    tenantId: tenant().tenantId
   }
 }
 
-// Nobody reaches the hub who has not signed in; the probes are asked inside.
+var authorities = '/etc/ssl/certs/ca-certificates.crt'
+var databaseHost = database.properties.fullyQualifiedDomainName
+var store = 'postgresql://${identityName}@${databaseHost}/hub?sslmode=verify-full&sslrootcert=${authorities}'
+
+// Nobody may reach the hub who has not signed in, from its first second on: it takes the
+// name of a person from the platform. So it is closed until signIn is in force.
+module closed 'hubapp.bicep' = {
+  name: 'sebridge-hub-closed'
+  dependsOn: [
+    administrator
+    readsEvents
+    readsAzure
+    sendsApprovals
+  ]
+  params: {
+    location: location
+    name: hubName
+    isReachable: false
+    environmentId: environmentId
+    image: image
+    registry: registry
+    registryIdentityId: registryIdentityId
+    identityId: identityId
+    clientId: clientId
+    store: store
+    config: config
+  }
+}
+
+resource app 'Microsoft.App/containerApps@2024-03-01' existing = {
+  name: hubName
+}
+
+// The probes are asked inside.
 resource signIn 'Microsoft.App/containerApps/authConfigs@2024-03-01' = {
   parent: app
   name: 'current'
+  dependsOn: [
+    closed
+  ]
   properties: {
     platform: {
       enabled: true
@@ -237,16 +204,35 @@ resource signIn 'Microsoft.App/containerApps/authConfigs@2024-03-01' = {
     identityProviders: {
       azureActiveDirectory: {
         registration: {
-          clientId: clientId
+          clientId: signInClientId
           openIdIssuer: '${environment().authentication.loginEndpoint}${tenant().tenantId}/v2.0'
         }
         validation: {
-          allowedAudiences: ['api://${clientId}', clientId]
+          allowedAudiences: ['api://${signInClientId}', signInClientId]
         }
       }
     }
   }
 }
 
-output address string = 'https://${app.properties.configuration.ingress.fqdn}'
-output principalId string = identity.properties.principalId
+module open 'hubapp.bicep' = {
+  name: 'sebridge-hub-open'
+  dependsOn: [
+    signIn
+  ]
+  params: {
+    location: location
+    name: hubName
+    isReachable: true
+    environmentId: environmentId
+    image: image
+    registry: registry
+    registryIdentityId: registryIdentityId
+    identityId: identityId
+    clientId: clientId
+    store: store
+    config: config
+  }
+}
+
+output address string = open.outputs.address

@@ -3,6 +3,7 @@ param location string
 param subnetId string
 param vmSize string
 param instances int
+param adminUsername string
 param sshPublicKey string
 param identityId string
 param customData string
@@ -74,14 +75,14 @@ resource scaleSet 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
       }
       osProfile: {
         computerNamePrefix: 'sebridge'
-        adminUsername: 'azureuser'
+        adminUsername: adminUsername
         customData: customData
         linuxConfiguration: {
           disablePasswordAuthentication: true
           ssh: {
             publicKeys: [
               {
-                path: '/home/azureuser/.ssh/authorized_keys'
+                path: '/home/${adminUsername}/.ssh/authorized_keys'
                 keyData: sshPublicKey
               }
             ]

@@ -2,6 +2,7 @@
 param location string
 param subnetId string
 param vmSize string
+param adminUsername string
 param sshPublicKey string
 param identityId string
 param customData string
@@ -69,14 +70,14 @@ resource vm 'Microsoft.Compute/virtualMachines@2024-07-01' = {
     }
     osProfile: {
       computerName: 'sebridge-vm'
-      adminUsername: 'azureuser'
+      adminUsername: adminUsername
       customData: customData
       linuxConfiguration: {
         disablePasswordAuthentication: true
         ssh: {
           publicKeys: [
             {
-              path: '/home/azureuser/.ssh/authorized_keys'
+              path: '/home/${adminUsername}/.ssh/authorized_keys'
               keyData: sshPublicKey
             }
           ]
