@@ -141,8 +141,8 @@ def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() 
     assert places <= {
         "pipeline/attempt.py",
         "pipeline/batches.py",  # which raises it in the attempt at the guilty event
-        "outbox/storage/threads.py",
-        "outbox/storage/shift.py",
+        "outbox/storage/database.py",
+        "outbox/storage/front.py",
         "outbox/storage/transactions.py",
         "foundation/daemon_threads.py",
     }

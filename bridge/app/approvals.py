@@ -10,15 +10,14 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster
+from bridge.approvals.posting import Poster, Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
-from bridge.approvals.waits import Waits
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.retry import RetryPolicy
-from bridge.imds.client import MetadataClient
+from bridge.imds.client import COUNTED_VERSION, MetadataClient
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
@@ -68,6 +67,7 @@ class ApprovalWorkers:
             starter=self.client,
             clock=self.clock,
             poll_interval=self.client.config.poll_interval,
+            has_one_post_a_look=self.client.config.api_version == COUNTED_VERSION,
         )
 
     async def open(

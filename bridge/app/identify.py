@@ -23,7 +23,7 @@ from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables.values import load, save
+from bridge.outbox.tables.observations import load, save
 
 log = logging.getLogger(__name__)
 

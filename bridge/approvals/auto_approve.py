@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 import orjson
 
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.rules import Ruling, content_of
-from bridge.approvals.start_request import StartRequestFlow
+from bridge.approvals.start_request import Intent, StartRequestFlow
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster
+from bridge.approvals.posting import Poster, Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
-from bridge.approvals.waits import Waits
 from bridge.events.build import EventContext, Outcome, OutgoingEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Watcher

@@ -24,11 +24,10 @@ import orjson
 from msgspec.structs import replace as with_fields
 
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.start_request import StartRequestFlow
+from bridge.approvals.start_request import Intent, StartRequestFlow
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind

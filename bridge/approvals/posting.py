@@ -96,6 +96,8 @@ class Poster:
     Attributes:
         poll_interval: the greatest age of the document at a POST, in seconds; an age
             of up to one second is always accepted.
+        has_one_post_a_look: whether a POST needs a look that no other POST has used:
+            api_version ``2017-03-01`` sends its DocumentIncarnation, and IMDS compares.
     """
 
     turns: Turns
@@ -103,6 +105,8 @@ class Poster:
     starter: Starter
     clock: Clock
     poll_interval: float
+    has_one_post_a_look: bool = False
+    _used: Look | None = None
     _groups: dict[str, _Group] = field(default_factory=dict)
 
     async def post(self, applicant: Applicant, stop: asyncio.Event) -> Result:
@@ -144,7 +148,7 @@ class Poster:
                 continue  # storing the mark took too long: decide again
             self._close(key, group)
             place.begin()
-            group.result = _CUT_SHORT
+            self._used, group.result = look, _CUT_SHORT
             group.result = await self.starter.start(
                 event.event_id, incarnation=look.document.incarnation
             )
@@ -182,7 +186,9 @@ class Poster:
     def _is_good(self, look: Look, group: _Group) -> bool:
         """Return whether a look is new enough for all requests of a group."""
         since = max((one.began for one, _ in group.waiting), default=-math.inf)
-        return look.is_unconditional and look.began >= since and not self._is_old(look)
+        is_used = self.has_one_post_a_look and look is self._used
+        is_fresh = look.is_unconditional and look.began >= since and not is_used
+        return is_fresh and not self._is_old(look)
 
     def _is_old(self, look: Look) -> bool:
         """Return whether a look is too old for a decision."""
@@ -201,3 +207,53 @@ class Poster:
         """Close a group: later requests for the EventId form a new one."""
         if self._groups.get(key) is group:
             del self._groups[key]
+
+
+# -- Waits until an event may be approved; all requests for an EventId share a wait ----
+
+
+_LOOK_AGAIN = 1.0
+_LONGEST_WAIT = 60.0  # then decide again: the approval may have expired
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    end: float
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class Waits:
+    """The present waits, by EventId."""
+
+    watcher: Watcher
+    clock: Clock
+    _running: dict[str, _Wait] = field(default_factory=dict)
+
+    async def wait(self, key: str, seconds: float, stop: asyncio.Event) -> None:
+        """Wait for some seconds, but only as long as the event does not change.
+
+        If a wait for the same event is running and ends no later, join it.
+        """
+        end = self.clock.monotonic() + min(seconds, _LONGEST_WAIT)
+        running = self._running.get(key)
+        if running is not None and running.end <= end:
+            await running.over.wait()
+            return
+        own = self._running[key] = _Wait(end)
+        try:
+            await self._until(own.end, key, stop)
+        finally:
+            if self._running.get(key) is own:
+                del self._running[key]
+            own.over.set()
+
+    async def _until(self, end: float, key: str, stop: asyncio.Event) -> None:
+        shown = self._shown(key)
+        while (left := end - self.clock.monotonic()) > 0 and self._shown(key) == shown:
+            if await self.clock.wait(stop, min(left, _LOOK_AGAIN)):
+                return
+
+    def _shown(self, key: str) -> ScheduledEvent | None:
+        known = self.watcher.watch.known.get(key)
+        return known.event if known else None

@@ -14,7 +14,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender, short_id
 from bridge.servicebus.timings import TIMINGS, Timings

@@ -29,8 +29,7 @@ from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.admin import as_json as as_json_of
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import DeliveryState, value_of
+from bridge.outbox.records import Delivery, DeliveryState, value_of
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 

@@ -25,8 +25,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.printable import printable
 from bridge.health.status_view import Cell, Mood
 from bridge.outbox.admin import Observation
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import value_of
+from bridge.outbox.records import Delivery, value_of
 
 _GAP = "  "
 _LONGEST = 80  # characters of a cell that is not the last of its row

@@ -33,6 +33,7 @@ from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+COUNTED_VERSION = "2017-03-01"  # a StartRequest names the DocumentIncarnation
 _INSTANCE_VERSION = "2021-12-13"
 
 
@@ -100,7 +101,7 @@ class MetadataClient:
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         """Send one StartRequest. The caller must hold the turn of a POST."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
-        if self.config.api_version == "2017-03-01" and incarnation is not None:
+        if self.config.api_version == COUNTED_VERSION and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
         limit, encoded = self.config.request_timeout, orjson.dumps(body)
         try:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bridge.events.build import rfc3339
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import DeliveryState
+from bridge.outbox.records import Delivery, DeliveryState
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ledger
-from bridge.outbox.tables.values import request_retry
+from bridge.outbox.tables.observations import request_retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

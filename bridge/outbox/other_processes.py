@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from bridge.outbox.lock import FileId, identity_of, lock_of
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import values
+from bridge.outbox.tables import observations
 
 Stamp = tuple[int, int, FileId | None, FileId | None]
 
@@ -48,7 +48,7 @@ class OtherProcesses(Struct, frozen=True):
 
     async def retries(self) -> dict[str | None, int]:
         """Return the number of requested retries by sink; None = for all sinks."""
-        return await self.database.read(values.retries)
+        return await self.database.read(observations.retries)
 
 
 def _data_version(db: sqlite3.Connection) -> int:

@@ -3,7 +3,7 @@
 import sqlite3
 
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables.values import load, save
+from bridge.outbox.tables.observations import load, save
 
 _OWNER = "vm_id"
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.checksum import Content
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import DeliveryState, Success
+from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
-from bridge.outbox.tables import steps, successes
+from bridge.outbox.tables import successes
 from bridge.outbox.tables.ages import RunningTimes
 
 _MOST = 1000
@@ -49,7 +48,7 @@ class Runs:
     async def pending(self, now: float) -> list[Delivery]:
         """Return the pending deliveries, oldest first; dead-letter damaged ones."""
         found = await self.outbox.database.read(
-            lambda db: steps.pending(db, self.sink, _MOST)
+            lambda db: rows.pending(db, self.sink, _MOST)
         )
         for delivery in found:
             if delivery.damage is not None:
@@ -60,7 +59,7 @@ class Runs:
         """Return the standing of each delivery's EventId, by the delivery's id."""
 
         def job(db: sqlite3.Connection) -> dict[int, Standing]:
-            newest = steps.newest(db, self.sink) if deliveries else {}
+            newest = rows.newest(db, self.sink) if deliveries else {}
             return {d.id: self._standing(db, d, newest) for d in deliveries}
 
         return await self.outbox.database.read(job)
@@ -72,8 +71,8 @@ class Runs:
         later = newest.get(key, delivery.id)
         found = (s for s in successes.of_event(db, key) if s.sink == self.sink)
         return Standing(
-            newer=steps.body(db, later) if later > delivery.id else None,
-            older=steps.body(db, steps.previous(db, delivery)),
+            newer=rows.body(db, later) if later > delivery.id else None,
+            older=rows.body(db, rows.previous(db, delivery)),
             appearance=successes.appearance(db, key),
             success=next(found, None),
         )

@@ -6,6 +6,7 @@ Rows are never merged by id.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
@@ -13,25 +14,38 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct, field
+
 from bridge.events.build import OutgoingEvent
 from bridge.events.routing import Router
+from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxError, OutboxFullError
-from bridge.outbox.ages import Ages
-from bridge.outbox.approvals import Approvals
-from bridge.outbox.commands import Commands
-from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.deliveries import Deliveries, Observations
 from bridge.outbox.facts import Facts, Routed, keys_of
-from bridge.outbox.observations import Observations
 from bridge.outbox.other_processes import OtherProcesses
-from bridge.outbox.pruning import Pruning
-from bridge.outbox.records import REPLIES, Checkpoint, Decision, Reply
+from bridge.outbox.records import (
+    REPLIES,
+    Checkpoint,
+    CommandStanding,
+    Decision,
+    Reply,
+    Success,
+)
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import decisions as approvals
+from bridge.outbox.tables import (
+    ages,
+    clock_jumps,
+    decisions,
+    losses,
+    observations,
+    pruning,
+    successes,
+)
+from bridge.outbox.tables import decisions as decided
 from bridge.outbox.tables import events as items
-from bridge.outbox.tables import losses, observations, values
 from bridge.outbox.tables.ages import RunningTimes
-from bridge.outbox.wakeups import Wakeups
+from bridge.outbox.tables.pruning import Pruned
 
 T = TypeVar("T")
 
@@ -127,9 +141,9 @@ class Outbox:
                     settle(db)
                 if checkpoint is not None:
                     observations.save_checkpoint(db, checkpoint, now)
-                values.save(db, named or {})
+                observations.save(db, named or {})
                 for decision in decisions:
-                    approvals.save(db, decision, now)
+                    decided.save(db, decision, now)
                 append = partial(items.append, db, now, times)
                 self._append_all(append, routed, dropped, may_drop=checkpoint is None)
                 if reply is not None:
@@ -206,3 +220,192 @@ class Outbox:
                 losses.log_drop(one.outgoing, error)
                 for sink in one.sinks:
                     self.deliveries.lost(sink)
+
+
+# -- Reads and saves the running time of each sink, the clock for delivery ages --------
+
+
+class Ages(Struct):
+    """The running times in seconds; ``bridge.outbox.tables.ages`` explains them.
+
+    Attributes:
+        clocks: by the sink's name, a function that returns its running time now. For a
+            sink without a function, the saved running time counts.
+    """
+
+    database: Database
+    clocks: dict[str, Callable[[], float]] = field(default_factory=dict)
+
+    def now(self) -> Mapping[str, float]:
+        """Return the running time now of each sink in ``clocks``."""
+        return {sink: seconds() for sink, seconds in self.clocks.items()}
+
+    async def load(self, sink: str) -> float:
+        """Return the saved running time of a sink."""
+        return await self.database.read(lambda db: ages.load(db, sink))
+
+    async def save(self, sink: str, seconds: float) -> None:
+        """Save the running time of a sink."""
+        await self.database.run(lambda db: ages.save(db, sink, seconds), is_kept=False)
+
+
+# -- Reads the successes and results of commands ---------------------------------------
+
+
+class Commands(Struct, frozen=True):
+    """The successes and results of the commands of all sinks."""
+
+    database: Database
+
+    async def successes(self, key: str) -> list[Success]:
+        """Return the successes for an EventId that still count."""
+        return await self.database.read(lambda db: successes.of_event(db, key))
+
+    async def standings(
+        self, key: str, sinks: Sequence[str]
+    ) -> dict[str, CommandStanding]:
+        """Return how far the command of each sink has come for an EventId."""
+        return await self.database.read(lambda db: successes.standings(db, key, sinks))
+
+    async def recent_results(self, limit: int) -> list[dict[str, object]]:
+        """Return the last events about commands, newest first."""
+        return await self.database.read(lambda db: successes.recent_results(db, limit))
+
+
+# -- Wakes the relays, and the rules, when there may be work for them ------------------
+
+
+class Wakeups(Struct, frozen=True):
+    """One asyncio.Event for each sink; the sink's relay waits for it and clears it.
+
+    Attributes:
+        rules: set when a rule may come to a new decision: the document has changed, or
+            a command has ended. The auto-approver clears it.
+    """
+
+    rules: Bell = field(default_factory=Bell)
+    _events: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def of(self, sink: str) -> asyncio.Event:
+        """Return the event that is set when there may be work for ``sink``."""
+        return self._events.setdefault(sink, asyncio.Event())
+
+    def wake_all(self) -> None:
+        """Wake all relays and the rules: another process has changed something."""
+        self.rules.set()
+        for event in self._events.values():
+            event.set()
+
+
+# -- Reads and saves the decisions on approvals ----------------------------------------
+
+
+class Approvals(Struct):
+    """The intents and outcomes of approval messages and of rules."""
+
+    database: Database
+
+    async def save(self, decision: Decision, *, now: float) -> None:
+        """Save an intent, or record that its POST has begun."""
+        await self.database.run(lambda db: decisions.save(db, decision, now))
+
+    async def claim(self, decision: Decision, *, now: float) -> Decision:
+        """Save a record unless its message has one; return the one that is there."""
+        return await self.database.run(lambda db: decisions.claim(db, decision, now))
+
+    async def of_message(
+        self, message: str, sequence: int | None = None
+    ) -> dict[str, Decision]:
+        """Return the decisions on a message, by the key of the EventId.
+
+        Args:
+            message: the hash of its content.
+            sequence: its sequence number. A decision on the message with this number
+                takes precedence over a decision on a copy of the message.
+        """
+        return await self.database.read(
+            lambda db: decisions.of_message(db, message, sequence)
+        )
+
+    async def open_initiatives(self) -> list[Decision]:
+        """Return the intents of rules that have no outcome yet."""
+        return await self.database.read(decisions.open_initiatives)
+
+    async def delete(self, message: str, key: str) -> None:
+        """Delete an intent for which no POST was sent.
+
+        Otherwise a redelivery of the message would treat the outcome as unknown.
+        """
+        await self.database.run(lambda db: decisions.delete(db, message, key))
+
+    async def posted(self) -> frozenset[str]:
+        """Return the keys of the EventIds for which a POST has begun."""
+        return await self.database.read(decisions.posted)
+
+    async def recent_outcomes(self, limit: int) -> list[bytes]:
+        """Return the data of the last outcomes as JSON, newest first."""
+        return await self.database.read(lambda db: decisions.recent_outcomes(db, limit))
+
+
+# -- Keeps the state file small --------------------------------------------------------
+
+
+class Pruning(Struct, frozen=True):
+    """Deletes settled items: old ones, and the oldest if the file is too large."""
+
+    database: Database
+    facts: Facts
+
+    async def prune(
+        self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
+    ) -> int:
+        """Delete items that were settled before ``before``; return their number.
+
+        Args:
+            before: seconds since the epoch.
+            now: seconds since the epoch.
+            alive: keys of the EventIds in the document: their records are kept, however
+                far in the future these events are scheduled.
+            limit: the most items to delete now, so that other jobs do not wait long.
+        """
+
+        def job(db: sqlite3.Connection) -> Pruned:
+            pruning.recall_from_future(db, now)
+            pruning.refresh(db, alive, now)
+            clock_jumps.forget(db, before, now)
+            written = clock_jumps.written_before(clock_jumps.noted(db), before)
+            return pruning.prune(db, written, limit)
+
+        pruned = await self.database.run(job, is_kept=False)
+        self.facts.forget(pruned.causes, pruned.keys)
+        return pruned.items
+
+    async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
+        """Delete the oldest delivered items while the file is too large.
+
+        Items with pending or dead deliveries are never deleted.
+
+        Args:
+            most: the allowed size in bytes.
+            limit: the most items to delete now, so that other jobs do not wait long.
+
+        Returns:
+            How many items were deleted, and by how many bytes the file is still too
+            large.
+        """
+
+        def job(db: sqlite3.Connection) -> tuple[int, int]:
+            too_many = pruning.size(db) - most
+            gone = pruning.drop_oldest(db, limit) if too_many > 0 else 0
+            return gone, max(pruning.size(db) - most, 0)
+
+        return await self.database.run(job, is_kept=False)
+
+    async def follow_clock(self, *, by: float, now: float) -> None:
+        """Correct the age of all rows after the wall clock was set.
+
+        Args:
+            by: how far forward, in seconds; negative = back.
+            now: seconds since the epoch, by the clock as it is now.
+        """
+        await self.database.run(lambda db: clock_jumps.note(db, by, now))

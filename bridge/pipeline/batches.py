@@ -37,7 +37,7 @@ from bridge.foundation.errors import (
     RefusedEventError,
     TransientDeliveryError,
 )
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.pipeline.policy import ATTEMPT_LIMIT, is_urgent, wish_of
 from bridge.sinks.base import BatchLimits
 from bridge.sinks.batch import BatchSink

@@ -14,8 +14,7 @@ from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import DeliveryState, Success
+from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.runs import Runs
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.policy import RelayPolicy

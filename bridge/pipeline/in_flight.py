@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.pipeline.circuit import Circuit, is_left_behind
 from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
 

@@ -12,7 +12,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
 )
 from bridge.foundation.retry import LONGEST_WISH, RetryPolicy
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 
 ATTEMPT_LIMIT = 60.0  # seconds
 _MOST_AHEAD = 1000

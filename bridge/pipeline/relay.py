@@ -11,22 +11,86 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.workers import waking
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver, Gather, Trying
-from bridge.pipeline.attempt_loop import PLENTY, AttemptLoop
+from bridge.pipeline.attempt import Deliver, DueTimes, Gather, Trying
+from bridge.pipeline.attempt_loop import PLENTY, AttemptLoop, Launcher
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.due_times import DueTimes
-from bridge.pipeline.heartbeat import HeartbeatSlot
 from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.launcher import Launcher
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
+
+# -- The heartbeats of one relay: the only deliveries that are not stored --------------
+#
+# A heartbeat says that the bridge is alive now. So only the newest one waits, and a
+# heartbeat that fails is not tried again.
+
+
+class HeartbeatSlot(Struct):
+    """Holds the latest heartbeat until no stored delivery is more important.
+
+    Attributes:
+        sink: the sink's name.
+        waiting: the heartbeat; None after its attempt has begun.
+    """
+
+    sink: str
+    trying: Trying
+    pace: Pace
+    clock: Clock
+    waiting: Delivery | None = None
+    _is_in_flight: bool = False
+
+    def offer(self, heartbeat: CloudEvent) -> None:
+        """Replace the waiting heartbeat by a newer one."""
+        now = self.clock.now().timestamp()
+        self.waiting = not_stored(
+            self.sink, heartbeat.id, heartbeat.type, heartbeat.to_json(), now
+        )
+
+    def begin(self, *, is_idle: bool, is_alone: bool) -> Attempt | None:
+        """Begin the attempt at the heartbeat, unless a stored delivery comes first.
+
+        Args:
+            is_idle: whether nothing is due and nothing is in flight.
+            is_alone: whether, in addition, no delivery is due later.
+
+        Returns:
+            The attempt, which the caller passes to ``make``; None if none has begun.
+        """
+        attempts, circuit = self.trying.attempts, self.trying.circuit
+        if self.waiting is None or attempts.taken >= attempts.slots:
+            return None
+        opens_at = max(circuit.hold_until, self.pace.opens_at)
+        if self._is_in_flight or self.clock.monotonic() < opens_at:
+            return None
+        is_in_trouble = circuit.last_error is not None
+        is_first = is_alone if is_in_trouble else is_idle
+        if (is_in_trouble or self.pace.rate is not None) and not is_first:
+            return None
+        beat, self.waiting = attempts.begin(self.waiting), None
+        self._is_in_flight = True
+        return beat
+
+    async def make(self, beat: Attempt, tasks: asyncio.TaskGroup) -> None:
+        """Make the attempt; if it was not sent, it waits again."""
+        try:
+            await self.trying.beat(beat, tasks)
+        finally:
+            self._is_in_flight = False
+        if beat.is_void and self.waiting is None:
+            self.waiting = beat.delivery
+
+
+# -- The relay of one sink: a due delivery → one attempt → settle ----------------------
+
 
 _LONGEST_WAIT = 60.0
 _MOST_RELEASED = 10_000  # deliveries per transaction, so that each one is short

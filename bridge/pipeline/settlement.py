@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, Reason
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics, failure_label
 

@@ -14,7 +14,7 @@ import msgspec
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
 from bridge.foundation.workers import waking
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Reminding, Resources, Sink, SinkConfig
 

@@ -16,11 +16,10 @@ from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster
+from bridge.approvals.posting import Poster, Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.rules import Rule
-from bridge.approvals.waits import Waits
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.look import Starter

@@ -13,9 +13,8 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster
+from bridge.approvals.posting import Poster, Waits
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.waits import Waits
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.look import Look, Starter, Watcher
 from bridge.events.start_result import StartAnswer, StartResult

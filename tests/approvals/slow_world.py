@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from email.utils import format_datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import aiohttp
 
@@ -268,13 +268,14 @@ class SlowWorld:
 
 
 @asynccontextmanager
-async def slow_world(
+async def slow_world(  # noqa: PLR0913 - what a test may change
     imds: SlowImds,
     *messages: ReceivedMessage,
     poll_interval: float = 1.0,
     disk_seconds: float = 0.0,
     rules: tuple[Rule, ...] = (),
     settings: Mapping[str, object] | None = None,
+    version: Literal["2017-03-01", "2020-07-01"] = "2020-07-01",
 ) -> AsyncIterator[SlowWorld]:
     """Run the approval path on messages in virtual time."""
     config = ApprovalsConfig(queue="vm-approvals", rules=rules, **(settings or {}))  # type: ignore[arg-type]  # a test's own words
@@ -283,7 +284,7 @@ async def slow_world(
         Metrics([SINK], "1"),
         event_context_of(),
     )
-    timings = ImdsConfig(poll_interval=Duration(poll_interval))
+    timings = ImdsConfig(poll_interval=Duration(poll_interval), api_version=version)
     session = cast("aiohttp.ClientSession", imds)
     client = MetadataClient(session, timings, clock, metrics)
     with tempfile.TemporaryDirectory() as folder:

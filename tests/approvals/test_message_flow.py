@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.approvals.listener import Listener
-from bridge.approvals.waits import Waits
+from bridge.approvals.posting import Waits
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
 from bridge.servicebus.message import ReceivedMessage

@@ -16,8 +16,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.hashing import hash32
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import REPLIES, Reply
+from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker

@@ -1,8 +1,10 @@
 """Approvals whose turn at IMDS comes late: the decision then, and the order."""
 
 import asyncio
+from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.approvals.approval_world import message
 from tests.approvals.slow_world import (
     Event,
     SlowImds,
+    SlowResponse,
     approval,
     freeze,
     in_virtual_time,
@@ -354,3 +357,51 @@ def test_stop_ends_the_line_at_once() -> None:
         assert kept == {post.event_id for post in imds.posts}
 
     in_virtual_time(scenario())
+
+
+# -- a StartRequest that names the document -----------------------------------------
+
+
+@dataclass(slots=True)
+class CountingImds(SlowImds):
+    """An IMDS whose document changes with each StartRequest, and which compares.
+
+    Attributes:
+        started: the events that were started.
+        refused: StartRequests for an older document.
+    """
+
+    started: set[str] = field(default_factory=set)
+    refused: int = 0
+
+    async def _answer(self, method: str, asked: dict[str, Any]) -> SlowResponse:
+        if method == "POST" and asked["DocumentIncarnation"] != str(self.incarnation):
+            self.refused += 1
+            return SlowResponse(400, {}, b"")
+        found = await SlowImds._answer(self, method, asked)
+        if method == "POST":
+            self.started.add(asked["StartRequests"][0]["EventId"])
+            self.incarnation += 1
+        return found
+
+
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_each_post_of_the_first_version_has_a_look_of_its_own(count: int) -> None:
+    names = [f"E{n}" for n in range(count)]
+
+    def history(_: float) -> list[Event]:
+        gone = {"EventStatus": "Started", "NotBefore": ""}
+        return [freeze(n) | (gone if n in imds.started else {}) for n in names]
+
+    async def scenario() -> None:
+        world = slow_world(imds, approval(1, *names), version="2017-03-01")
+        async with world as parts:
+            await parts.settles(1)
+            kinds = [event.data["outcome"] for event in await parts.outcomes()]
+        assert kinds == ["relayed"] * count
+
+    imds = CountingImds(history)
+    in_virtual_time(scenario())
+
+    assert not imds.refused
+    assert len(imds.posts) == count

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.waits import Waits
+from bridge.approvals.posting import Waits
 from bridge.foundation.hashing import hash32
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import ENTITY, World, message, world_of

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from bridge.approvals.waits import Waits
+from bridge.approvals.posting import Waits
 from tests.approvals.approval_world import HastyClock, PlayedImds
 from tests.support.builders import EVENT_ID
 from tests.support.fakes import FakeClock, turns

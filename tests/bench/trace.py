@@ -28,7 +28,7 @@ from bridge.outbox.store import Outbox
 from bridge.outbox.tables import events as items
 from bridge.pipeline import held, observer
 from bridge.pipeline.attempt import Trying
-from bridge.pipeline.launcher import Launcher
+from bridge.pipeline.attempt_loop import Launcher
 from bridge.pipeline.relay import Relay
 from tests.bench.latency import World, bare_commits, hooked
 from tests.bench.measuring import quantile, running

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from bridge.cli.main import main
 from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, outgoing, router
 from tests.support.configurations import NOWHERE, config_text, webhook

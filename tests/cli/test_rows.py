@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge.cli.rows import Gist, Listing, Row, delivery_row, event_rows, step_of
 from bridge.health.status_view import Cell
 from bridge.outbox.admin import Observation
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from tests.support.strategies import JSON_VALUES
 
 BODY = {

@@ -14,7 +14,7 @@ import pytest
 from bridge.cli.events import display_of, following
 from bridge.cli.rows import Show, deliveries, delivery_row, watching
 from bridge.outbox.admin import Ledger, Selection, Wanted, as_json
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, outgoing, router
 from tests.support.configurations import NOWHERE, config_text, webhook

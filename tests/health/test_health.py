@@ -39,8 +39,8 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.front import Timings
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay

@@ -21,8 +21,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.values import Duration
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Poller
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import Decision
+from bridge.outbox.records import Decision, Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import (

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from bridge.events.build import EventContext
 from bridge.events.identity import Identity
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.imds.test_poller import Rig, data_of, running, unavailable

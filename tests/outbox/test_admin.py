@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Ledger, Selection, as_json
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import DeliveryState, Reply
+from bridge.outbox.records import Delivery, DeliveryState, Reply
 from bridge.outbox.store import Outbox
 from tests.support.builders import outgoing, route, router
 

@@ -30,7 +30,7 @@ from bridge.outbox.runs import Runs
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.values import save
+from bridge.outbox.tables.observations import save
 from tests.support.builders import (
     EVENT_ID,
     ME,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from tests.support.damage import NEW, Files, Lived, damaged, is_of_its_id, life, lived
 
 MOST_STARTS = 3

@@ -17,13 +17,11 @@ from bridge.events.routing import Subject, When
 from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
 from bridge.outbox.owner import owner_of
-from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
+from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.extent import Extent
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.mirror import Mirror
+from bridge.outbox.storage.mirror import Extent, Mirror
 from bridge.outbox.storage.schema import MIGRATIONS
 from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.store import Outbox

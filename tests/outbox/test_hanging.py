@@ -26,14 +26,13 @@ from bridge.cli.long_running import until_stopped
 from bridge.foundation.errors import OutboxError, OutboxFullError, OutboxThreadDiedError
 from bridge.foundation.workers import run_workers
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
+from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.extent import EXTENT, Extent
+from bridge.outbox.storage.front import Timings
 from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.mirror import EXTENT, Extent
 from bridge.outbox.storage.standin import LIMITS, Limits
-from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
 from tests.support.builders import outgoing, route, router

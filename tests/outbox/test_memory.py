@@ -13,9 +13,9 @@ SCRIPT = """
 import asyncio, os, sys
 from pathlib import Path
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.extent import Extent
+from bridge.outbox.storage.mirror import Extent
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.timings import Timings
+from bridge.outbox.storage.front import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, outgoing
 

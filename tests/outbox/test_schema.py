@@ -14,7 +14,7 @@ from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.mirror import Mirror
 from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.values import load
+from bridge.outbox.tables.observations import load
 from tests.support.builders import ME, SINK, outgoing, router
 from tests.support.fakes import FakeClock
 

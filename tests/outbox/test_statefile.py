@@ -28,7 +28,7 @@ from bridge.outbox.statefile import (
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ages
-from bridge.outbox.tables.values import load, save
+from bridge.outbox.tables.observations import load, save
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"

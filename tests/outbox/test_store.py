@@ -22,20 +22,20 @@ from bridge.foundation.errors import (
     OutboxError,
     Reason,
 )
-from bridge.outbox.delivery import Delivery
 from bridge.outbox.owner import owner_of, set_owner
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
     Checkpoint,
     Decision,
+    Delivery,
     Reply,
     Tally,
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.front import Timings
 from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
-from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, imds_event, outgoing, route, router
 from tests.support.outboxes import publish_counts

@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 from bridge.outbox.recovery.trouble import Note, Trouble
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.tables.values import load, save
+from bridge.outbox.tables.observations import load, save
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 AFRESH = "state file is corrupt: starting afresh"

@@ -14,8 +14,7 @@ from bridge.foundation.rate_limit import Pace
 from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import Success
+from bridge.outbox.records import Delivery, Success
 from bridge.outbox.runs import Runs
 from bridge.sinks.acting import Actor, Ending, Step
 from bridge.sinks.command.process import Exit

@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
     RefusedEventError,
     TransientDeliveryError,
 )
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
 from tests.support.builders import SINK, outgoing, sizes_histogram

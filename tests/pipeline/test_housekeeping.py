@@ -15,12 +15,11 @@ from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.pruning import Pruning
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.store import Outbox
+from bridge.outbox.store import Outbox, Pruning
 from bridge.outbox.tables.pruning import size
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer

@@ -12,8 +12,7 @@ from bridge.foundation.errors import MetadataUnavailableError, Reason
 from bridge.foundation.hashing import hash32
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import REPLIES, Reply
+from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox
 from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.policy import RelayPolicy

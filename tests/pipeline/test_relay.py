@@ -26,8 +26,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection, as_json
-from bridge.outbox.delivery import Delivery, not_stored
-from bridge.outbox.records import Tally
+from bridge.outbox.records import Delivery, Tally, not_stored
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
 from bridge.pipeline.policy import RelayPolicy, is_urgent

@@ -22,7 +22,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay

@@ -17,7 +17,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy

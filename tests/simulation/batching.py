@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.pipeline.batches import Batches
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import BatchLimits

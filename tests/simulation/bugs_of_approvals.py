@@ -25,7 +25,7 @@ from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import ages, pruning
 from bridge.outbox.tables import events as items
-from bridge.pipeline.due_times import DueTimes
+from bridge.pipeline.attempt import DueTimes
 from tests.simulation.planting import Patch, bug
 
 # -- approvals -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from msgspec.structs import replace as with_fields
 
 from bridge.events.routing import Router
 from bridge.events.vocabulary import GONE, TransitionKind
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import successes

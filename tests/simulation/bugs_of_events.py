@@ -9,14 +9,13 @@ from bridge.events import build, checkpoint, transitions
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
-from bridge.outbox.ages import Ages
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.facts import Facts
-from bridge.outbox.store import Outbox
+from bridge.outbox.store import Ages, Outbox
 from bridge.outbox.tables import deliveries as rows
 from bridge.pipeline import attempt, circuit, in_flight, policy
+from bridge.pipeline.attempt import DueTimes
 from bridge.pipeline.circuit import Circuit
-from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.planting import Patch, bug
 

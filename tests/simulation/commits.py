@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.tables.values import load
+from bridge.outbox.tables.observations import load
 from tests.simulation.edges import Shown
 from tests.simulation.oracle_commands import judge_successes
 from tests.simulation.rows import Row

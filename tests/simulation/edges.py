@@ -20,7 +20,7 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.turns import Turns
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from tests.simulation.on_the_spot import judge_post
 from tests.simulation.on_the_spot_after import judge_release
 from tests.simulation.plan import (

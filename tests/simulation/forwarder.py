@@ -10,20 +10,17 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster
+from bridge.approvals.posting import Poster, Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import Rule
-from bridge.approvals.waits import Waits
 from bridge.events.routing import Route, Router, When
 from bridge.foundation.clock import Clock
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
-from bridge.outbox.approvals import Approvals
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import REPLIES, Decision
-from bridge.outbox.store import Outbox
+from bridge.outbox.records import REPLIES, Decision, Delivery
+from bridge.outbox.store import Approvals, Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer

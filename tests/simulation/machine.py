@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from bridge.foundation.errors import OutboxError
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.front import RelievedError
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.shift import RelievedError
 from bridge.outbox.storage.standin import Limits
 from bridge.outbox.storage.transactions import Job, Ticket
 

@@ -12,12 +12,10 @@ from bridge.approvals.message_flow import Handling, Settlement
 from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
-from bridge.outbox.approvals import Approvals
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import CHECKPOINT, Decision
+from bridge.outbox.records import CHECKPOINT, Decision, Delivery
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.store import Outbox
+from bridge.outbox.store import Approvals, Outbox
 from bridge.outbox.tables import deliveries as rows
 from bridge.outbox.tables import observations
 from bridge.outbox.tables.reading import select

@@ -19,8 +19,7 @@ from bridge.foundation.hashing import hash32
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker, run_workers
 from bridge.imds.poller import Poller
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import Decision
+from bridge.outbox.records import Decision, Delivery
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.statefile import open_database
 from bridge.outbox.store import Outbox

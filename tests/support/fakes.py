@@ -18,8 +18,7 @@ from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata
 from bridge.imds.turns import Turns
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import Checkpoint
+from bridge.outbox.records import Checkpoint, Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
 

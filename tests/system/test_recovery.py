@@ -25,7 +25,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay

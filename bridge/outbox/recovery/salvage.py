@@ -19,8 +19,7 @@ from bridge.events import checkpoint
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.outbox.checksum import BROKEN, Content, damage_of
-from bridge.outbox.delivery import UNREADABLE
-from bridge.outbox.records import CHECKPOINT, DeliveryState
+from bridge.outbox.records import CHECKPOINT, UNREADABLE, DeliveryState
 from bridge.outbox.recovery.soundness import (
     KEYED,
     Column,

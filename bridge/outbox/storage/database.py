@@ -19,21 +19,21 @@ next start publishes the same events again, with the same ids.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct, field
+
 from bridge.foundation.errors import OutboxError, OutboxThreadDiedError
 from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS, connect
-from bridge.outbox.storage.disk import Place
-from bridge.outbox.storage.front import End, Front, Heal, OnTrouble
-from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.threads import Threads
-from bridge.outbox.storage.timings import Timings
-from bridge.outbox.storage.transactions import Job, Ticket
-from bridge.outbox.storage.watch import Watch
+from bridge.outbox.storage.front import End, Front, Heal, OnTrouble, Shift, Timings
+from bridge.outbox.storage.keeper import Keeper, Place
+from bridge.outbox.storage.transactions import Job, Result, Ticket
 
 log = logging.getLogger(__name__)
 
@@ -260,3 +260,133 @@ class Database:
         limit = None if is_endless else timings.patience + timings.closing
         with suppress(TimeoutError):  # the thread hangs on the disk
             await asyncio.shield(asyncio.wait_for(self._ended.wait(), limit))
+
+
+# -- The thread that works on the state file, and its replacement when the disk hangs --
+
+
+class Threads(Struct):
+    """Runs the work of ``Front``, in one thread at a time.
+
+    Attributes:
+        front: the messages to the thread, and the work on them.
+    """
+
+    front: Front
+    _shift: Shift = field(default_factory=Shift)
+    _thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, opened: asyncio.Future[None]) -> None:
+        """Start the thread.
+
+        Args:
+            opened: gets its result when the thread has opened the file, or the error.
+        """
+
+        def work() -> None:
+            try:
+                self.front.keeper.open()
+            except Exception as error:  # noqa: BLE001 - passed to the caller of serving
+                self.front.call_in_loop(opened.set_exception, error)
+                return
+            self.front.call_in_loop(opened.set_result, None)
+            self.front.run(self._shift, None)
+
+        self._begin(work)
+
+    def replace_if_hung(self, patience: float) -> float | None:
+        """Start another thread, in memory, if the disk is silent for ``patience``.
+
+        Returns:
+            For how many seconds the disk has not answered; None = it has nothing to do.
+        """
+        if self._shift.relieve(patience):
+            group = self._shift.group
+            self._shift = shift = Shift()
+            self._begin(lambda: self.front.run(shift, group))
+        return self._shift.waits_for()
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="outbox", daemon=True)
+        self._thread.start()
+
+
+# -- Watches whether the jobs of the state file are answered ---------------------------
+
+
+_LEAST_WAIT = 0.01
+
+
+class Watch(Struct):
+    """The futures of all waiting jobs, and a timer while there are any.
+
+    Attributes:
+        timings: the limits; may be replaced while jobs wait.
+        look: called when no answer has come for ``patience``; returns for how many
+            seconds the disk has not answered, or None if it has nothing to do.
+        loop: where the timer runs.
+    """
+
+    timings: Timings
+    look: Callable[[], float | None]
+    loop: asyncio.AbstractEventLoop
+    _waiting: set[asyncio.Future[Any]] = field(default_factory=set)
+    _answered_at: float = 0.0  # monotonic
+    _timer: asyncio.TimerHandle | None = None
+    _timer_at: float = 0.0  # by the loop's clock
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether no job waits, or some job was answered within ``silence``."""
+        silent = time.monotonic() - self._answered_at
+        return not self._waiting or silent < self.timings.silence
+
+    def add(self, future: asyncio.Future[Any]) -> None:
+        """Watch a future until it has its result."""
+        if not self._waiting:
+            self._answered_at = time.monotonic()
+        if self._timer is None:
+            self._look_in(self.timings.patience)
+        self._waiting.add(future)
+
+    def discard(self, future: asyncio.Future[Any]) -> None:
+        """Watch a future no longer."""
+        self._waiting.discard(future)
+
+    def settle(self, group: list[Ticket], results: list[Result]) -> None:
+        """Set the results of jobs in the futures of their callers."""
+        for ticket, (result, fault) in zip(group, results, strict=True):
+            ticket.settle(result, fault)
+            self._waiting.discard(ticket.future)
+        self._answered_at = time.monotonic()
+        if not self._waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def fail(self, error: Exception) -> None:
+        """Fail all waiting jobs with an error."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    def _look_in(self, seconds: float) -> None:
+        if self.timings.patience != math.inf:
+            self._timer_at = self.loop.time() + seconds
+            self._timer = self.loop.call_at(self._timer_at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        patience = self.timings.patience
+        if self.loop.time() - self._timer_at > self.timings.standstill:
+            self._look_in(patience)
+            return
+        waits = self.look() or 0.0
+        self._look_in(max(patience - waits, _LEAST_WAIT))

@@ -5,22 +5,119 @@ thread: when a thread is replaced, the next one goes on where it stopped.
 """
 
 import asyncio
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.foundation.errors import OutboxFullError, OutboxUnavailableError
 from bridge.foundation.heap import give_back
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.shift import RelievedError, Shift
 from bridge.outbox.storage.standin import Entry
-from bridge.outbox.storage.timings import Timings
 from bridge.outbox.storage.transactions import Result, Ticket, only_reads
+
+# -- Time limits of the state file -----------------------------------------------------
+
+
+class Timings(Struct, frozen=True):
+    """Limits of the state file's thread, in seconds.
+
+    Attributes:
+        patience: a disk that has not answered for this time counts as failed; infinite
+            = wait for it without a limit.
+        silence: a thread that has answered no job for this time counts as stuck.
+        standstill: if the check of the thread is late by more than this, the whole
+            machine was paused, and the time of the disk begins again.
+        closing: how much longer than ``patience`` closing may take.
+        quiet: after this time without a job, SQLite's log is written back.
+    """
+
+    patience: float = 3.0
+    silence: float = 10.0
+    standstill: float = 1.0
+    closing: float = 2.0
+    quiet: float = 0.1
+
+    def without_patience(self) -> "Timings":
+        """Return the same limits, but wait for a hanging disk without a limit."""
+        return replace(self, patience=math.inf)
+
+
+# -- The time in which one thread works on the state file: until the disk hangs --------
+
+
+T = TypeVar("T")
+
+
+class RelievedError(Exception):
+    """Another thread has taken over while this one waited for the disk.
+
+    Attributes:
+        error: the error that the disk has reported in the end; None = no error.
+    """
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__("another thread has taken over")
+        self.error = error
+
+
+class Shift(Struct):
+    """The turn of one thread.
+
+    Attributes:
+        group: the jobs that this thread is doing, or did last, on the disk.
+    """
+
+    group: list[Ticket] = field(default_factory=list)
+    _since: float | None = None  # when the present work on the disk began; monotonic
+    _is_relieved: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def on_disk(self, work: Callable[[], T], group: list[Ticket], /) -> T:
+        """Do work that may hang.
+
+        Raises:
+            RelievedError: the work took too long, and another thread has taken over.
+        """
+        with self._lock:
+            self.group, self._since = group, time.monotonic()
+        try:
+            result = work()
+        except Exception as error:
+            if self._is_over():
+                raise RelievedError(error) from error
+            raise
+        if self._is_over():
+            raise RelievedError(None)
+        return result
+
+    def waits_for(self) -> float | None:
+        """Return for how many seconds the disk has not answered; None = it is idle."""
+        since = self._since
+        return None if since is None else time.monotonic() - since
+
+    def relieve(self, patience: float) -> bool:
+        """End the turn if the disk is silent for ``patience``; return if it ended."""
+        with self._lock:
+            waits = self.waits_for()
+            self._is_relieved = waits is not None and waits >= patience
+            return self._is_relieved
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            self._since = None
+            return self._is_relieved
+
+
+# -- The work of the state file's thread: groups of jobs, and the return to the disk ---
+
 
 _GROUP = 256
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage

@@ -6,9 +6,10 @@ which raises an error in a thread that was replaced meanwhile.
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -25,9 +26,14 @@ from bridge.outbox.storage.connection import (
     is_unwritable,
     translated,
 )
-from bridge.outbox.storage.disk import OnDisk, Place
-from bridge.outbox.storage.extent import EXTENT, Extent
-from bridge.outbox.storage.mirror import Changes, Mirror, changes_of, number_from
+from bridge.outbox.storage.mirror import (
+    EXTENT,
+    Changes,
+    Extent,
+    Mirror,
+    changes_of,
+    number_from,
+)
 from bridge.outbox.storage.standin import LIMITS, Entry, Limits, StandIn
 from bridge.outbox.storage.transactions import (
     Result,
@@ -37,6 +43,59 @@ from bridge.outbox.storage.transactions import (
     only_reads,
     transact,
 )
+
+# -- Protocols of the keeper: the place of the file, and work on its disk --------------
+
+
+T = TypeVar("T")
+
+
+class Place(Protocol):
+    """Checks that the file is still there, and belongs to this process alone."""
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether the file was checked; until then it must not be written."""
+        ...
+
+    def accepts(self, db: sqlite3.Connection) -> bool:
+        """Whether what a file holds may be used, if it was not checked yet."""
+        ...
+
+    def opened(self) -> None:
+        """Remember the file that was opened."""
+        ...
+
+    def fault(self) -> str | None:
+        """Return why the file must not be used; None = it may be used."""
+        ...
+
+    def regain(self, file: Connection | None) -> bool:
+        """Make the file usable again.
+
+        Args:
+            file: the connection to the file; None = it is not open.
+
+        Returns:
+            Whether the file must be opened again.
+
+        Raises:
+            OutboxError: it cannot be made usable now.
+        """
+        ...
+
+
+class OnDisk(Protocol):
+    """Does work on the disk, which may hang."""
+
+    def __call__(self, work: Callable[[], T], group: list[Ticket], /) -> T:
+        """Do the work; ``group`` holds the jobs that need it."""
+        ...
+
+
+# -- The state file as its thread uses it: on the disk, or in memory if the disk
+#    fails
+
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.outbox.tables import successes
-from bridge.outbox.tables.values import load, save
+from bridge.outbox.tables.observations import load, save
 
 _JUMPS = "clock-jumps"
 

@@ -9,11 +9,12 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from bridge.outbox.checksum import Content, checksum_of
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import DeliveryState
+from bridge.outbox.records import Delivery, DeliveryState, Tally
 from bridge.outbox.storage.connection import Connection
-from bridge.outbox.tables import ages
+from bridge.outbox.tables import ages, clock_jumps
 from bridge.outbox.tables.reading import select, select_checked
 
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
@@ -303,3 +304,81 @@ def settle(
     ).rowcount
     renew_head(db, delivery.sink, delivery.key)
     return moved > 0
+
+
+# -- The steps of an EventId for a sink that acts: the deliveries to it, in order ------
+#
+# A discarded delivery is no step.
+
+
+def pending(db: Connection, sink: str, limit: int) -> list[Delivery]:
+    """Return the pending deliveries of a sink, oldest first."""
+    condition = "d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT ?"
+    return select_checked(db, condition, (sink, limit))
+
+
+def body(db: sqlite3.Connection, number: int | None) -> bytes | None:
+    """Return the body of a delivery."""
+    query = "SELECT i.body FROM deliveries d JOIN items i ON i.id = d.item WHERE d.id=?"
+    row = db.execute(query, (number,)).fetchone()
+    return None if row is None else row[0]
+
+
+def previous(db: sqlite3.Connection, delivery: Delivery) -> int | None:
+    """Return the id of the step of the same EventId before a delivery."""
+    query = """SELECT max(id) FROM deliveries WHERE sink = ? AND key = ? AND id < ?
+        AND state IN ('pending', 'delivered', 'dead', 'skipped')"""
+    place = (delivery.sink, delivery.key, delivery.id)
+    found: int | None
+    (found,) = db.execute(query, place).fetchone()
+    return found
+
+
+def newest(db: sqlite3.Connection, sink: str) -> dict[str, int]:
+    """Return the id of the newest step of each key."""
+    query = """SELECT key, max(id) FROM deliveries WHERE sink = ? AND key IS NOT NULL
+        AND state IN ('pending', 'delivered', 'dead', 'skipped') GROUP BY key"""
+    return dict(db.execute(query, (sink,)))
+
+
+# -- How many deliveries of each sink are in which state -------------------------------
+
+
+def tallies(db: sqlite3.Connection) -> dict[str, Tally]:
+    """Return the tally of each sink that ever had a delivery."""
+    counts: dict[str, dict[str, int]] = {}
+    for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
+        counts.setdefault(sink, {})[state] = n
+    jumps = clock_jumps.noted(db)
+    return {
+        sink: _aged(_tally(db, sink, states), jumps) for sink, states in counts.items()
+    }
+
+
+def _aged(tally: Tally, jumps: clock_jumps.Jumps) -> Tally:
+    """Convert the time of a tally to the wall clock as it is set now."""
+    if tally.oldest is None:
+        return tally
+    return replace(tally, oldest=clock_jumps.as_set_now(jumps, tally.oldest))
+
+
+def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
+    oldest = db.execute(
+        """SELECT i.created, d.last_error FROM deliveries d
+           JOIN items i ON i.id = d.item
+           WHERE d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT 1""",
+        (sink,),
+    ).fetchone() or (None, None)
+    dead = db.execute(
+        """SELECT last_error FROM deliveries
+           WHERE sink = ? AND state = 'dead' ORDER BY id DESC LIMIT 1""",
+        (sink,),
+    ).fetchone() or (None,)
+    return Tally(
+        pending=states.get("pending", 0),
+        dead=states.get("dead", 0),
+        delivered=states.get("delivered", 0),
+        discarded=states.get("discarded", 0),
+        oldest=oldest[0],
+        last_error=oldest[1] or dead[0],
+    )

@@ -7,8 +7,7 @@ import sqlite3
 from collections.abc import Callable, Collection
 from itertools import islice
 
-from bridge.outbox.delivery import Delivery
-from bridge.outbox.records import REPLIES
+from bridge.outbox.records import REPLIES, Delivery
 from bridge.outbox.tables import ages, deliveries
 from bridge.outbox.tables.reading import select
 

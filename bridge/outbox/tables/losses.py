@@ -5,7 +5,7 @@ import sqlite3
 
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxFullError, Reason
-from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.tables import deliveries, observations
 
 log = logging.getLogger(__name__)

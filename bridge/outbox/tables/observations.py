@@ -2,10 +2,10 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from bridge.outbox.checksum import checksum_of_value, intact_value
 from bridge.outbox.records import CHECKPOINT, Checkpoint
-from bridge.outbox.tables.values import save
 
 NEWEST = 5000  # rows of each table that are kept in memory
 _AGAIN = "again:"
@@ -71,3 +71,44 @@ def to_publish_again(db: sqlite3.Connection) -> frozenset[str]:
     query = "SELECT key FROM meta WHERE key GLOB ?"
     found = db.execute(query, (f"{_AGAIN}*",))
     return frozenset(name.removeprefix(_AGAIN) for (name,) in found)
+
+
+# -- The table ``meta``: named values, and a few counters ------------------------------
+
+
+_RETRY = "retry:"
+
+
+def load(db: sqlite3.Connection, name: str) -> bytes | None:
+    """Return the value of ``name``: None if there is none, b"" if it is damaged."""
+    # ``SELECT *``: a file that was not migrated yet has no column ``checksum``.
+    row = db.execute("SELECT * FROM meta WHERE key = ?", (name,)).fetchone()
+    return None if row is None else intact_value(name, row[1:])
+
+
+def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
+    """Write values under their names."""
+    db.executemany(
+        "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
+        [(name, body, checksum_of_value(name, body)) for name, body in values.items()],
+    )
+
+
+def request_retry(db: sqlite3.Connection, sink: str | None) -> None:
+    """Count a user's request to try a sink at once; None = all sinks."""
+    db.execute(
+        """INSERT INTO meta (key, value) VALUES (?, 1)
+           ON CONFLICT DO UPDATE SET value = value + 1""",
+        (f"{_RETRY}{sink or ''}",),
+    )
+
+
+def retries(db: sqlite3.Connection) -> dict[str | None, int]:
+    """Return the count of ``request_retry`` by sink; None = for all sinks."""
+    query = "SELECT key, value FROM meta WHERE key GLOB ?"
+    found = db.execute(query, (f"{_RETRY}*",))
+    return {
+        name.removeprefix(_RETRY) or None: count
+        for name, count in found
+        if isinstance(count, int)
+    }
