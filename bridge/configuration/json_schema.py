@@ -122,12 +122,7 @@ def config() -> Json:
 
 
 def section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
-    """Return the schema of a section; other keys are not allowed.
-
-    Args:
-        kind: the section.
-        known: schemas of keys whose types do not tell everything.
-    """
+    """Return the schema of a section, with known schemas of some of its keys."""
     fields = msgspec.structs.fields(kind)
     docs = _docs(kind)
     properties = {
