@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ import aiohttp
 
 from bridge.demo.actors import secret_file
 from bridge.demo.timeline import Line, Timeline, undone_by_signal
+from bridge.demo.week import AZURE, RESOURCE, WEEK, past_messages
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place
 from bridge.simulator.errors import SimulatorError
@@ -99,6 +101,17 @@ class HubPage:
 
         return is_met
 
+    def reports(self, down: float, paused: float) -> Condition:
+        """Return a condition: the report of the last week has these seconds."""
+
+        async def is_met() -> bool:
+            found = (await self._get("/api/v1/report")).get("totals", {})
+            told = (found.get(f"{kind}Seconds", -9.0) for kind in ("down", "paused"))
+            wanted = zip(told, (down, paused), strict=True)
+            return all(abs(one - other) < 1 for one, other in wanted)
+
+        return is_met
+
     async def _event(self, event_id: str) -> Mapping[str, Any]:
         return await self._get(f"/api/v1/events/{event_id}")
 
@@ -128,11 +141,6 @@ class HubPage:
 # -- The configurations of the fleet demo, and how it starts its processes -------------
 
 
-# The same ids as in the messages of the simulated Event Grid.
-RESOURCE = (
-    "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourceGroups/simulated"
-    "/providers/Microsoft.Compute/virtualMachines/{name}"
-)
 FORWARDER = """\
 # Written by `sebridge demo --fleet`: a whole configuration of a forwarder.
 [imds]
@@ -209,7 +217,6 @@ def environ_of() -> dict[str, str]:
 # -- The demo of a fleet: many forwarders, a hub with its page, and two approvals ------
 
 
-_AZURE = "azure-events"
 _STOP_WITHIN = 15.0
 _RUNS_FOR = 5.0  # seconds that an event is Started
 _NOTICE = 900.0
@@ -269,7 +276,7 @@ async def _opened(
             grid = EventGrid(
                 document=document,
                 place=Place(vm_name=name),
-                publish=lambda body: broker.put(_AZURE, body),
+                publish=lambda body: broker.put(AZURE, body),
                 copies=2,
                 with_foreign=True,
             )
@@ -378,9 +385,24 @@ class Fleet:
         alive = f"{self.count} bridges alive"
         await self.hub.until(alive, self.hub.has(self.count, "alive"))
         self.timeline.happened("hub", alive)
+        await self._past_week()
         await self._by_bridge()
         await self._by_arm()
         return self._summarize()
+
+    async def _past_week(self) -> None:
+        """Tell the hub of a week that is over, and wait for its report."""
+        now = time.time()
+        for past in WEEK:
+            for entity, body in past_messages(past, now):
+                self.broker.put(entity, body)
+        down = sum(past.down for past in WEEK)
+        paused = sum(past.paused for past in WEEK)
+        is_reported = self.hub.reports(down, paused)
+        await self.hub.until("the report of a week", is_reported)
+        self.timeline.happened(
+            "hub", f"last week: {down:g} s down, {paused:g} s paused"
+        )
 
     async def _by_bridge(self) -> None:
         """Announce an event of two machines, and approve it through a bridge."""
@@ -470,7 +492,11 @@ class Fleet:
         self._announce(self.web, "Freeze", ("web-1", "web-2"))
         self.timeline.commands(
             "The demo runs until Ctrl-C.",
-            [(self.hub.url, "the page: approve the Freeze")],
+            [
+                (self.hub.url, "the page: approve the Freeze"),
+                (f"{self.hub.url}/report", "the report of last week"),
+                (f"{self.hub.url}/machines?name=web-1", "why was web-1 down?"),
+            ],
         )
 
 

@@ -12,7 +12,7 @@ from azure.servicebus.aio import ServiceBusClient
 from bridge.hub import azure_messages
 from bridge.hub.facts import Kind
 from bridge.simulator.azure.arm import Arm
-from bridge.simulator.azure.event_grid import EventGrid, Place
+from bridge.simulator.azure.event_grid import EventGrid, Place, health
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from bridge.simulator.serve import Simulator, SimulatorOptions
@@ -181,3 +181,18 @@ async def test_simulator_publishes_event_grid_messages_in_a_queue() -> None:
             body = b"".join(first.body)
         stop.set()
     assert b"resourceInfo" in body
+
+
+def test_resource_health_is_read_as_the_hub_reads_azures() -> None:
+    place, when = Place(vm_name="web-1"), 1_772_452_800.0
+    heard = datetime.fromtimestamp(when + 60, UTC)
+    state = {"availabilityState": "Unavailable"}
+    why = {"annotationName": "VirtualMachineHostCrashed", "category": "Unplanned"}
+
+    first, second = (
+        azure_messages.notes_in(health(place, when, said), heard=heard)
+        for said in (state, why)
+    )
+
+    assert [one.machine[2] for one in (*first, *second)] == ["web-1", "web-1"]
+    assert [one.kind.value for one in (*first, *second)] == ["health", "annotation"]

@@ -47,13 +47,17 @@ class Place(Struct, frozen=True, kw_only=True):
     group: str = _GROUP
     location: str = "westeurope"
 
-    def resource(self, event_id: str) -> str:
-        """Return the resource id of an event in Azure Resource Manager."""
+    @property
+    def vm(self) -> str:
+        """The resource id of the VM."""
         return (
             f"/subscriptions/{self.subscription}/resourceGroups/{self.group}/providers"
             f"/Microsoft.Compute/virtualMachines/{self.vm_name}"
-            f"/providers/microsoft.maintenance/scheduledevents/{event_id}"
         )
+
+    def resource(self, event_id: str) -> str:
+        """Return the resource id of an event in Azure Resource Manager."""
+        return f"{self.vm}/providers/microsoft.maintenance/scheduledevents/{event_id}"
 
 
 def message(event: Json, status: str, place: Place, at: float, schema: Schema) -> bytes:
@@ -90,6 +94,35 @@ def message(event: Json, status: str, place: Place, at: float, schema: Schema) -
         "apiVersion": "2024-07-01",
     }
     return _envelope(data, resource, place, when, schema)
+
+
+def health(place: Place, at: float, properties: Json) -> bytes:
+    """Return a message of Resource Health about the VM, as a CloudEvent.
+
+    Args:
+        place: the VM.
+        at: seconds since the epoch.
+        properties: with ``availabilityState``, or those of an annotation.
+
+    Source: learn.microsoft.com/azure/event-grid/event-schema-health-resources
+    """
+    is_state = "availabilityState" in properties
+    about = "availabilityStatuses" if is_state else "resourceAnnotations"
+    what = "AvailabilityStatusChanged" if is_state else "ResourceAnnotated"
+    when = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    kind = f"Microsoft.ResourceHealth/{about}"
+    given = {"targetResourceId": place.vm, "occurredTime": when, **properties}
+    head = {
+        "id": str(uuid.uuid4()),
+        "source": f"/subscriptions/{place.subscription}",
+        "specversion": "1.0",
+        "type": f"Microsoft.ResourceNotifications.HealthResources.{what}",
+        "subject": place.vm,
+        "time": when,
+    }
+    info = {"id": f"{place.vm}/providers/{kind}/current", "name": "current"}
+    data = {"resourceInfo": {**info, "type": kind, "properties": given}}
+    return orjson.dumps({**head, "data": data})
 
 
 def foreign(place: Place, at: float, schema: Schema) -> bytes:

@@ -11,7 +11,7 @@ from bridge.hub.store.store import open_store
 from tests.support.browser import find
 from tests.support.builders import not_before
 from tests.support.devtools import opened_tab
-from tests.support.fleet import azure, event, step, vm
+from tests.support.fleet import annotation, azure, event, health, step, vm
 from tests.support.hub import HubWorld, beat, config, grid, told
 
 _FLEET = 12
@@ -105,3 +105,42 @@ async def picture(
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)
         await tab.open(f"{world.url}{path}")
         return await tab.picture()
+
+
+async def why() -> bytes:
+    """Return the page of a machine after a week, as PNG."""
+    browser = find()
+    assert browser is not None
+    async with fleet() as world, opened_tab(browser.program) as tab:
+        await _play_week(world)
+        await tab.look_like(1280, 1000, dark=False)
+        await tab.call("Network.enable")
+        headers = {"User": "ann@contoso.com"}
+        await tab.call("Network.setExtraHTTPHeaders", headers=headers)
+        await tab.open(f"{world.url}/machines?name=web-3")
+        return await tab.picture()
+
+
+async def _play_week(world: HubWorld) -> None:
+    """Freeze web-3, which is approved, and let its host crash two days later."""
+    raw = event("0000000A-2C6B-4C4D-9C1A-5B0D5C0A7E11", EventType="Freeze")
+    raw |= {"Resources": ["web-3"], "NotBefore": not_before(900)}
+    begun = {**raw, "EventStatus": "Started"}
+    over = step("completed", begun, who=vm(3), seconds=640)
+    over = over.replace(b'"data":{', b'"data":{"pausedSeconds":31,', 1)
+    await world.store.keep([told(step("scheduled", raw, who=vm(3)))])
+    await world.post(who="ann@contoso.com", event_id=str(raw["EventId"]), reason="ok")
+    day = 2 * 86_400
+    web_3 = str(vm(3).resource_id)
+    why = {"targetResourceId": web_3}
+    said = annotation(day + 40, "VirtualMachineHostCrashed", "Unplanned", **why)
+    more = [
+        told(step("started", begun, who=vm(3), seconds=400), 400),
+        told(over, 640),
+        grid(said, day + 90),
+        grid(health(day, name="web-3", availabilityState="Unavailable"), day),
+        grid(health(day + 252, name="web-3", availabilityState="Available"), day + 252),
+        beat(3, day + 290),
+    ]
+    world.clock.pass_by(day + 600)
+    await world.store.keep(more)

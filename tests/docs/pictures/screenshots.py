@@ -471,6 +471,7 @@ PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
     "status": status,
     "teams": teams,
     "teams-bot": teams_bot,
+    "why": hub_picture.why,
 }
 
 
