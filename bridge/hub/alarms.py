@@ -45,7 +45,7 @@ _LISTS = {
     CLOCK: "clocks",
 }
 _REASONS = {
-    UNREPORTED: "Azure announced it, and it was not reported by a bridge in time: nobody is asked",
+    UNREPORTED: "Azure announced it; not reported by a bridge in time: nobody is asked",
     SILENT: "nothing was heard for three heartbeats: its events may go unseen",
     BACK: "",
     CLOCK: "nothing can be approved through ARM until the clock is right",
