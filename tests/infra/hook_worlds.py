@@ -11,7 +11,14 @@ case $1 in
   start) : >"$WORLD/$3" ;;
 esac"""
 KUBECTL = """\
+case "$1 $2" in
+  "get pods") cat "$WORLD/pods" 2>/dev/null || : ; exit ;;
+  "create --raw") [ ! -f "$WORLD/stuck" ]; exit ;;
+  "create --namespace") cat >>"$WORLD/events"; exit ;;
+esac
 case $1 in
+  taint) case $4 in *-) rm -f "$WORLD/taint" ;; *) echo "$4" >"$WORLD/taint" ;; esac ;;
+  patch) for last in "$@"; do :; done; printf '%s' "$last" >"$WORLD/condition" ;;
   get) cat "$WORLD/cordoned" 2>/dev/null || : ;;
   cordon) printf true >"$WORLD/cordoned" ;;
   uncordon) rm -f "$WORLD/cordoned" ;;

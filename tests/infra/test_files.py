@@ -31,6 +31,7 @@ CHECKED_BY = {
     "packaging/*.py": ("tests/infra/test_packages_tools.py",),
     "packaging/*.txt": ("tests/infra/test_packages_tools.py",),
     "packaging/rpm/sebridge.spec": ("tests/infra/test_packages.py",),
+    "packaging/sebridge-setup.8": ("tests/infra/test_packages.py",),
     "packaging/sebridge-setup": ("tests/infra/test_packages.py",),
     "bicep/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
     "bicep/modules/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
