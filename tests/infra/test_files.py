@@ -65,6 +65,7 @@ CHECKED_BY = {
     "hooks/azure-lb-drain": ("tests/infra/test_hooks_azure.py", ".ci/run"),
     "hooks/haproxy-drain": ("tests/infra/test_hooks_haproxy.py", ".ci/run"),
     "hooks/kubernetes-drain": ("tests/infra/hook_worlds.py", ".ci/run"),
+    "hooks/nomad-drain": ("tests/infra/hook_worlds.py", ".ci/run"),
     "hooks/pacemaker-standby": ("tests/infra/hook_worlds.py", ".ci/run"),
     "hooks/run-parts": ("tests/infra/hook_worlds.py", ".ci/run"),
     "hooks/slurm-drain": ("tests/infra/hook_worlds.py", ".ci/run"),

@@ -10,6 +10,7 @@ from tests.infra.hook_stage import EVENT, PREPARE, RESTORE, Stage
 from tests.infra.hook_worlds import (
     SYSTEMCTL,
     kubernetes,
+    nomad,
     pacemaker,
     part,
     parts,
@@ -178,7 +179,7 @@ def test_shadow_only_says_what_it_would_do(
     assert stage.marker == ""
 
 
-@pytest.mark.parametrize("make", [kubernetes, slurm])
+@pytest.mark.parametrize("make", [kubernetes, slurm, nomad])
 def test_check_must_succeed_before_the_node_is_given_back(
     make: Callable[[Path], Stage], tmp_path: Path
 ) -> None:
@@ -217,7 +218,7 @@ def test_drain_takes_no_longer_than_the_notice(
     assert f"{drain} {options}" in stage.called
 
 
-@pytest.mark.parametrize("make", [kubernetes, pacemaker])
+@pytest.mark.parametrize("make", [kubernetes, nomad, pacemaker])
 def test_machine_that_is_not_empty_in_time_is_tried_again(
     make: Callable[[Path], Stage], tmp_path: Path
 ) -> None:
@@ -285,6 +286,25 @@ def test_node_drained_anew_by_somebody_else_is_not_resumed(tmp_path: Path) -> No
     assert "not as this hook left it" in stage.run(RESTORE)
 
     assert "DRAIN" in (stage.world / "state").read_text()
+
+
+def test_nomad_node_that_somebody_else_drained_stays_so(tmp_path: Path) -> None:
+    stage = nomad(tmp_path)
+    (stage.world / "eligibility").write_text("ineligible")
+
+    assert "drained by somebody else" in stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    assert (stage.world / "eligibility").read_text() == "ineligible"
+
+
+def test_nomad_node_has_the_notice_to_get_empty(tmp_path: Path) -> None:
+    stage = nomad(tmp_path)
+
+    stage.run(PREPARE, SEBRIDGE_NOTICE_SECONDS="100")
+
+    (drain,) = [call for call in stage.called if "-enable" in call]
+    assert drain.endswith("-self -yes -deadline 95s -m sebridge: Reboot E-1")
 
 
 def test_group_fails_over_to_a_replica_that_loses_nothing(tmp_path: Path) -> None:
