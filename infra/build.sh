@@ -196,7 +196,7 @@ tree() {
   [ ! -d "$tree" ] || return 0
   step "files of the packages"
   mkdir -p "$tree"/{etc/sebridge,usr/{bin,sbin,lib/{systemd/system,sysusers.d}}}
-  mkdir -p "$tree"/usr/share/{bash-completion/completions,man/man1,sebridge/hooks} "$tree/$docs"
+  mkdir -p "$tree"/usr/share/{bash-completion/completions,man/man{1,8},sebridge/hooks} "$tree/$docs"
   cp -a "$work/kit" "$tree/usr/lib/sebridge"
   ln -s /opt/sebridge/bin/sebridge "$tree/usr/bin/sebridge"
   cp "$here/packaging/sebridge-setup" "$tree/usr/sbin"
@@ -207,8 +207,10 @@ tree() {
   cp "$here/systemd/bridge.toml" "$tree/etc/sebridge"
   cp "$top/LICENSE" "$tree/$docs/copyright"
   cp "$top/config/bridge.example.toml" "$tree/$docs"
-  gzip -n -9 <"$top/CHANGELOG.md" >"$tree/$docs/changelog.gz"
+  gzip -n -9 <"$top/CHANGELOG.md" >"$tree/$docs/CHANGELOG.md.gz"
   manual | gzip -n -9 >"$tree/usr/share/man/man1/sebridge.1.gz"
+  sed "s/@VERSION@/$version/; s/@DATE@/$(day +%F)/" "$here/packaging/sebridge-setup.8" |
+    gzip -n -9 >"$tree/usr/share/man/man8/sebridge-setup.8.gz"
   chmod -R u=rwX,go=rX "$tree"
   chmod 0750 "$tree/etc/sebridge"
   chmod 0640 "$tree/etc/sebridge/bridge.toml"
@@ -225,10 +227,26 @@ manual() {
   fi
 }
 
+# day FORMAT: the date of the build.
+day() { LC_ALL=C date --utc --date "@$SOURCE_DATE_EPOCH" "$@"; }
+
+# debian_changelog: in the form that Debian's programs read; the text is in CHANGELOG.md.gz.
+debian_changelog() {
+  cat <<TEXT
+scheduled-events-bridge ($version) unstable; urgency=medium
+
+  * Version $version: see CHANGELOG.md.gz beside this file.
+
+ -- $(sed -n 's/^Maintainer: //p' "$here/packaging/deb/control")  $(day -R)
+TEXT
+}
+
 deb() {
   local name=scheduled-events-bridge_${version}_$deb_arch.deb
   step "$name"
   cp -a "$work/tree" "$work/deb"
+  debian_changelog | gzip -n -9 >"$work/deb/usr/share/doc/scheduled-events-bridge/changelog.gz"
+  chmod 0644 "$work/deb/usr/share/doc/scheduled-events-bridge/changelog.gz"
   install -d -m 0755 "$work/deb/DEBIAN"
   install -m 0755 "$here"/packaging/deb/{postinst,prerm,postrm} "$work/deb/DEBIAN"
   sed "s/@VERSION@/$version/; s/@ARCH@/$deb_arch/; s/@SIZE@/$(size)/" \

@@ -7,8 +7,9 @@ MalformedApprovalError, whose text repeats nothing of the message but names of m
     specversion in the object                              2  a structured CloudEvent
     StartRequests in the object, CloudEvents properties    3  a binary CloudEvent
 
-The object may have a byte order mark, or be encoded again as a JSON string. The case of
-letters in names does not matter: each language has its own default.
+The object may have a byte order mark, or be encoded again as a JSON string. It may be
+wrapped as older senders do (``wrapped``), or in ``contentData`` of an object. The case
+of letters in names does not matter: each language has its own default.
 
 A **limit** is a member that lets fewer approvals through: ``expiresAt`` and
 ``approvedEvent``. A sender relies on it, so a limit counts, or the message is refused:
@@ -38,6 +39,7 @@ from typing import TypeVar
 
 import orjson
 
+from bridge.approvals import wrapped
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.printable import printable
 
@@ -48,6 +50,7 @@ MAX_REQUESTS = 100
 _MAX_EVENT_ID = 1024  # the limit in a document, too
 _MAX_APPROVED_BY = 256  # a claim of the sender, which every outcome repeats
 _MAX_REASON = 2048
+_MOST_WRAPPINGS = 3
 
 _PROPERTY_PREFIXES = ("cloudEvents_", "cloudEvents:")
 # Java leaves out the seconds of a full minute.
@@ -67,6 +70,7 @@ def _by_fold(*names: str) -> dict[str, str]:
 _CLAIMS = ("approvedBy", "reason", "expiresAt", "approvedEvent")
 _IN_BODY = _by_fold("StartRequests", *_CLAIMS)
 _IN_ENTRY = _by_fold("EventId")
+_IN_WRAPPER = {"contentdata": "contentData", "$content": "contentData"}
 _IN_PROPERTIES = _by_fold(*_CLAIMS)
 _IN_ATTRIBUTES = {**_by_fold("expiresAt", "approvedEvent"), "expirytime": "expiresAt"}
 _IN_EVENT = _by_fold(
@@ -109,20 +113,33 @@ class Approval:
     approved_event: Mapping[str, object] | None = None
 
 
-def parse(body: bytes, properties: Mapping[str, object], *, prefix: str) -> Approval:
+def parse(
+    body: bytes,
+    properties: Mapping[str, object],
+    *,
+    prefix: str,
+    wrappings: int = _MOST_WRAPPINGS,
+) -> Approval:
     """Parse an approval message.
 
     Args:
         body: the body as received.
         properties: the application properties; text is decoded.
         prefix: the first part of the type of a CloudEvent, ``events.type_prefix``.
+        wrappings: how many wrappings are taken off.
 
     Raises:
         MalformedApprovalError: the message is not a valid approval.
     """
     if len(body) > MAX_BYTES:
         raise MalformedApprovalError(f"the body is larger than {MAX_BYTES} bytes")
-    root = _object(body, "the body")
+    try:
+        root = _object(body, "the body")
+    except MalformedApprovalError:
+        inner = wrapped.content(body) if wrappings else None
+        if inner is None:
+            raise
+        return parse(inner, properties, prefix=prefix, wrappings=wrappings - 1)
     values = {name: _timestamp(value) for name, value in properties.items()}
     context = _context(values)
     said = _members(_without_context(values), _IN_PROPERTIES, "the property ")
@@ -134,7 +151,25 @@ def parse(body: bytes, properties: Mapping[str, object], *, prefix: str) -> Appr
         _check(root, prefix)
         data = _members(_data(root), _IN_BODY, "data.")
         return _approval(data, said, _members(root, _IN_ATTRIBUTES))
-    raise MalformedApprovalError("the body has no StartRequests")
+    inner = _content_data(root) if wrappings else None
+    if inner is None:
+        raise MalformedApprovalError("the body has no StartRequests")
+    return parse(inner, properties, prefix=prefix, wrappings=wrappings - 1)
+
+
+def _content_data(root: Mapping[str, object]) -> bytes | None:
+    """Return the content of an object as Logic Apps show a message; None = no content.
+
+    Raises:
+        MalformedApprovalError: it is given twice, or a member beside it looks like a
+            limit, which has no effect there.
+    """
+    members = _members(root, _IN_WRAPPER, "beside contentData: ")
+    text = _one(members.get("contentData", ()), "contentData")
+    if not isinstance(text, str):
+        return None
+    given = text.encode("utf-8", "replace")
+    return wrapped.decoded(given) or given
 
 
 def _object(value: object, what: str) -> dict[str, object]:
@@ -155,7 +190,8 @@ def _json(text: bytes, what: str) -> object:
         found = orjson.loads(text)
         _check_names(text.decode())
     except (ValueError, RecursionError) as error:
-        raise MalformedApprovalError(f"{what} is no JSON") from error
+        why = wrapped.why_no_json(text)
+        raise MalformedApprovalError(f"{what} is no JSON{why}") from error
     return found
 
 

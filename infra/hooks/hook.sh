@@ -3,7 +3,8 @@
 # `restore`, and ends with `hook "$@"`. It must lie beside the hook, as
 # infra/install.sh --hook puts it.
 #
-# Settings are read from the file NAME.conf beside the hook NAME. What a hook has done is
+# Settings are read from the file NAME.conf beside the hook NAME; in each, SHADOW=yes lets the
+# hook only say what it would do. What a hook has done is
 # noted in a file, the marker: restore undoes what stands there, and nothing else.
 set -eu
 umask 077
@@ -96,6 +97,12 @@ unmark() {
   mv "$marker.new" "$marker"
 }
 
+# check: end where the command in CHECK does not succeed; the bridge asks again later.
+check() {
+  [ -n "${CHECK:-}" ] || return 0
+  run sh -c "$CHECK" || fail "CHECK has not succeeded: nothing is restored yet" "$again"
+}
+
 # hook [ARGUMENT]…: do what SEBRIDGE_ACTION says, one at a time.
 hook() {
   case ${SEBRIDGE_ACTION:-} in
@@ -128,6 +135,10 @@ if [ -f "$folder/$name.conf" ]; then
   trust "$folder/$name.conf"
   # shellcheck source=/dev/null # each hook says which settings it has
   . "$folder/$name.conf"
+fi
+if [ "${SHADOW:-no}" = yes ]; then
+  SEBRIDGE_TEST=1
+  say "shadow: nothing is changed"
 fi
 if [ -z "${STATE:-}" ]; then
   STATE=/var/lib/sebridge-hooks

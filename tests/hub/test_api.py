@@ -26,6 +26,7 @@ from bridge.hub.views import overview
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, azure, event, life, outcome, step, vm
 from tests.support.hub import DESCRIBED
+from tests.support.ports import free_port
 
 BEAT = life("heartbeat", intervalSeconds=60, pending=2, dead=True)
 
@@ -339,6 +340,16 @@ async def test_store_that_is_away_is_told(window: Window) -> None:
         async with asked as found:
             assert found.status == 503
             assert "the store " in (await found.json())["error"]
+
+
+async def test_each_listed_address_is_answered(window: Window) -> None:
+    number = free_port()
+    listed = (f"127.0.0.1:{number}", f"127.0.0.2:{number}")
+    async with Window(window.store).open(HubConfig(listen=listed)):
+        for address in listed:
+            asked = aiohttp.request("GET", f"http://{address}/api/v1/bridges")
+            async with asked as found:
+                assert found.status == 200
 
 
 async def test_address_that_is_taken_is_told(window: Window) -> None:

@@ -220,6 +220,14 @@ def test_fault_names_the_place_and_what_is_allowed(
     assert words in found
 
 
+def test_ca_file_of_a_source_is_read_before_the_start(tmp_path: Path) -> None:
+    text = FULL.replace('queue = "azure-events"', 'queue = "q"\nca_file = "/nowhere"')
+
+    (found,) = faults(tmp_path, text)
+
+    assert "hub.sources[1].ca_file: no certificates in PEM can be read" in found
+
+
 def test_pattern_of_expected_machines_is_checked(tmp_path: Path) -> None:
     text = FULL.replace('"/subscriptions/*"', '"web"')
 

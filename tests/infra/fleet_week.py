@@ -62,7 +62,7 @@ class Vm:
     is_durable: bool = True
 
     @property
-    def teller(self) -> EventContext:
+    def event_context(self) -> EventContext:
         scale_set = self.name.partition("-")[0]
         me = Identity(
             vm_name=self.name,
@@ -95,7 +95,11 @@ class Vm:
         self.watch, steps = diff(self.watch, document, moment, poll_interval=1.0)
         for step in steps:
             told = from_transition(
-                self.teller, step, incarnation=self.number, observed_at=now, repeats=0
+                self.event_context,
+                step,
+                incarnation=self.number,
+                observed_at=now,
+                repeats=0,
             )
             yield self.marked(told.event)
 
@@ -107,7 +111,7 @@ class Vm:
     def says(self, what: str, now: datetime, **more: object) -> CloudEvent:
         reason = more.pop("reason", None)
         told = from_bridge(
-            self.teller,
+            self.event_context,
             what,
             observed_at=now,
             reason=str(reason) if reason else None,
@@ -136,7 +140,7 @@ class Vm:
             },
             origin=("vm-approvals", message, 1),
         )
-        return from_outcome(self.teller, found, now).event
+        return from_outcome(self.event_context, found, now).event
 
     def ran(self, outcome: str, cause: CloudEvent, now: datetime) -> CloudEvent:
         has_failed = outcome == "failed"
@@ -153,7 +157,7 @@ class Vm:
             output="cannot evict pod" if has_failed else None,
             reason="exit code 1" if has_failed else None,
         )
-        return from_command(self.teller, result, now).event
+        return from_command(self.event_context, result, now).event
 
 
 def raw_event(

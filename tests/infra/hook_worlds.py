@@ -11,7 +11,14 @@ case $1 in
   start) : >"$WORLD/$3" ;;
 esac"""
 KUBECTL = """\
+case "$1 $2" in
+  "get pods") cat "$WORLD/pods" 2>/dev/null || : ; exit ;;
+  "create --raw") [ ! -f "$WORLD/stuck" ]; exit ;;
+  "create --namespace") cat >>"$WORLD/events"; exit ;;
+esac
 case $1 in
+  taint) case $4 in *-) rm -f "$WORLD/taint" ;; *) echo "$4" >"$WORLD/taint" ;; esac ;;
+  patch) for last in "$@"; do :; done; printf '%s' "$last" >"$WORLD/condition" ;;
   get) cat "$WORLD/cordoned" 2>/dev/null || : ;;
   cordon) printf true >"$WORLD/cordoned" ;;
   uncordon) rm -f "$WORLD/cordoned" ;;
@@ -34,6 +41,15 @@ case $1 in
         echo "${4#Reason=}" >"$WORLD/reason" ;;
       State=RESUME) echo IDLE >"$WORLD/state" && : >"$WORLD/reason" ;;
     esac ;;
+esac"""
+NOMAD = """\
+case "$1 $2 $3" in
+  "node status "*) cat "$WORLD/eligibility" ;;
+  "node drain -enable")
+    printf ineligible >"$WORLD/eligibility"
+    [ ! -f "$WORLD/stuck" ] ;;
+  "node drain -monitor") [ ! -f "$WORLD/stuck" ] ;;
+  "node drain -disable") printf eligible >"$WORLD/eligibility" ;;
 esac"""
 SQLCMD = """\
 case $* in
@@ -76,6 +92,13 @@ def slurm(folder: Path) -> Stage:
     return stage
 
 
+def nomad(folder: Path) -> Stage:
+    stage = Stage(folder, "nomad-drain")
+    stage.tool("nomad", NOMAD)
+    (stage.world / "eligibility").write_text("eligible")
+    return stage
+
+
 def sqlserver(folder: Path, more: str = "") -> Stage:
     settings = f"GROUP=ag1\nINSTANCE=sql-a\nWAIT=1\n{more}"
     stage = Stage(folder, "sqlserver-failover", settings)
@@ -102,6 +125,7 @@ CHANGES = {  # each world, and a part of the call that changes it
     "stop-services": (services, "stop"),
     "kubernetes-drain": (kubernetes, "cordon"),
     "pacemaker-standby": (pacemaker, "--update on"),
+    "nomad-drain": (nomad, "drain -enable"),
     "slurm-drain": (slurm, "update NodeName=vm7 State=DRAIN"),
     "sqlserver-failover": (sqlserver, "FAILOVER"),
 }

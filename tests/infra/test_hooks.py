@@ -110,21 +110,22 @@ def test_shellcheck_finds_nothing() -> None:
     assert found.returncode == 0, found.stdout
 
 
-EIGHT = {
+NINE = {
     *("run-parts", "stop-services", "kubernetes-drain", "haproxy-drain"),
     *("pacemaker-standby", "slurm-drain", "sqlserver-failover", "azure-lb-drain"),
+    "nomad-drain",
 }
 
 
-def test_there_are_eight_and_each_says_what_it_needs() -> None:
+def test_there_are_nine_and_each_says_what_it_needs() -> None:
     page = (HOOKS / "README.md").read_text()
     paragraphs = {
         found[1]: found[0]
         for found in re.finditer(r"(?ms)^\*\*`([\w-]+)`\*\*.*?(?=\n\n|\Z)", page)
     }
 
-    assert set(SHELL) - {"hook.sh"} == EIGHT
-    assert set(paragraphs) == EIGHT
+    assert set(SHELL) - {"hook.sh"} == NINE
+    assert set(paragraphs) == NINE
     for name, text in paragraphs.items():
         assert re.search(r"\b[Nn]eeds\b|is needed", text), name
 

@@ -1,5 +1,6 @@
 """What each of the hooks does, beside what holds for all of them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tests.infra.hook_stage import EVENT, PREPARE, RESTORE, Stage
 from tests.infra.hook_worlds import (
     SYSTEMCTL,
     kubernetes,
+    nomad,
     pacemaker,
     part,
     parts,
@@ -73,6 +75,127 @@ def test_node_that_somebody_else_cordoned_stays_cordoned(tmp_path: Path) -> None
     assert (stage.world / "cordoned").exists()
 
 
+def test_node_says_why_and_takes_it_back(tmp_path: Path) -> None:
+    """By a taint, a condition and an Event; written down, so also after a restart."""
+    stage = kubernetes(tmp_path)
+    stage.settings += "TELL=yes"
+    when = "2026-11-27T12:00:00Z"
+
+    stage.run(PREPARE, SEBRIDGE_NOT_BEFORE=when)
+
+    taint = (stage.world / "taint").read_text().strip()
+    assert taint == "sebridge/scheduled-maintenance=Reboot:NoSchedule"
+    (condition,) = condition_of(stage)
+    assert (condition["type"], condition["status"]) == ("ScheduledMaintenance", "True")
+    assert condition["reason"] == "Reboot"
+    assert condition["message"] == f"not before {when}, EventId E-1"
+    event = json.loads((stage.world / "events").read_text())
+    assert (event["kind"], event["reason"]) == ("Event", "ScheduledMaintenance")
+    assert event["involvedObject"]["name"] == "vm7"
+    assert "taint" in stage.called[0], "before the drain"
+
+    stage.run(RESTORE)
+
+    assert condition_of(stage)[0]["status"] == "False"
+    assert "kubectl taint node vm7 sebridge/scheduled-maintenance-" in stage.called
+    assert "kubectl uncordon vm7" in stage.called
+    assert stage.marker == ""
+
+
+def condition_of(stage: Stage) -> list[dict[str, str]]:
+    found = json.loads((stage.world / "condition").read_text())
+    listed: list[dict[str, str]] = found["status"]["conditions"]
+    return listed
+
+
+def test_words_of_an_event_cannot_leave_their_place(tmp_path: Path) -> None:
+    stage = kubernetes(tmp_path)
+    stage.settings += "TELL=yes"
+
+    stage.run(PREPARE, SEBRIDGE_EVENT_TYPE='Re"boot$(x)', SEBRIDGE_EVENT_ID='E"},{"1')
+
+    (condition,) = condition_of(stage)
+    assert condition["reason"] == "Rebootx"
+    assert condition["message"].endswith("Z, EventId E1")
+
+
+def test_node_is_only_cordoned(tmp_path: Path) -> None:
+    stage = kubernetes(tmp_path)
+    stage.settings += "DRAIN=no"
+
+    stage.run(PREPARE)
+
+    assert "kubectl cordon vm7" in stage.called
+    assert not [call for call in stage.called if "drain" in call]
+
+
+def test_pods_that_go_are_named(tmp_path: Path) -> None:
+    stage = kubernetes(tmp_path)
+    (stage.world / "pods").write_text("web   front-1\ndb    store-0\n")
+
+    assert "2 pods are on vm7: web/front-1, db/store-0" in stage.run(PREPARE)
+
+
+def test_freeze_evicts_the_pods_of_a_label_alone(tmp_path: Path) -> None:
+    stage = kubernetes(tmp_path)
+    stage.settings += "EVICT=latency=low"
+    (stage.world / "pods").write_text("web   front-1\n")
+
+    said = stage.run(PREPARE, SEBRIDGE_EVENT_TYPE="Freeze")
+
+    assert "evicted: web/front-1" in said
+    (asked,) = [call for call in stage.called if "--raw" in call]
+    assert "/api/v1/namespaces/web/pods/front-1/eviction" in asked
+    assert any("--selector latency=low" in call for call in stage.called)
+    assert not [call for call in stage.called if "cordon" in call]
+    stage.run(PREPARE, SEBRIDGE_EVENT_TYPE="Reboot")
+    assert "kubectl cordon vm7" in stage.called
+
+
+def test_pod_that_may_not_be_evicted_is_tried_again(tmp_path: Path) -> None:
+    stage = kubernetes(tmp_path)
+    stage.settings += "EVICT=latency=low"
+    (stage.world / "pods").write_text("web   front-1\n")
+    (stage.world / "stuck").touch()
+
+    found = stage.tried(PREPARE, SEBRIDGE_EVENT_TYPE="Freeze")
+
+    assert (found.returncode, "could be evicted" in found.stderr) == (75, True)
+
+
+@pytest.mark.parametrize("make", [kubernetes, slurm])
+def test_shadow_only_says_what_it_would_do(
+    make: Callable[[Path], Stage], tmp_path: Path
+) -> None:
+    stage = make(tmp_path)
+    stage.settings += "SHADOW=yes\nTELL=yes"
+
+    said = stage.run(PREPARE)
+
+    assert "shadow: nothing is changed" in said
+    assert "would run" in said
+    changing = ("cordon", "drain vm7", "taint", "patch", "create", "update")
+    assert not [c for c in stage.called if any(word in c for word in changing)]
+    assert stage.marker == ""
+
+
+@pytest.mark.parametrize("make", [kubernetes, slurm, nomad])
+def test_check_must_succeed_before_the_node_is_given_back(
+    make: Callable[[Path], Stage], tmp_path: Path
+) -> None:
+    """Such as a test of the GPUs."""
+    stage = make(tmp_path)
+    stage.settings += f"CHECK='test -f {stage.world}/healthy'"
+    stage.run(PREPARE)
+
+    found = stage.tried(RESTORE)
+    assert (found.returncode, "has not succeeded" in found.stderr) == (75, True)
+    assert stage.marker
+    (stage.world / "healthy").touch()
+    stage.run(RESTORE)
+    assert stage.marker == ""
+
+
 @pytest.mark.parametrize(
     ("notice", "options"),
     [
@@ -95,7 +218,7 @@ def test_drain_takes_no_longer_than_the_notice(
     assert f"{drain} {options}" in stage.called
 
 
-@pytest.mark.parametrize("make", [kubernetes, pacemaker])
+@pytest.mark.parametrize("make", [kubernetes, nomad, pacemaker])
 def test_machine_that_is_not_empty_in_time_is_tried_again(
     make: Callable[[Path], Stage], tmp_path: Path
 ) -> None:
@@ -163,6 +286,25 @@ def test_node_drained_anew_by_somebody_else_is_not_resumed(tmp_path: Path) -> No
     assert "not as this hook left it" in stage.run(RESTORE)
 
     assert "DRAIN" in (stage.world / "state").read_text()
+
+
+def test_nomad_node_that_somebody_else_drained_stays_so(tmp_path: Path) -> None:
+    stage = nomad(tmp_path)
+    (stage.world / "eligibility").write_text("ineligible")
+
+    assert "drained by somebody else" in stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    assert (stage.world / "eligibility").read_text() == "ineligible"
+
+
+def test_nomad_node_has_the_notice_to_get_empty(tmp_path: Path) -> None:
+    stage = nomad(tmp_path)
+
+    stage.run(PREPARE, SEBRIDGE_NOTICE_SECONDS="100")
+
+    (drain,) = [call for call in stage.called if "-enable" in call]
+    assert drain.endswith("-self -yes -deadline 95s -m sebridge: Reboot E-1")
 
 
 def test_group_fails_over_to_a_replica_that_loses_nothing(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ UID = 10001
 # What each command of kubectl asks the API for: kubectl's pkg/drain (cordon.go,
 # drain.go, filters.go). "get pods" is how drain sees that an evicted pod is gone.
 CALLS = {
-    "get": {("get", "nodes")},
+    "get": {("get", "nodes"), ("list", "pods")},
+    "taint": {("get", "nodes"), ("patch", "nodes")},
+    "patch": {("get", "nodes"), ("patch", "nodes/status")},
+    "create": {("create", "events"), ("create", "pods/eviction")},
     "cordon": {("get", "nodes"), ("patch", "nodes")},
     "uncordon": {("get", "nodes"), ("patch", "nodes")},
     "drain": {
@@ -166,7 +169,7 @@ def test_drain_has_the_rights_that_the_hook_uses_and_no_other(
     drain: list[dict[str, Any]],
 ) -> None:
     commands = set(re.findall(r"\bkubectl (\w+) ", HOOK))
-    assert commands == {"get", "cordon", "drain", "uncordon"}
+    assert commands == set(CALLS)
 
     role = only(drain, "ClusterRole")
     granted = {
@@ -188,7 +191,8 @@ def test_rights_are_those_of_the_page_of_the_hook() -> None:
 
     assert text.endswith(
         "`get` and `patch` on nodes, `get` and `list` on pods, `get` on daemonsets, "
-        "and `create` on pods/eviction."
+        "and `create` on pods/eviction; for `TELL` also `patch` on nodes/status and "
+        "`create` on events."
     )
 
 

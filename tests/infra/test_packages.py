@@ -4,7 +4,10 @@ Their wheels are empty files here: nothing is fetched. infra/verify.sh builds th
 and installs it.
 """
 
+import gzip
+import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -120,6 +123,9 @@ def test_deb_has_its_files_as_root_and_its_configuration(built: list[Path]) -> N
         "usr/lib/systemd/system/sebridge.service",
         "usr/lib/sysusers.d/sebridge.conf",
         "usr/share/man/man1/sebridge.1.gz",
+        "usr/share/man/man8/sebridge-setup.8.gz",
+        f"usr/share/doc/{NAME}/changelog.gz",
+        f"usr/share/doc/{NAME}/CHANGELOG.md.gz",
         "usr/share/bash-completion/completions/sebridge",
         "usr/share/sebridge/hooks/kubernetes-drain",
         "usr/lib/sebridge/install.sh",
@@ -127,6 +133,66 @@ def test_deb_has_its_files_as_root_and_its_configuration(built: list[Path]) -> N
         assert f"./{path}" in rows
     conffiles = text("dpkg-deb", "--info", deb, "conffiles")
     assert conffiles == "/etc/sebridge/bridge.toml\n"
+
+
+@needs_dpkg
+def test_deb_has_a_changelog_that_debian_reads(built: list[Path]) -> None:
+    deb = one(built[0], ".deb")
+    found = packed(deb, f"usr/share/doc/{NAME}/changelog.gz")
+    said = text("dpkg-deb", "--field", deb, "Version").strip()
+    maintainer = text("dpkg-deb", "--field", deb, "Maintainer").strip()
+
+    head, *_, tail = found.strip().splitlines()
+    assert head == f"{NAME} ({said}) unstable; urgency=medium"
+    assert tail == f" -- {maintainer}  Tue, 14 Nov 2023 22:13:20 +0000"
+    if shutil.which("dpkg-parsechangelog") is None:
+        pytest.skip("dpkg-parsechangelog is missing")
+    read = subprocess.run(
+        ["dpkg-parsechangelog", "--file", "-", "--show-field", "Version"],  # noqa: S607 - from the PATH
+        input=found,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (read.stdout.strip(), read.stderr) == (said, "")
+
+
+@needs_dpkg
+@pytest.mark.parametrize("page", ["man1/sebridge.1", "man8/sebridge-setup.8"])
+def test_manual_pages_are_read_without_a_warning(built: list[Path], page: str) -> None:
+    roff = packed(one(built[0], ".deb"), f"usr/share/man/{page}.gz")
+
+    assert "@" not in roff.partition("\n")[0]
+    if page.endswith(".8"):  # each option of the script has its place
+        usage = text("bash", ROOT / "infra" / "install.sh", "--help")
+        for option in re.findall(r"^  (--[a-z-]+)", usage, flags=re.MULTILINE):
+            if option not in {"--wheel", "--packaged"}:  # of the clone, and of itself
+                assert option.replace("-", "\\-") in roff
+    if shutil.which("groff") is None:
+        pytest.skip("groff is missing")
+    shown = subprocess.run(
+        ["groff", "-man", "-Kutf8", "-Tutf8", "-ww", "-rLL=80n"],  # noqa: S607 - from the PATH
+        input=roff,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stderr == ""
+    plain = re.sub(".\x08", "", shown.stdout)  # bold is each letter twice
+    assert "EXIT STATUS" in plain
+
+
+def packed(deb: Path, path: str) -> str:
+    """Return a text that is compressed in a package."""
+    taken = subprocess.run(  # noqa: S603 - our own package
+        ["dpkg-deb", "--fsys-tarfile", deb],  # noqa: S607 - from the PATH
+        capture_output=True,
+        check=True,
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(taken)) as tar:
+        found = tar.extractfile(f"./{path}")
+        assert found is not None
+        return gzip.decompress(found.read()).decode()
 
 
 @needs_dpkg

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,23 @@ def test_azures_load_balancer_may_probe_in_a_closed_network() -> None:
         "IPAddressAllow=localhost 169.254.169.254 168.63.129.16 fe80::1234:5678:9abc\n"
         in text
     )
+
+
+def test_azures_load_balancer_may_probe_by_ipv6_although_it_is_link_local() -> None:
+    lines = UNIT.read_text().splitlines()
+    (allowed,) = (line for line in lines if line.startswith("IPAddressAllow="))
+
+    assert "IPAddressDeny=link-local multicast" in lines
+    assert ip_address("fe80::1234:5678:9abc").is_link_local
+    assert "fe80::1234:5678:9abc" in allowed.split()
+
+
+@pytest.mark.parametrize("unit", [UNIT, HUB], ids=["forwarder", "hub"])
+def test_no_unit_waits_for_a_network_that_may_never_be_called_ready(unit: Path) -> None:
+    settings = [line for line in unit.read_text().splitlines() if line[:1] != "#"]
+
+    assert "After=network.target" in settings
+    assert "network-online" not in "\n".join(settings)
 
 
 def test_imds_and_the_health_port_are_allowed_whatever_is_denied() -> None:

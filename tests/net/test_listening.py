@@ -12,17 +12,7 @@ import pytest
 from bridge.net.addresses import listen_addresses
 from bridge.net.listening import Port, listen, listening
 from tests.support.fakes import FakeClock
-from tests.support.ports import free_port
-
-
-def has_ipv6() -> bool:
-    with (
-        contextlib.suppress(OSError),
-        socket.create_server(("::1", 0), family=socket.AF_INET6),
-    ):
-        return True
-    return False
-
+from tests.support.ports import free_port, has_ipv6
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
 

@@ -41,7 +41,7 @@ from tests.support.builders import (
     router,
     started,
 )
-from tests.support.damage import House
+from tests.support.damage import ForwarderParts
 from tests.support.fakes import FakeClock
 from tests.support.outboxes import publish_counts
 
@@ -195,15 +195,17 @@ async def test_last_call_sends_nothing_damaged(state_path: Path) -> None:
 async def observed(path: Path, *documents: bytes) -> None:
     """Look at documents; nothing is delivered."""
     async with open_database(path, ME.vm_id) as database:
-        house = House(Outbox(database, router()), FakeClock())
-        house.metadata.says(*documents)
-        await house.observer.restore()
+        parts = ForwarderParts(Outbox(database, router()), FakeClock())
+        parts.metadata.says(*documents)
+        await parts.observer.restore()
         for _ in documents:
-            await house.poller.step()
+            await parts.poller.step()
 
 
 async def next_life(
-    path: Path, *documents: bytes, sees: Callable[[House], None] = lambda _: None
+    path: Path,
+    *documents: bytes,
+    sees: Callable[[ForwarderParts], None] = lambda _: None,
 ) -> list[tuple[str, str, object]]:
     """Look at documents, and deliver what there is after each look.
 
@@ -211,17 +213,17 @@ async def next_life(
         Id, transition and ``announced`` of each event that was taken.
     """
     async with open_database(path, ME.vm_id) as database:
-        house = House(Outbox(database, router()), FakeClock())
-        house.metadata.says(*documents)
-        await house.observer.restore()
+        parts = ForwarderParts(Outbox(database, router()), FakeClock())
+        parts.metadata.says(*documents)
+        await parts.observer.restore()
         for _ in documents:
-            await house.poller.step()
-            due, _ = await house.outbox.deliveries.due(SINK, now=NOW, limit=9)
-            house.sink.taken += due
+            await parts.poller.step()
+            due, _ = await parts.outbox.deliveries.due(SINK, now=NOW, limit=9)
+            parts.sink.taken += due
             for one in due:
-                await house.outbox.deliveries.delivered(one, now=NOW)
-        sees(house)
-    bodies = [json.loads(delivery.body) for delivery in house.sink.taken]
+                await parts.outbox.deliveries.delivered(one, now=NOW)
+        sees(parts)
+    bodies = [json.loads(delivery.body) for delivery in parts.sink.taken]
     return [(b["id"], b["data"]["transition"], b["data"]["announced"]) for b in bodies]
 
 

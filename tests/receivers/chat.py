@@ -116,9 +116,29 @@ class Ntfy(Chat):
         )
 
 
+@dataclass(slots=True)
+class Telegram(Chat):
+    """``sendMessage`` of the Bot API, without a parse_mode: the text is plain.
+
+    Source: https://core.telegram.org/bots/api#sendmessage
+    """
+
+    def faults(self, body: dict[str, Any]) -> list[str]:
+        known = {"chat_id", "text", "disable_notification", "link_preview_options"}
+        return faults_of(
+            {
+                "unknown field": body.keys() <= known,
+                "chat_id": isinstance(body["chat_id"], str) and bool(body["chat_id"]),
+                "text": 0 < len(body["text"].encode("utf-16-le")) // 2 <= 4096,
+                "silent": isinstance(body["disable_notification"], bool),
+            }
+        )
+
+
 SERVICES = {
     "google-chat": GoogleChat,
     "mattermost": Mattermost,
     "discord": Discord,
     "ntfy": Ntfy,
+    "telegram": Telegram,
 }

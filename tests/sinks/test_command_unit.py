@@ -262,7 +262,7 @@ async def test_nobody_who_takes_the_request_is_a_clear_error(machine: Machine) -
     assert not (machine.requests / "request").exists()
 
 
-async def test_launcher_that_is_killed_is_told_by_what_systemd_says(
+async def test_launcher_that_is_killed_is_reported_by_what_systemd_says(
     machine: Machine,
 ) -> None:
     machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')

@@ -1,4 +1,4 @@
-"""Values that tests are about: documents, deliveries, tellers, with little to say."""
+"""Values that tests are about: documents, deliveries, contexts, with little to say."""
 
 import json
 from collections.abc import Mapping

@@ -99,15 +99,15 @@ async def lived(folder: Path) -> Lived:
     """Let a forwarder live: some is delivered, some dead, much waits."""
     path, clock = folder / "lived.db", FakeClock()
     async with open_database(path, ME.vm_id) as database:
-        house = House(Outbox(database, router()), clock)
+        parts = ForwarderParts(Outbox(database, router()), clock)
         await settle(database, ME, "")
-        house.metadata.says(*history())
+        parts.metadata.says(*history())
         for _ in history()[1:]:
-            await house.poller.step()
-            await remember(house, clock)
+            await parts.poller.step()
+            await remember(parts, clock)
         await database.read(written_back)
-        await house.poller.step()
-        await attempt(house, clock, 25)
+        await parts.poller.step()
+        await attempt(parts, clock, 25)
         found = await database.read(
             lambda db: db.execute(
                 """SELECT i.cloud_event_id, i.event_id, i.body, d.state
@@ -127,9 +127,9 @@ def written_back(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-async def remember(house: "House", clock: FakeClock) -> None:
+async def remember(parts: "ForwarderParts", clock: FakeClock) -> None:
     """Keep approvals and what a sink has to know, as much as there may be."""
-    memory = SinkMemory(house.outbox.database, SINK, clock)
+    memory = SinkMemory(parts.outbox.database, SINK, clock)
     for number in range(20):
         await memory.keep(event_id(number).upper(), json.dumps({"n": number}).encode())
         decision = Decision(
@@ -140,12 +140,12 @@ async def remember(house: "House", clock: FakeClock) -> None:
             state="relayed" if number % 2 else "intent",
             data=b'{"outcome": "relayed"}' if number % 2 else None,
         )
-        await house.outbox.approvals.save(decision, now=clock.now().timestamp())
+        await parts.outbox.approvals.save(decision, now=clock.now().timestamp())
 
 
-async def attempt(house: "House", clock: FakeClock, count: int) -> None:
+async def attempt(parts: "ForwarderParts", clock: FakeClock, count: int) -> None:
     """Deliver some, dead_letter some, postpone some."""
-    house.sink.faults.extend(
+    parts.sink.faults.extend(
         (
             None,
             TransientDeliveryError("it is down", Reason.SERVER),
@@ -153,15 +153,15 @@ async def attempt(house: "House", clock: FakeClock, count: int) -> None:
         )[n % 3]
         for n in range(count)
     )
-    house.sink.always = TransientDeliveryError("it is down", Reason.SERVER)
+    parts.sink.always = TransientDeliveryError("it is down", Reason.SERVER)
     async with asyncio.TaskGroup() as attempts:
         for _ in range(count // 4):
-            await house.relay.step(attempts)
-            await house.turn(clock, 0.0)
+            await parts.relay.step(attempts)
+            await parts.turn(clock, 0.0)
 
 
 @dataclass
-class House:
+class ForwarderParts:
     """The parts of a forwarder that read the state file."""
 
     outbox: Outbox
@@ -220,15 +220,15 @@ async def life(path: Path, taken: list[Delivery]) -> None:
     """
     clock, stop = FakeClock(LATER), asyncio.Event()
     async with open_database(path, ME.vm_id) as database:
-        house = House(Outbox(database, router()), clock)
-        house.sink.taken = taken
-        house.metadata.says(last_document())
+        parts = ForwarderParts(Outbox(database, router()), clock)
+        parts.sink.taken = taken
+        parts.metadata.says(last_document())
         await settle(database, ME, "")
-        await house.observer.restore()
-        running = asyncio.create_task(run_workers(house.workers(), stop, grace=5.0))
+        await parts.observer.restore()
+        running = asyncio.create_task(run_workers(parts.workers(), stop, grace=5.0))
         for _ in range(_ROUNDS):
             if not running.done():
-                await house.turn(clock, 1.0)
+                await parts.turn(clock, 1.0)
         stop.set()
         await asyncio.wait([running])
         running.result()

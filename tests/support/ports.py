@@ -27,6 +27,16 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
     raise AssertionError("1000 ports are taken")
 
 
+def has_ipv6() -> bool:
+    """Return whether this machine can listen on addresses of IPv6."""
+    with (
+        suppress(OSError),
+        socket.create_server(("::1", 0), family=socket.AF_INET6),
+    ):
+        return True
+    return False
+
+
 def bound(port: int, kind: socket.SocketKind, stack: ExitStack) -> socket.socket:
     """Return a socket at a port of all addresses.
 

@@ -30,7 +30,7 @@ class Relay:
     async def talk(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        host, told = "", b""
+        host, received = "", b""
         writer.write(b"220 relay\r\n")
         while line := await reader.readline():
             verb, _, rest = line.strip().partition(b" ")
@@ -39,15 +39,15 @@ class Relay:
                 writer.write(b"250-relay\r\n250 AUTH PLAIN\r\n")
             elif verb == b"AUTH":
                 given = rest.rpartition(b" ")[2]
-                told = given + b" " + base64.b64decode(given).replace(b"\0", b" ")
+                received = given + b" " + base64.b64decode(given).replace(b"\0", b" ")
                 self.logged_in.add(host)
-                writer.write(_REPLIES[host][0].encode() + b" " + told + b"\r\n")
+                writer.write(_REPLIES[host][0].encode() + b" " + received + b"\r\n")
             elif verb == b"DATA":
                 writer.write(b"354 go on\r\n")
                 self.mails.append(await reader.readuntil(b"\r\n.\r\n"))
-                writer.write(_REPLIES[host][1].encode() + b" " + told + b"\r\n")
+                writer.write(_REPLIES[host][1].encode() + b" " + received + b"\r\n")
             else:
-                writer.write(b"250 " + told + b"\r\n")
+                writer.write(b"250 " + received + b"\r\n")
         writer.close()
 
 

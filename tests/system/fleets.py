@@ -140,7 +140,7 @@ class Consumer:
         return sorted(found, key=lambda e: str(e["time"]))
 
     def steps(self, event_id: str) -> list[str]:
-        """Return the transitions told of an EventId, by time."""
+        """Return the transitions of an EventId that arrived, by time."""
         return [kind for e in self.of(event_id) if (kind := step(e))]
 
     def outcomes(self, event_id: str) -> list[tuple[str, str]]:
@@ -154,9 +154,9 @@ class Consumer:
 
     def held(self, event_id: str) -> tuple[str, object]:
         """Return the final state of an EventId, and the event in it."""
-        told = [e for e in self.of(event_id) if step(e)]
-        ends = [e for e in told if step(e) in ENDS]
-        last = max(ends, key=lambda e: ENDS.index(step(e))) if ends else told[-1]
+        received = [e for e in self.of(event_id) if step(e)]
+        ends = [e for e in received if step(e) in ENDS]
+        last = max(ends, key=lambda e: ENDS.index(step(e))) if ends else received[-1]
         data = last["data"]
         assert isinstance(data, dict)
         return (step(last) if ends else "there"), data["event"]
@@ -195,8 +195,8 @@ class Fleet:
         self.imds.schedule(life)
         return event_id
 
-    async def until_told(self, event_id: str, *steps: str) -> None:
-        """Wait until the consumer was told these steps."""
+    async def until_received(self, event_id: str, *steps: str) -> None:
+        """Wait until the consumer has received these steps."""
         async with asyncio.timeout(PATIENCE):
             while not {*steps} <= {*self.consumer.steps(event_id)}:
                 await asyncio.sleep(0.05)

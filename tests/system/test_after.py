@@ -103,8 +103,8 @@ class Machine:
         """Return when StartRequests came, of wall time."""
         return [one.at for one in self.imds.requests if one.method == "POST"]
 
-    def told(self, kind: str) -> set[str]:
-        """Return the ids of the events of a kind that were told."""
+    def received(self, kind: str) -> set[str]:
+        """Return the ids of the events of a kind that were received."""
         bodies = [m.body for m in self.inbox.messages if isinstance(m.body, dict)]
         return {str(b["id"]) for b in bodies if f".{kind}.v1" in str(b["type"])}
 
@@ -118,9 +118,9 @@ class Machine:
         )
         return min(found)
 
-    async def until_told(self, kind: str) -> None:
+    async def until_received(self, kind: str) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not self.told(kind):
+            while not self.received(kind):
                 await asyncio.sleep(0.02)
 
     async def probed(self) -> str:
@@ -164,14 +164,14 @@ async def test_no_kill_approves_too_early_or_twice(machine: Machine, seed: int) 
 
     await kill_at_random(machine, chance, times=3)
     async with machine.running() as process:
-        await machine.until_told("startrequest.relayed")
-        await machine.until_told("command.succeeded")
+        await machine.until_received("startrequest.relayed")
+        await machine.until_received("command.succeeded")
         assert await ended(process) == 0
 
     (post,) = machine.posts()  # started by it, the event is asked for no more
     assert min(machine.ends("prepare")) <= post
-    assert len(machine.told("startrequest.relayed")) == 1
-    assert len(machine.told("startrequest.withheld")) <= 1
+    assert len(machine.received("startrequest.relayed")) == 1
+    assert len(machine.received("startrequest.withheld")) <= 1
 
 
 async def stands(machine: Machine, where: str) -> None:
@@ -250,13 +250,13 @@ async def test_spot_eviction_is_drained_out_of_rotation_and_approved_in_time(
         machine.arrival("scheduledevent.started"),
     )
     assert drained <= result < started < began + 30
-    assert len(machine.told("startrequest.relayed")) == 1
+    assert len(machine.received("startrequest.relayed")) == 1
 
 
 async def until_started(machine: Machine) -> None:
-    await machine.until_told("command.succeeded")
-    await machine.until_told("startrequest.relayed")
-    await machine.until_told("scheduledevent.started")
+    await machine.until_received("command.succeeded")
+    await machine.until_received("startrequest.relayed")
+    await machine.until_received("scheduledevent.started")
 
 
 async def sebridge(machine: Machine, *words: str) -> None:
@@ -277,7 +277,7 @@ async def test_success_of_a_test_does_not_count(machine: Machine) -> None:
 
     async with machine.running() as process:
         machine.schedule("Reboot", notice=900, started=600)
-        await machine.until_told("command.failed")
+        await machine.until_received("command.failed")
 
         for kind in ("Reboot", "Preempt"):
             await sebridge(machine, "send-test", "--run", "--event-type", kind)
@@ -287,7 +287,7 @@ async def test_success_of_a_test_does_not_count(machine: Machine) -> None:
 
         hook.write_text(good)
         await sebridge(machine, "outbox", "retry", "--sink", "drain")
-        await machine.until_told("startrequest.relayed")
+        await machine.until_received("startrequest.relayed")
         assert await ended(process) == 0
 
     assert len(machine.posts()) == 1

@@ -55,7 +55,7 @@ async def approve(config: Path, *arguments: str, stdin: bytes = b"") -> Result:
 async def running(
     at: Addresses, config: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a forwarder that has told of two events that wait for approval."""
+    """Run a forwarder that has published two events that wait for approval."""
     process = await forwarder(config)
     try:
         await settled(config, 0)
@@ -72,7 +72,7 @@ async def running(
         await ended(process)
 
 
-async def told(at: Addresses, kind: str, event_id: str) -> dict[str, object]:
+async def received(at: Addresses, kind: str, event_id: str) -> dict[str, object]:
     """Return what came to the webhook, ``kind`` being a part of its type."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -93,7 +93,7 @@ async def test_two_approvers_at_once_an_unknown_event_and_a_dead_forwarder(
         with config.open("a") as file:
             file.write('unknown_grace = "500ms"\n')
         async with running(at, config) as process:
-            seen = [await told(at, ".scheduled.", one) for one in (FIRST, SECOND)]
+            seen = [await received(at, ".scheduled.", one) for one in (FIRST, SECOND)]
             first, second, unknown = await asyncio.gather(
                 approve(config, FIRST, "--wait", "--json", "--reason", "at night"),
                 approve(
@@ -103,7 +103,7 @@ async def test_two_approvers_at_once_an_unknown_event_and_a_dead_forwarder(
                 ),
                 approve(config, "NO-SUCH", "--force", "--wait", "--timeout", "30s"),
             )
-            relayed = await told(at, ".relayed.", FIRST)
+            relayed = await received(at, ".relayed.", FIRST)
             process.kill()
             nobody = await approve(config, FIRST, "--wait", "--timeout", "500ms")
 
@@ -127,7 +127,7 @@ async def test_session_of_the_vm_that_reported(tmp_path: Path) -> None:
         config.write_text(text)
         async with running(at, config):
             seen = tmp_path / "event.json"
-            seen.write_text(json.dumps(await told(at, ".scheduled.", FIRST)))
+            seen.write_text(json.dumps(await received(at, ".scheduled.", FIRST)))
             unsaid, result = await asyncio.gather(
                 approve(config, FIRST, "--wait"),
                 approve(config, "--from-event", str(seen), "--wait", "--json"),
@@ -176,7 +176,7 @@ async def test_topic_with_a_subscription_for_each_vm(tmp_path: Path) -> None:
         )
         config.write_text(text)
         async with running(at, config):
-            await told(at, ".scheduled.", FIRST)
+            await received(at, ".scheduled.", FIRST)
             elsewhere, here = await asyncio.gather(
                 approve(
                     config, SECOND, "--session", "vm-b", "--wait", "--timeout", "2s"

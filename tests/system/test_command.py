@@ -73,7 +73,7 @@ class Stage:
                 await asyncio.sleep(0.02)
 
     async def results(self, count: int) -> list[dict[str, Any]]:
-        """Wait until so many results were told, and return them."""
+        """Wait until so many results have arrived, and return them."""
         async with asyncio.timeout(PATIENCE + 2 * count):
             while True:
                 found = [
@@ -103,7 +103,7 @@ async def running(stage: Stage) -> AsyncIterator[asyncio.subprocess.Process]:
                 os.killpg(int(pid), signal.SIGKILL)
 
 
-async def test_it_is_run_and_its_result_is_told(tmp_path: Path) -> None:
+async def test_it_is_run_and_its_result_is_published(tmp_path: Path) -> None:
     async with simulator_here() as at:
         stage = Stage(tmp_path, at, "echo drained for $HOME; exit 0")
         async with running(stage) as process:

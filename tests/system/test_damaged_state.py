@@ -42,22 +42,22 @@ async def scheduled(at: Addresses, number: int) -> str:
 
 
 async def received(at: Addresses) -> list[dict[str, Any]]:
-    """Return every CloudEvent that was told."""
+    """Return every CloudEvent that was received."""
     bodies = [one["body"] for one in await at.messages("/siem")]
     return [body for body in bodies if isinstance(body, dict)]
 
 
-async def told(at: Addresses, event_id: str) -> bool:
+async def is_received(at: Addresses, event_id: str) -> bool:
     return any(body["subject"] == event_id for body in await received(at))
 
 
-async def starts_until_told(config: Path, at: Addresses, event_id: str) -> int:
+async def starts_until_received(config: Path, at: Addresses, event_id: str) -> int:
     """Start the forwarder whenever it has ended; return how often it took."""
     async with asyncio.timeout(PATIENCE):
         for count in range(1, MOST_STARTS + 1):
             process = await forwarder(config)
             while process.returncode is None:
-                if await told(at, event_id):
+                if await is_received(at, event_id):
                     assert await ended(process) == 0
                     return count
                 await asyncio.sleep(0.05)
@@ -72,7 +72,7 @@ async def test_damaged_file_is_no_end(seed: int, tmp_path: Path) -> None:
     async with simulator_here() as at:
         config = written(tmp_path, at)
 
-        assert await starts_until_told(config, at, await scheduled(at, 1)) == 1
+        assert await starts_until_received(config, at, await scheduled(at, 1)) == 1
 
         for event in await received(at):
             was = known.bodies.get(event["id"])
@@ -87,7 +87,7 @@ async def test_file_that_is_damaged_while_it_runs_is_no_end(tmp_path: Path) -> N
         process = await forwarder(config)
         first = await scheduled(at, 1)
         async with asyncio.timeout(PATIENCE):
-            while not await told(at, first):
+            while not await is_received(at, first):
                 await asyncio.sleep(0.05)
         with closing(sqlite3.connect(state)) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -101,7 +101,7 @@ async def test_file_that_is_damaged_while_it_runs_is_no_end(tmp_path: Path) -> N
         async with asyncio.timeout(PATIENCE):
             await process.wait()
         assert process.returncode == 1
-        assert await starts_until_told(config, at, second) == 1
+        assert await starts_until_received(config, at, second) == 1
 
     assert len(list(tmp_path.glob("bridge.db.corrupt-*T??????"))) == 1
     assert b"state file is corrupt" in config.with_suffix(".log").read_bytes()

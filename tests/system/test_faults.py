@@ -43,7 +43,7 @@ def freeze(number: int) -> dict[str, object]:
     }
 
 
-async def told_to(at: Addresses, *kinds: str) -> list[dict[str, object]]:
+async def received_by(at: Addresses, *kinds: str) -> list[dict[str, object]]:
     """Return what the webhook got, as soon as the last things are of these kinds."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -86,7 +86,7 @@ async def test_full_disk_an_approval_a_kill_and_room_again(
         process = await forwarder(config)
         await settled(config, 0)
         await at.control("POST", "events", freeze(1))
-        await told_to(at, "scheduledevent.scheduled.v1")
+        await received_by(at, "scheduledevent.scheduled.v1")
         with looking_at(disk.state):  # so that no room within the log is used again
             disk.fill()
             await at.control("POST", "events", freeze(2))
@@ -99,7 +99,7 @@ async def test_full_disk_an_approval_a_kill_and_room_again(
         status, missing = await readiness(config)
         assert (status, "state: cannot be written" in missing) == (503, True)
         await approve(at, second["subject"])
-        found = await told_to(at, "startrequest.relayed.v1")
+        found = await received_by(at, "startrequest.relayed.v1")
         assert data(one_of(found, "relayed"))["eventId"] == second["subject"]
 
         process.kill()
@@ -108,7 +108,7 @@ async def test_full_disk_an_approval_a_kill_and_room_again(
         logged = config.with_suffix(".log").stat().st_size
         process = await forwarder(config)
         await settled(config, logged)
-        found = await told_to(at, "scheduledevent.started.v1")
+        found = await received_by(at, "scheduledevent.started.v1")
         assert one_of(found, "event.started")["subject"] == second["subject"]
         assert {str(one["id"]) for one in await scheduled(at)} == {
             str(first["id"]),
@@ -136,7 +136,7 @@ def data(event: dict[str, object]) -> dict[str, object]:
 
 
 async def scheduled(at: Addresses) -> list[dict[str, object]]:
-    """Return what the webhook was told of events that appeared, each id once."""
+    """Return what the webhook received of events that appeared, each id once."""
     bodies = [one["body"] for one in await at.messages("/siem")]
     found = [one for one in bodies if isinstance(one, dict)]
     wanted = [one for one in found if ".scheduled.v1" in str(one["type"])]
@@ -207,13 +207,13 @@ async def test_machine_that_froze_goes_on_where_it_was(tmp_path: Path) -> None:
         process = await forwarder(config)
         await settled(config, 0)
         await at.control("POST", "events", freeze(1))
-        found = await told_to(at, "scheduledevent.scheduled.v1")
+        found = await received_by(at, "scheduledevent.scheduled.v1")
         process.send_signal(signal.SIGSTOP)
         await approve(at, one_of(found, "scheduled")["subject"])
         await at.control("POST", "events", freeze(2))
         await asyncio.sleep(3)
         process.send_signal(signal.SIGCONT)
-        found = await told_to(
+        found = await received_by(
             at, "startrequest.relayed.v1", "scheduledevent.started.v1"
         )
         async with asyncio.timeout(PATIENCE):
@@ -248,7 +248,9 @@ async def test_sinks_that_are_all_down_hold_up_no_stop_and_lose_nothing(
                 assert answer.status == 204
         assert not await at.messages("/siem")
         process = await forwarder(config)
-        found = await told_to(at, "scheduledevent.scheduled.v1", "bridge.stopped.v1")
+        found = await received_by(
+            at, "scheduledevent.scheduled.v1", "bridge.stopped.v1"
+        )
         await ended(process)
 
     assert (code, took < 4.0) == (0, True)

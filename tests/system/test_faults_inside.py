@@ -1,6 +1,6 @@
 """Bad days of a whole forwarder that runs in this process, against real servers.
 
-What they have in common: nothing is lost, every sink is told the same ids, and each
+What they have in common: nothing is lost, every sink gets the same ids, and each
 EventId in the order of its history.
 """
 
@@ -125,15 +125,15 @@ class Town:
         given = json.dumps({"untilCleared": True, **fault})
         server.faults.add(parse_fault(given.encode()))
 
-    def told(self) -> list[Event]:
-        """What the webhook was told, each id once, in order."""
+    def received(self) -> list[Event]:
+        """What the webhook received, each id once, in order."""
         found = [m.body for m in self.inbox.messages if isinstance(m.body, dict)]
         return list({str(body["id"]): body for body in found}.values())
 
-    async def until_told(self, *steps: str) -> None:
-        """Wait until the webhook was told these ``number transition``."""
+    async def until_received(self, *steps: str) -> None:
+        """Wait until the webhook received these ``number transition``."""
         async with asyncio.timeout(PATIENCE):
-            while not {*steps} <= set(map(brief, self.told())):
+            while not {*steps} <= set(map(brief, self.received())):
                 await asyncio.sleep(0.02)
 
     async def on_the_bus(self, count: int) -> list[Event]:
@@ -173,20 +173,20 @@ async def town(broker: Broker, tmp_path: Path) -> AsyncIterator[Town]:
 async def test_imds_in_trouble_loses_nothing_that_it_shows_later(
     fault: dict[str, object], town: Town
 ) -> None:
-    """What appears and starts meanwhile is told as soon as it can be seen."""
+    """What appears and starts meanwhile is published as soon as it can be seen."""
     async with town.life():
         first = town.schedule(1)
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
         town.strike(town.imds, path=DOCUMENT, **fault)
         town.schedule(2)
         town.imds.start(first)
         await asyncio.sleep(0.7)
         town.imds.faults.clear()
-        await town.until_told("1 scheduled", "1 started", "2 scheduled")
+        await town.until_received("1 scheduled", "1 started", "2 scheduled")
 
     on_bus = await town.on_the_bus(3)
     assert sorted(map(brief, on_bus)) == ["1 scheduled", "1 started", "2 scheduled"]
-    assert {str(e["id"]) for e in on_bus} == {str(e["id"]) for e in town.told()}
+    assert {str(e["id"]) for e in on_bus} == {str(e["id"]) for e in town.received()}
 
 
 # -- a stop in the middle ----------------------------------------------------------
@@ -244,7 +244,7 @@ async def test_stop_in_the_middle_of_trouble_is_prompt_and_loses_nothing(
     trouble = TROUBLES[name]
     async with town.life() as stop:
         first = town.schedule(1)
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
         trouble.begin(town)
         town.schedule(2)
         town.imds.start(first)
@@ -256,14 +256,14 @@ async def test_stop_in_the_middle_of_trouble_is_prompt_and_loses_nothing(
 
     steps = ["1 scheduled", "1 started", "2 scheduled"]
     async with town.life():
-        await town.until_told(*steps)
+        await town.until_received(*steps)
         on_bus = await town.on_the_bus(3)
-    told = town.told()
+    received = town.received()
 
     assert took < GRACE + 2.5
-    assert sorted(map(brief, told)) == sorted(map(brief, on_bus)) == steps
-    assert {str(e["id"]) for e in on_bus} == {str(e["id"]) for e in told}
-    for found in (told, on_bus):
+    assert sorted(map(brief, received)) == sorted(map(brief, on_bus)) == steps
+    assert {str(e["id"]) for e in on_bus} == {str(e["id"]) for e in received}
+    for found in (received, on_bus):
         assert [brief(e) for e in found if brief(e)[0] == "1"] == steps[:2]
 
 
@@ -277,12 +277,12 @@ async def test_first_event_after_an_hour_of_silence_is_delivered_within_3_second
     town.timings = Timings(bus=BusTimings(idle=0.3))
     async with town.life():
         town.schedule(1)
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
         town.broker.faults.drop_connections()
         await asyncio.sleep(0.5)
         town.schedule(2)
         watch = Stopwatch()
-        await town.until_told("2 scheduled")
+        await town.until_received("2 scheduled")
         on_bus = await town.on_the_bus(2)
         took = watch.seconds
 
@@ -297,7 +297,7 @@ async def test_clock_that_jumps_by_hours_delays_and_loses_nothing(
     """A delivery waits to be tried again when the clock is set; others come after."""
     async with town.life():
         first = town.schedule(1)
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
         town.strike(town.inbox, path="/siem", status=503)
         town.imds.start(first)
         await asyncio.sleep(0.5)
@@ -305,12 +305,12 @@ async def test_clock_that_jumps_by_hours_delays_and_loses_nothing(
         town.schedule(2)
         await asyncio.sleep(0.3)
         town.inbox.faults.clear()
-        await town.until_told("1 started", "2 scheduled")
+        await town.until_received("1 started", "2 scheduled")
         town.imds.remove(first)
-        await town.until_told("1 completed")
+        await town.until_received("1 completed")
 
-    told = [brief(e) for e in town.told()]
-    assert [t for t in told if t[0] == "1"] == [
+    received = [brief(e) for e in town.received()]
+    assert [t for t in received if t[0] == "1"] == [
         "1 scheduled",
         "1 started",
         "1 completed",
@@ -329,10 +329,10 @@ async def test_vm_that_was_off_over_the_weekend_loses_nothing_for_its_age(
     town.inbox.faults.clear()
     town.strike(town.inbox, path="/siem", status=503, untilCleared=False)
     async with town.life():
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
     assert town.inbox.faults.waiting() == ()
 
-    assert [brief(e) for e in town.told()] == ["1 scheduled"]
+    assert [brief(e) for e in town.received()] == ["1 scheduled"]
 
 
 async def test_sink_that_never_answers_delays_no_other(town: Town) -> None:
@@ -357,35 +357,35 @@ async def test_sink_whose_name_cannot_be_resolved_keeps_its_deliveries(
         town.schedule(1)
         await town.on_the_bus(1)
         await asyncio.sleep(0.2)
-    assert town.told() == []
+    assert town.received() == []
     town.options = {}
     async with town.life():
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
 
 
-async def test_state_file_locked_by_another_process_keeps_nobody_from_being_told(
+async def test_state_file_locked_by_another_process_keeps_no_event_from_its_sinks(
     town: Town,
 ) -> None:
     """Also over a stop while it is still locked: what follows has the same ids."""
     async with town.life():
         first = town.schedule(1)
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
         other = sqlite3.connect(town.state, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         town.imds.start(first)
-        await town.until_told("1 started")
-    before = town.told()
+        await town.until_received("1 started")
+    before = town.received()
     other.execute("ROLLBACK")
     other.close()
     async with town.life():
         async with asyncio.timeout(PATIENCE):
             while len(town.inbox.messages) < 3:
-                await asyncio.sleep(0.02)  # what the disk never knew is told again
+                await asyncio.sleep(0.02)  # what the disk never knew is published again
         town.imds.remove(first)
-        await town.until_told("1 completed")
+        await town.until_received("1 completed")
 
-    assert [e["id"] for e in town.told()[:2]] == [e["id"] for e in before]
-    assert [brief(e) for e in town.told()] == [
+    assert [e["id"] for e in town.received()[:2]] == [e["id"] for e in before]
+    assert [brief(e) for e in town.received()] == [
         "1 scheduled",
         "1 started",
         "1 completed",
@@ -397,17 +397,17 @@ async def test_loop_that_was_blocked_goes_on_as_if_nothing_had_been(
 ) -> None:
     async with town.life():
         first = town.schedule(1)
-        await town.until_told("1 scheduled")
+        await town.until_received("1 scheduled")
         town.imds.start(first)
         town.schedule(2)
         time.sleep(2)  # noqa: ASYNC251 - the fault
         town.imds.remove(first)
-        await town.until_told("2 scheduled")
+        await town.until_received("2 scheduled")
         await asyncio.sleep(0.3)
         on_bus = await town.on_the_bus(3)
 
     assert brief(on_bus[0]) == "1 scheduled"
-    assert {brief(e) for e in town.told()} == set(map(brief, on_bus))
+    assert {brief(e) for e in town.received()} == set(map(brief, on_bus))
 
 
 async def test_backlog_goes_out_at_the_rate_of_the_sink(town: Town) -> None:
@@ -415,7 +415,7 @@ async def test_backlog_goes_out_at_the_rate_of_the_sink(town: Town) -> None:
     for number in range(1, 6):
         town.schedule(number)
     async with town.life():
-        await town.until_told(*(f"{number} scheduled" for number in range(1, 6)))
+        await town.until_received(*(f"{number} scheduled" for number in range(1, 6)))
 
     times = [datetime.fromisoformat(m.received_at) for m in town.inbox.messages]
     assert max(times) - min(times) > timedelta(seconds=0.5)  # 2.0, less what jitters

@@ -53,16 +53,16 @@ async def until_all_know(town: Fleet, event_id: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_each_transition_is_told_once_and_each_approval_served_by_one(
+async def test_each_transition_is_published_once_and_each_approval_served_by_one(
     town: Fleet,
 ) -> None:
     """Also when the one that serves the group's session dies with the lock in hand."""
     first, second, third = (town.schedule() for _ in range(3))
-    await town.until_told(first, "scheduled")
+    await town.until_received(first, "scheduled")
     await until_all_know(town, third)
     await town.approve(first)
     served = await town.until_decided(first)
-    await town.until_told(first, "started")
+    await town.until_received(first, "started")
     await town.approve("no-such-event")
     unknown = await town.until_decided("no-such-event")
 
@@ -74,13 +74,13 @@ async def test_each_transition_is_told_once_and_each_approval_served_by_one(
     await town.approve(second)
     taken_over = await town.until_decided(second)
     took = watch.seconds
-    await town.until_told(second, "started")
+    await town.until_received(second, "started")
     town.imds.remove(first)
-    await town.until_told(first, "completed")
+    await town.until_received(first, "completed")
     await asyncio.sleep(1)  # for whatever would come twice
 
-    told = [town.consumer.steps(event_id) for event_id in (first, second, third)]
-    assert told == [
+    received = [town.consumer.steps(event_id) for event_id in (first, second, third)]
+    assert received == [
         ["scheduled", "started", "completed"],
         ["scheduled", "started"],
         ["scheduled", "started"],
@@ -103,7 +103,7 @@ async def test_final_state_is_the_true_one_although_some_were_away(
     chance = random.Random(20261121)  # noqa: S311 - who is away when
     ids = [town.schedule() for _ in range(6)]
     for event_id in ids:
-        await town.until_told(event_id, "scheduled")
+        await town.until_received(event_id, "scheduled")
     for _ in range(8):
         for vm in town.vms[1:]:
             away = chance.random() < 0.5
@@ -115,12 +115,12 @@ async def test_final_state_is_the_true_one_although_some_were_away(
         await asyncio.sleep(0.6)
     for event_id in ids[1:3]:
         town.imds.start(event_id)
-        await town.until_told(event_id, "started")
+        await town.until_received(event_id, "started")
     town.imds.remove(ids[2])
     town.imds.remove(ids[3])  # cancelled, for those who were there
     town.imds.start(ids[4])
-    await town.until_told(ids[2], "completed")
-    await town.until_told(ids[4], "started")
+    await town.until_received(ids[2], "completed")
+    await town.until_received(ids[4], "started")
     for vm in town.vms:
         await vm.imds.mend()
     last = town.schedule()

@@ -55,8 +55,8 @@ class Scene:
         await self.at.control("POST", "events", event)
         return event_id
 
-    async def told(self) -> list[tuple[str, str, bool]]:
-        """Return what was told: end of the EventId, transition or outcome, durable."""
+    async def received(self) -> list[tuple[str, str, bool]]:
+        """Return what came: end of the EventId, transition or outcome, durable."""
         found = []
         for message in await self.at.messages("/siem"):
             body = message["body"]
@@ -66,10 +66,10 @@ class Scene:
             found.append((body["subject"][-1], what, data.get("durable", True)))
         return found
 
-    async def until_told(self, number: int, transition: str) -> None:
+    async def until_received(self, number: int, transition: str) -> None:
         async with asyncio.timeout(PATIENCE):
             while (str(number), transition) not in [
-                (name, what) for name, what, _ in await self.told()
+                (name, what) for name, what, _ in await self.received()
             ]:
                 await asyncio.sleep(0.1)
 
@@ -127,14 +127,14 @@ async def opened(folder: Path, disk: Frozen) -> AsyncIterator[Scene]:
 
 async def test_frozen_disk_silences_nobody_and_heals(scene: Scene) -> None:
     await scene.schedule(1, "Freeze")
-    await scene.until_told(1, "scheduled")
+    await scene.until_received(1, "scheduled")
     await scene.until("/readyz", 200)
     scene.disk.freeze()
 
     await scene.schedule(2)
-    await scene.until_told(2, "scheduled")
+    await scene.until_received(2, "scheduled")
 
-    assert ("2", "scheduled", False) in await scene.told()
+    assert ("2", "scheduled", False) in await scene.received()
     assert "state" in await scene.until("/readyz", 503)
     assert (await scene.get("/livez"))[0] == 200
     assert "sebridge_state_degraded 1.0" in (await scene.get("/metrics"))[1]
@@ -144,9 +144,13 @@ async def test_frozen_disk_silences_nobody_and_heals(scene: Scene) -> None:
     await scene.until("/readyz", 200)
     assert scene.said("state file can be written again") == 1
     await scene.schedule(3)
-    await scene.until_told(3, "scheduled")
-    told = await scene.told()
-    assert [name for name, what, _ in told if what == "scheduled"] == ["1", "2", "3"]
+    await scene.until_received(3, "scheduled")
+    received = await scene.received()
+    assert [name for name, what, _ in received if what == "scheduled"] == [
+        "1",
+        "2",
+        "3",
+    ]
     scene.process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(scene.process.wait(), PATIENCE) == 0
     with closing(sqlite3.connect(scene.disk.path / "state.db")) as db:
@@ -165,7 +169,7 @@ async def test_frozen_disk_silences_nobody_and_heals(scene: Scene) -> None:
 
 async def test_approvals_are_relayed_although_the_disk_is_frozen(scene: Scene) -> None:
     event_id = await scene.schedule(1, "Freeze")
-    await scene.until_told(1, "scheduled")
+    await scene.until_received(1, "scheduled")
     scene.disk.freeze()
 
     approve = await started(
@@ -174,8 +178,8 @@ async def test_approvals_are_relayed_although_the_disk_is_frozen(scene: Scene) -
     )
     assert await asyncio.wait_for(approve.wait(), PATIENCE) == 0
 
-    await scene.until_told(1, "relayed")
-    await scene.until_told(1, "started")
+    await scene.until_received(1, "relayed")
+    await scene.until_received(1, "started")
 
 
 async def test_stop_while_the_disk_is_frozen_ends_within_the_grace(
@@ -183,7 +187,7 @@ async def test_stop_while_the_disk_is_frozen_ends_within_the_grace(
 ) -> None:
     scene.disk.freeze()
     await scene.schedule(1)
-    await scene.until_told(1, "scheduled")
+    await scene.until_received(1, "scheduled")
 
     scene.process.send_signal(signal.SIGTERM)
     await until_exited(scene.process.pid)

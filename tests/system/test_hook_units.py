@@ -78,7 +78,7 @@ def ran(machine: Machine) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def told(machine: Machine) -> str:
+def child_of(machine: Machine) -> str:
     """Return what a hook has left in a file."""
     gate = machine.root / "run/gate"
     return gate.read_text().strip() if gate.exists() else ""
@@ -143,8 +143,8 @@ async def test_account_of_the_forwarder_cannot_say_how_a_run_ended(
 
     assert as_forwarder('cat "$1/result"') == 0
     assert [one for one in ATTEMPTS if as_forwarder(one) == 0] == []
-    told = (machine.root / results[1:] / "result").read_text()
-    assert json.loads(told)["ended"]["code"] == 3
+    result = (machine.root / results[1:] / "result").read_text()
+    assert json.loads(result)["ended"]["code"] == 3
 
 
 async def test_stop_ends_all_that_it_has_started(machine: Machine) -> None:
@@ -153,7 +153,7 @@ async def test_stop_ends_all_that_it_has_started(machine: Machine) -> None:
     task = asyncio.create_task(run(machine, "stopped", stop=stop))
     await until_ran(machine)
     async with asyncio.timeout(PATIENCE):
-        while not (child := told(machine)):
+        while not (child := child_of(machine)):
             await asyncio.sleep(0.05)
 
     stop.set()
@@ -184,7 +184,7 @@ async def test_person_who_stops_the_unit_is_heard(machine: Machine) -> None:
     assert (await task).was_stopped
 
 
-async def test_launcher_that_is_killed_is_told(machine: Machine) -> None:
+async def test_launcher_that_is_killed_is_reported(machine: Machine) -> None:
     has(machine, "sleep 600")
     task = asyncio.create_task(run(machine, "killed"))
     await until_ran(machine)

@@ -118,7 +118,7 @@ async def test_outage_is_survived_and_approvals_are_served_afterwards(
     brief = BusTimings(stale=0.5, attempt=1.0, open=1.0, least_renew=1.0)
     async with alone(tmp_path, clock, Timings(bus=brief)) as (town, bus):
         first = town.schedule()
-        await town.until_told(first, "scheduled")
+        await town.until_received(first, "scheduled")
         begin(bus)
         town.imds.start(first)
         second = town.schedule(notice=3600)
@@ -131,8 +131,8 @@ async def test_outage_is_survived_and_approvals_are_served_afterwards(
             await mended
         await town.approve(second)
         decided = await town.until_decided(second)
-        await town.until_told(second, "scheduled", "started")
-        await town.until_told(first, "completed")
+        await town.until_received(second, "scheduled", "started")
+        await town.until_received(first, "completed")
 
     assert town.consumer.steps(first) == ["scheduled", "started", "completed"]
     assert town.consumer.steps(second) == ["scheduled", "started"]
@@ -154,17 +154,17 @@ async def test_token_that_expires_again_and_again_is_made_anew(
 
         monkeypatch.setattr(_base_handler_async, "_generate_sas_token", brief)
         first = town.schedule()
-        await town.until_told(first, "scheduled")
+        await town.until_received(first, "scheduled")
         opened = bus.opened
         for _ in range(2):
             await asyncio.sleep(3)
             event_id = town.schedule()
             watch = Stopwatch()
-            await town.until_told(event_id, "scheduled")
+            await town.until_received(event_id, "scheduled")
             took = watch.seconds
             await town.approve(event_id)
             decided = await town.until_decided(event_id)
-            await town.until_told(event_id, "started")
+            await town.until_received(event_id, "started")
 
             assert took < 3
             assert decided == "relayed by web-0"
@@ -219,7 +219,7 @@ async def history(at: Addresses) -> None:
 
 @asynccontextmanager
 async def watched(folder: Path, at: Addresses, bus: str) -> AsyncIterator[None]:
-    """Run a forwarder that has told of event 1, on a broker of its own."""
+    """Run a forwarder that has published event 1, on a broker of its own."""
     config = written_config(folder, replace(at, connection_string=bus))
     process = await forwarder(config)
     try:

@@ -62,7 +62,7 @@ async def bodies(at: Addresses, event_id: str) -> list[dict[str, object]]:
 
 
 async def kinds(at: Addresses, event_id: str, until: str) -> list[str]:
-    """Return what was told of an EventId, once ``until`` was."""
+    """Return what arrived of an EventId, once ``until`` did."""
     async with asyncio.timeout(PATIENCE):
         while True:
             found = [str(b["type"]).split(".")[-2] for b in await bodies(at, event_id)]

@@ -68,7 +68,7 @@ class Echo:
     async def handle(self, request: web.BaseRequest) -> web.Response:
         self.bodies.append(await request.read())
         self.seen.add(request.path)
-        told = " ".join(
+        given_back = " ".join(
             [
                 str(request.url),
                 *(f"{key}: {value}" for key, value in request.headers.items()),
@@ -78,13 +78,13 @@ class Echo:
         status = int(first) if first.isdigit() else 403
         return web.Response(
             status=status,
-            reason=told,
+            reason=given_back,
             # bare, it looks like one of Slack's own words for a fault
-            text=last if status in {400, 403} and last else told,
+            text=last if status in {400, 403} and last else given_back,
             headers={
                 "Location": str(request.url),
-                "WWW-Authenticate": told,
-                "Retry-After": told if status == 503 else "1",
+                "WWW-Authenticate": given_back,
+                "Retry-After": given_back if status == 503 else "1",
                 "Set-Cookie": f"told={last}",
             },
         )
@@ -226,8 +226,8 @@ def process_list(pid: int, given: Mapping[str, str]) -> bytes:
     """
     proc = Path("/proc") / str(pid)
     environ = (proc / "environ").read_bytes().split(b"\0")
-    told = {os.fsencode(f"{key}={value}") for key, value in given.items()}
-    assert set(filter(None, environ)) <= told
+    allowed = {os.fsencode(f"{key}={value}") for key, value in given.items()}
+    assert set(filter(None, environ)) <= allowed
     return (proc / "cmdline").read_bytes() + (proc / "comm").read_bytes()
 
 

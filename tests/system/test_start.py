@@ -179,16 +179,16 @@ class Scene:
         return cls(at, config, port)
 
     async def happens(self, number: int) -> None:
-        """Have IMDS announce an event, and wait until it is told."""
+        """Have IMDS announce an event, and wait until it is received."""
         event_id = f"FFFFFFFF-0000-0000-0000-{number:012}"
         event = {"type": "Preempt", "resources": [ME.vm_name], "notBefore": 30}
         await self.at.control("POST", "events", {**event, "eventId": event_id})
         async with asyncio.timeout(PATIENCE):
-            while event_id not in await self.told():
+            while event_id not in await self.received():
                 await asyncio.sleep(0.05)
 
-    async def told(self) -> list[str]:
-        """Return the EventIds that the webhook was told of."""
+    async def received(self) -> list[str]:
+        """Return the EventIds that the webhook received."""
         bodies = [one["body"] for one in await self.at.messages("/siem")]
         return [str(body["subject"]) for body in bodies if isinstance(body, dict)]
 
@@ -215,7 +215,7 @@ IN_MEMORY = "state file cannot be written: going on in memory"
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda one: one.__name__)
-async def test_event_is_told_and_stored_once_the_trouble_is_over(
+async def test_event_is_published_and_stored_once_the_trouble_is_over(
     trouble: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     with trouble(tmp_path) as wrong:
@@ -241,7 +241,7 @@ async def test_event_is_told_and_stored_once_the_trouble_is_over(
             process = await forwarder(scene.config, before=wrong.before)
             await scene.happens(2)
             await scene.until_ready()
-            assert (await scene.told()).count(
+            assert (await scene.received()).count(
                 "FFFFFFFF-0000-0000-0000-000000000001"
             ) == 1
             assert await ended(process) == 0
@@ -251,7 +251,7 @@ async def test_event_is_told_and_stored_once_the_trouble_is_over(
     "refusal",
     ["ENOLCK", "EOPNOTSUPP", "EINVAL", "EACCES"],
 )
-async def test_event_is_told_where_no_lock_is_to_be_had(
+async def test_event_is_published_where_no_lock_is_to_be_had(
     refusal: str, tmp_path: Path
 ) -> None:
     """As on SMB, and on NFS without lockd."""
@@ -301,7 +301,9 @@ async def until_open(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_event_is_told_while_strangers_have_the_ports(tmp_path: Path) -> None:
+async def test_event_is_published_while_strangers_have_the_ports(
+    tmp_path: Path,
+) -> None:
     """The ports are served as soon as they are free."""
     async with simulator_here() as at:
         with (

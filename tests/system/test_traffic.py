@@ -120,15 +120,15 @@ class Machine:
     async def stands(self, what: str) -> dict[str, object]:
         return await self.until(lambda found: found["traffic"] == what)
 
-    async def told(self, count: int) -> list[str]:
-        """Wait for so many changes to be told; return them."""
+    async def received(self, count: int) -> list[str]:
+        """Wait until so many changes are received; return them."""
         async with asyncio.timeout(PATIENCE):
-            while len(found := self._told()) < count:
+            while len(found := self._received()) < count:
                 await asyncio.sleep(0.05)
         return found
 
-    def _told(self) -> list[str]:
-        """Return each change once: after a kill it may be told again, by its id."""
+    def _received(self) -> list[str]:
+        """Return each change once: after a kill it may come again, by its id."""
         bodies = [m.body for m in self.inbox.messages if isinstance(m.body, dict)]
         kinds = {str(body["id"]): str(body["type"]) for body in bodies}.values()
         return [kind.split(".")[-2] for kind in kinds if ".traffic-" in kind]
@@ -164,7 +164,7 @@ async def test_event_takes_it_out_and_its_end_brings_it_back(machine: Machine) -
         await machine.until(lambda found: found.get("reason") == "over")
         await machine.stands("in")
 
-        assert await machine.told(2) == ["traffic-out", "traffic-in"]
+        assert await machine.received(2) == ["traffic-out", "traffic-in"]
         url = f"http://127.0.0.1:{machine.health}"
         async with aiohttp.ClientSession() as session:
             async with session.get(f"{url}/status") as found:
@@ -185,7 +185,7 @@ async def test_known_event_keeps_it_out_while_imds_is_silent_over_a_restart(
         await machine.stands("in")
         event_id = machine.schedule(notice=60)
         before = await machine.stands("out")
-        await machine.told(1)
+        await machine.received(1)
         process.send_signal(how)
         await process.wait()
         assert await machine.probed() is None  # a stopped forwarder is out
@@ -201,7 +201,7 @@ async def test_known_event_keeps_it_out_while_imds_is_silent_over_a_restart(
             for _ in range(20):  # nor later, when it is known that nothing is known
                 await asyncio.sleep(0.1)
                 assert await machine.probed() == first
-            assert machine._told() == ["traffic-out"]
+            assert machine._received() == ["traffic-out"]
 
 
 async def test_other_vms_state_file_is_no_reason_to_stay_out(machine: Machine) -> None:

@@ -69,7 +69,7 @@ def probed(port: int) -> str:
 IN = "HTTP/1.1 200 OK"
 
 
-async def told(machine: Machine, *command: str) -> None:
+async def run_there(machine: Machine, *command: str) -> None:
     await asyncio.to_thread(machine.run, *command)
 
 
@@ -95,11 +95,11 @@ async def test_nobody_is_refused_over_a_restart(
     machine: Machine, port: int, command: tuple[str, ...]
 ) -> None:
     await asyncio.to_thread(probed, port)
-    await told(machine, "systemctl", "start", SERVICE)
+    await run_there(machine, "systemctl", "start", SERVICE)
     before = machine.run("systemctl", "show", "-P", "MainPID", SERVICE)
 
     async with asyncio.TaskGroup() as tasks:
-        restarting = tasks.create_task(told(machine, *command))
+        restarting = tasks.create_task(run_there(machine, *command))
         answers = list[str]()
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
@@ -120,10 +120,10 @@ async def test_stop_lasts_where_the_socket_is_stopped_too(
     machine: Machine, port: int
 ) -> None:
     assert await asyncio.to_thread(probed, port) == IN
-    await told(machine, "systemctl", "stop", SERVICE)
+    await run_there(machine, "systemctl", "stop", SERVICE)
     assert await asyncio.to_thread(probed, port) == IN  # it was started again
 
-    await told(machine, "systemctl", "stop", SOCKET, SERVICE)
+    await run_there(machine, "systemctl", "stop", SOCKET, SERVICE)
 
     with pytest.raises(ConnectionRefusedError):
         await asyncio.to_thread(probed, port)

@@ -55,7 +55,7 @@ async def approve(at: Addresses, event_id: str) -> None:
 
 
 async def outcomes(at: Addresses) -> dict[str, object]:
-    """Return the data of the outcomes that the webhook was told, by id."""
+    """Return the data of the outcomes that the webhook received, by id."""
     bodies = [one["body"] for one in await at.messages("/siem")]
     events = [body for body in bodies if isinstance(body, dict)]
     found = [event for event in events if ".startrequest." in event["type"]]
@@ -109,12 +109,12 @@ async def test_copies_of_an_approval_have_one_decision_over_kills(
         process = await forwarder(config)
         answered = await replies(at)
         async with asyncio.timeout(PATIENCE):
-            while len(told := await outcomes(at)) < COPIES:
+            while len(received := await outcomes(at)) < COPIES:
                 await asyncio.sleep(0.01)
 
         assert await ended(process) == 0
-        assert len(told) == len(answered) == COPIES
-        first, *others = told.values()
+        assert len(received) == len(answered) == COPIES
+        first, *others = received.values()
         assert first["outcome"] == "relayed"  # type: ignore[index]  # JSON
         assert all(other == first for other in others)
         assert all(

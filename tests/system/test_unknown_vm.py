@@ -79,7 +79,7 @@ class Place:
         )
         self.imds.schedule(life)
 
-    def told(self, path: str = "/siem") -> list[Event]:
+    def received(self, path: str = "/siem") -> list[Event]:
         found = [m for m in self.inbox.messages if m.path == path]
         return [m.body for m in found if isinstance(m.body, dict)]
 
@@ -134,16 +134,16 @@ async def test_urgent_event_is_delivered_while_metadata_answers_404_and_others_w
     async with place.life():
         place.schedule("Preempt", 30)
         place.schedule("Freeze", 900)
-        await place.until(lambda: bool(place.told()), within=2)
-        (first,) = place.told()
+        await place.until(lambda: bool(place.received()), within=2)
+        (first,) = place.received()
         place.imds.compute = compute
-        await place.until(lambda: len(place.told()) == 2)
-        await place.until(lambda: len(place.told("/named")) == 2)
+        await place.until(lambda: len(place.received()) == 2)
+        await place.until(lambda: len(place.received("/named")) == 2)
 
     assert brief(first) == "Preempt scheduled"
     assert str(first["source"]).startswith("urn:sebridge:")
     assert affects(first) is None
-    second = place.told()[1]
+    second = place.received()[1]
     assert brief(second) == "Freeze scheduled"
     assert str(second["source"]).startswith("/subscriptions/")
     assert affects(second) is True
@@ -159,7 +159,7 @@ async def test_urgent_event_is_delivered_while_metadata_answers_404_and_others_w
         "sebridge.bridge.started.v1",
         "sebridge.bridge.stopped.v1",
     ]
-    assert len({str(e["id"]) for e in place.told()}) == 2
+    assert len({str(e["id"]) for e in place.received()}) == 2
 
 
 async def test_metadata_that_hangs_does_not_hold_up_the_polls(
@@ -170,8 +170,8 @@ async def test_metadata_that_hangs_does_not_hold_up_the_polls(
     place.imds.faults.add(parse_fault(json.dumps(hang).encode()))
     async with place.life():
         place.schedule("Preempt", 30)
-        await place.until(lambda: bool(place.told()), within=6)
-        assert affects(place.told()[0]) is None
+        await place.until(lambda: bool(place.received()), within=6)
+        assert affects(place.received()[0]) is None
         place.imds.faults.clear()
 
 
@@ -183,24 +183,27 @@ async def test_configured_name_is_known_at_once(
     place.tables = {"identity": {"vm_name": place.imds.vm_name, "vm_id": "v-1"}}
     async with place.life():
         place.schedule("Preempt", 30)
-        await place.until(lambda: bool(place.told()), within=2)
+        await place.until(lambda: bool(place.received()), within=2)
 
-    assert affects(place.told()[0]) is True
+    assert affects(place.received()[0]) is True
 
 
-async def test_next_life_does_not_tell_again_what_was_told_without_an_identity(
+async def test_next_life_does_not_publish_again_what_it_published_without_an_identity(
     place: Place, compute: dict[str, object]
 ) -> None:
     async with place.life():
         place.schedule("Preempt", 60)
         place.schedule("Freeze", 900)
-        await place.until(lambda: bool(place.told()), within=2)
+        await place.until(lambda: bool(place.received()), within=2)
     place.imds.compute = compute
     async with place.life():
-        await place.until(lambda: len(place.told()) == 2)
+        await place.until(lambda: len(place.received()) == 2)
         await asyncio.sleep(0.6)
 
-    assert list(map(brief, place.told())) == ["Preempt scheduled", "Freeze scheduled"]
+    assert list(map(brief, place.received())) == [
+        "Preempt scheduled",
+        "Freeze scheduled",
+    ]
 
 
 async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
@@ -209,20 +212,20 @@ async def test_state_file_of_a_cloned_disk_is_moved_aside_when_the_vm_is_known(
     place.imds.compute = compute
     async with place.life():
         place.schedule("Freeze", 900)
-        await place.until(lambda: len(place.told()) == 1)
+        await place.until(lambda: len(place.received()) == 1)
     place.imds.compute = None
     async with place.life():
         place.schedule("Preempt", 60)
-        await place.until(lambda: len(place.told()) == 2, within=3)
+        await place.until(lambda: len(place.received()) == 2, within=3)
         place.imds.compute = {**compute, **OTHER}
         # Its own state file is empty, so it tells what it finds: with the same ids.
-        await place.until(lambda: len(place.told()) == 4)
+        await place.until(lambda: len(place.received()) == 4)
 
-    assert list(map(brief, place.told()))[:2] == [
+    assert list(map(brief, place.received()))[:2] == [
         "Freeze scheduled",
         "Preempt scheduled",
     ]
-    assert len({str(e["id"]) for e in place.told()}) == 2
+    assert len({str(e["id"]) for e in place.received()}) == 2
     assert list(place.folder.glob("state.db.*-*"))
 
 
@@ -250,9 +253,9 @@ async def test_placeholder_that_nobody_can_fill_in_ends_it_when_patience_is_over
 
     place.imds.compute = compute
     async with place.life():
-        await place.until(lambda: bool(place.told()))
+        await place.until(lambda: bool(place.received()))
     # The makeshift source shows that it was committed by the life that ended.
-    assert str(place.told()[0]["source"]).startswith("urn:sebridge:")
+    assert str(place.received()[0]["source"]).startswith("urn:sebridge:")
 
 
 async def test_process_tells_a_preempt_of_30_seconds_while_metadata_is_missing(

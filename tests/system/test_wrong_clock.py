@@ -61,7 +61,7 @@ class Run:
             stop.set()
             await asyncio.wait_for(running, PATIENCE)
 
-    async def told(self, kind: str) -> dict[str, Any]:
+    async def received(self, kind: str) -> dict[str, Any]:
         """Return the first event of a kind, once it has come."""
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -82,25 +82,25 @@ class Run:
 
 
 @pytest.mark.parametrize(("ahead", "where"), [(-3600, "behind"), (7200, "ahead of")])
-async def test_times_are_those_of_imds_and_the_difference_is_told(
+async def test_times_are_those_of_imds_and_the_difference_is_reported(
     ahead: int, where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with simulator_here() as at:
         run = Run(at, tmp_path)
         async with run.life(ahead):
-            beat = await run.told("bridge.heartbeat")
+            beat = await run.received("bridge.heartbeat")
             status, ready = await run.get("/readyz")
             known = json.loads((await run.get("/status"))[1])
             await run.announce(notice=40)
-            told = await run.told("scheduledevent.scheduled")
+            received = await run.received("scheduledevent.scheduled")
             probe, _ = await run.get("/", run.probe)
             metrics = (await run.get("/metrics"))[1]
             page = (await run.get("/"))[1]
 
     near = range(ahead - 1, ahead + 2)  # a Date has whole seconds
     assert beat["data"]["clockOffsetSeconds"] in near
-    assert told["data"]["noticeSeconds"] in range(30, 42)
-    for text in (told["time"], told["data"]["observedAt"]):
+    assert received["data"]["noticeSeconds"] in range(30, 42)
+    for text in (received["time"], received["data"]["observedAt"]):
         off = datetime.fromisoformat(text) - datetime.now(UTC)
         assert abs(off) < timedelta(seconds=PATIENCE)
     assert probe == 503
@@ -128,9 +128,9 @@ delay = "8s"
         async with run.life(0):
             await run.announce(notice=900)
             began = time.monotonic()
-            await run.told("scheduledevent.scheduled")
+            await run.received("scheduledevent.scheduled")
         async with run.life(7200):
-            await run.told("startrequest.relayed")
+            await run.received("startrequest.relayed")
             took = time.monotonic() - began
 
     assert 8 <= took < 30

@@ -167,17 +167,17 @@ class Walk:
 
     Attributes:
         refusals: how many of the next requests the webhook answers with 503.
-        told: the transitions and outcomes that the webhook has accepted.
+        received: the transitions and outcomes that the webhook has accepted.
     """
 
     at: Addresses
     program: Program
     refusals: int = 0
-    told: asyncio.Queue[str] = None  # type: ignore[assignment]  # made in the loop
+    received: asyncio.Queue[str] = None  # type: ignore[assignment]  # made in the loop
 
     @asynccontextmanager
     async def running(self, state: Path) -> AsyncIterator[None]:
-        self.told = asyncio.Queue()
+        self.received = asyncio.Queue()
         app = web.Application()
         app.router.add_post("/", self._receive)
         async with TestServer(app) as server:
@@ -201,13 +201,13 @@ class Walk:
         if self.refusals:
             self.refusals -= 1
             return web.Response(status=503)
-        self.told.put_nowait(body["type"].removeprefix("sebridge."))
+        self.received.put_nowait(body["type"].removeprefix("sebridge."))
         return web.Response()
 
     async def until(self, what: str) -> None:
         """Wait until the webhook has accepted an event whose type begins so."""
         async with asyncio.timeout(_PATIENCE):
-            while not (await self.told.get()).startswith(what):
+            while not (await self.received.get()).startswith(what):
                 pass
 
     async def schedule(self, number: int) -> str:

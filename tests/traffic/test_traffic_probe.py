@@ -24,6 +24,7 @@ from bridge.telemetry.metrics import Metrics
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.probe import inherited_listeners, open_app, serve
 from tests.support.fakes import FakeClock
+from tests.support.ports import free_port, has_ipv6
 from tests.support.stopwatch import Stopwatch
 
 ANYWHERE = TrafficConfig(listen="127.0.0.1:0")
@@ -33,6 +34,9 @@ OUT: dict[str, object] = {
     "eventId": "X",
     "since": "2026",
 }
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
 
 
 @dataclass
@@ -56,9 +60,9 @@ class Asked:
         return orjson.loads(self.body)
 
 
-async def raw(port: int, text: str) -> Asked:
+async def raw(port: int, text: str, host: str = "127.0.0.1") -> Asked:
     """Send raw bytes, and read until the other side closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(host, port)
     writer.write(text.encode())
     async with asyncio.timeout(60):
         answer = await reader.read()
@@ -181,6 +185,23 @@ async def test_incomplete_request_is_closed_after_5_s() -> None:
 
         assert watch.wall > 4
         assert watch.seconds < 8
+
+
+@needs_ipv6
+@pytest.mark.parametrize("listen", ["[::]:{}", ("0.0.0.0:{}", "[::]:{}")])
+async def test_balancer_may_probe_by_either_family(
+    listen: str | tuple[str, ...],
+) -> None:
+    number = free_port()
+    one = listen.format(number) if isinstance(listen, str) else ""
+    listed = () if one else tuple(text.format(number) for text in listen)
+    config = TrafficConfig(listen=one or listed)
+    get = "GET / HTTP/1.1\r\nHost: anybody\r\n\r\n"
+    async with serve(config, Played(), None, FakeClock()) as port:
+        found = [await raw(number, get, host) for host in ("127.0.0.1", "::1")]
+
+    assert [one.status for one in found] == [200, 200]
+    assert port.fault is None
 
 
 async def test_taken_port_is_said_and_served_when_it_is_free(

@@ -10,7 +10,10 @@ param databaseSubnetId string
 param databaseZoneId string
 param databaseAdminId string
 param databaseAdminName string
+
+@allowed(['Group', 'User', 'ServicePrincipal'])
 param databaseAdminType string
+
 param signInClientId string
 
 // Not the bridges' own: these may not send approvals, and this may not tell of events.
