@@ -308,10 +308,15 @@ def _print_command_steps(wishes: Wishes) -> None:
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["config", "event", "approval"]))
+@click.argument("what", type=click.Choice(["config", "hub", "event", "approval"]))
 def schema(what: str) -> None:
     """Print the JSON Schema of one kind of document.
 
     Example: sebridge schema event
     """
+    if what == "hub":
+        from bridge.hub import load  # noqa: PLC0415 - most machines have no hub
+
+        click.echo(load.schema_text(), nl=False)
+        return
     click.echo(json_schema.text(what), nl=False)

@@ -104,13 +104,13 @@ def text(what: str) -> str:
 
 def config() -> Json:
     """Return the schema of the configuration file, as parsed from TOML."""
-    root = _section(Settings)
+    root = section(Settings)
     docs = _docs(Config)
     kinds = {name: {"const": name, "examples": [name]} for name in SINK_TYPES}
-    sinks = [_section(SINK_TYPES[name], {"type": kind}) for name, kind in kinds.items()]
+    sinks = [section(SINK_TYPES[name], {"type": kind}) for name, kind in kinds.items()]
     root["properties"] |= {
         "sinks": {"type": "array", "items": {"anyOf": sinks}} | docs["sinks"],
-        "approvals": _section(ApprovalsConfig) | docs["approvals"],
+        "approvals": section(ApprovalsConfig) | docs["approvals"],
     }
     return {
         "$schema": DRAFT,
@@ -121,8 +121,8 @@ def config() -> Json:
     }
 
 
-def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
-    """Return the schema of a section; other keys are not allowed."""
+def section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
+    """Return the schema of a section, with known schemas of some of its keys."""
     fields = msgspec.structs.fields(kind)
     docs = _docs(kind)
     properties = {
@@ -212,9 +212,9 @@ def _examples(schema: Json) -> list[object]:
 
 def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
     if (nested := Reader.section_type(kind, field.name)) is not None:
-        return _section(nested)
+        return section(nested)
     if (part := Reader.part_type(kind, field.name)) is not None:
-        return {"type": "array", "items": _section(part), "default": []}
+        return {"type": "array", "items": section(part), "default": []}
     schema = msgspec.json.schema(field.type, schema_hook=_hook)
     schema.pop("$defs", None)
     options = [o for o in schema.pop("anyOf", ()) if o != {"type": "null"}]

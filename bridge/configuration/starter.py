@@ -22,8 +22,11 @@ _POWERSHELL = (
 )
 _OTHERS = {"slack", "webhook", "bus", "mail"}  # names of the other sinks
 _HEAD = """\
+#:schema ./config.schema.json
 # scheduled-events-bridge, written by "sebridge init".
 # config/bridge.example.toml has every key with its unit, default and reason.
+# An editor completes and checks keys by the first line after:
+#     sebridge schema config > config.schema.json
 """
 
 
