@@ -34,9 +34,9 @@ from bridge.outbox.records import (
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import (
-    ages,
     clock_jumps,
     decisions,
+    deliveries,
     losses,
     observations,
     pruning,
@@ -44,7 +44,7 @@ from bridge.outbox.tables import (
 )
 from bridge.outbox.tables import decisions as decided
 from bridge.outbox.tables import events as items
-from bridge.outbox.tables.ages import RunningTimes
+from bridge.outbox.tables.deliveries import RunningTimes
 from bridge.outbox.tables.pruning import Pruned
 
 T = TypeVar("T")
@@ -226,7 +226,7 @@ class Outbox:
 
 
 class Ages(Struct):
-    """The running times in seconds; ``bridge.outbox.tables.ages`` explains them.
+    """The running times in seconds; ``bridge.outbox.tables.deliveries`` explains them.
 
     Attributes:
         clocks: by the sink's name, a function that returns its running time now. For a
@@ -242,11 +242,13 @@ class Ages(Struct):
 
     async def load(self, sink: str) -> float:
         """Return the saved running time of a sink."""
-        return await self.database.read(lambda db: ages.load(db, sink))
+        return await self.database.read(lambda db: deliveries.running_time(db, sink))
 
     async def save(self, sink: str, seconds: float) -> None:
         """Save the running time of a sink."""
-        await self.database.run(lambda db: ages.save(db, sink, seconds), is_kept=False)
+        await self.database.run(
+            lambda db: deliveries.save_running_time(db, sink, seconds), is_kept=False
+        )
 
 
 # -- Reads the successes and results of commands ---------------------------------------

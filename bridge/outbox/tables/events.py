@@ -7,11 +7,10 @@ from dataclasses import replace
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import OutboxFullError
-from bridge.outbox.checksum import Content
-from bridge.outbox.records import REPLIES, Reply
+from bridge.outbox.records import REPLIES, Content, Reply
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.tables import deliveries, successes
-from bridge.outbox.tables.ages import RunningTimes
+from bridge.outbox.tables.deliveries import RunningTimes
 
 
 def append(
