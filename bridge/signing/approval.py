@@ -38,6 +38,7 @@ LONGEST = timedelta(hours=24)
 """How long a signed approval may be valid."""
 SHORTEST = timedelta(minutes=1)
 _SKEW = timedelta(minutes=1)
+_MARK = b"\xef\xbb\xbf"  # of the byte order, which some write before JSON
 _CLAIMS = {"approvedby", "reason"}
 
 
@@ -186,7 +187,7 @@ def _event_in(body: bytes) -> SignedEvent | None:
         MalformedApprovalError: a name is given twice in an object.
     """
     try:
-        text = body.removeprefix(b"\xef\xbb\xbf").strip()
+        text = body.removeprefix(_MARK).strip()
         if text.startswith(b'"'):  # the JavaScript SDK sends a text as a JSON string
             text = orjson.loads(text).encode()
         _check_names(text)
@@ -220,7 +221,7 @@ def _refused(opinion: Opinion) -> Checked:
 
 
 def _data(event: SignedEvent) -> dict[str, Any]:
-    found: Any = orjson.loads(event.data or b"{}")
+    found: Any = orjson.loads(event.data.removeprefix(_MARK))
     return found if isinstance(found, dict) else {}
 
 
