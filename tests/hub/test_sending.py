@@ -21,8 +21,8 @@ from bridge.signing.dsse import SignedEvent, Verdict, judge
 from tests.signing.test_dsse import KEY, OTHER
 from tests.signing.test_keys import pem
 from tests.support.builders import EVENT_ID, not_before
-from tests.support.fleet import at, event, outcome, step, vm
-from tests.support.hub import HubWorld, access, beat, config, ended, offer, told
+from tests.support.fleet import at, azure, event, outcome, step, vm
+from tests.support.hub import HubWorld, access, beat, config, ended, grid, offer, told
 
 LONGER = event(DurationInSeconds=90)
 
@@ -534,3 +534,18 @@ async def test_nothing_is_decided_while_the_key_cannot_be_read(
     assert "hub.sign_key" in str(said)
     key_file.write_text(pem(KEY))
     assert (await signing.post())[0] == 200
+
+
+async def test_event_that_no_bridge_has_told_of_cannot_be_signed(
+    store: Store, key_file: Path
+) -> None:
+    """Its bridges would deny an approval that does not name their source."""
+    given = config(sign_key=Secret(f"file:{key_file}", {}))
+    async with HubWorld(store, given).open() as world:
+        await world.store.keep([beat(0, 0, offer()), grid(azure("Scheduled"))])
+        status, said = await world.post()
+        assert status == 409
+        assert "no bridge has reported the event" in str(said)
+
+        await world.scheduled()
+        assert (await world.post())[0] == 200
