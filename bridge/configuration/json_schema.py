@@ -317,11 +317,12 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
             "W3C Trace Context: one trace for each EventId, one span for each event.",
             "00-602d9444d2cd49c786248643e7171297-c39a9ee2f07140d6-01",
         ),
+        "dssematerial": field(TEXT, "The signature, by DSSE.", "eyJwYXlsb2FkIjoi"),
         "sebridgetest": field({"const": "true"}, "This is a test event.", "true"),
         "data": field(ref(data["title"]), "The details.", _example(data)),
     }
     seen = ("eventtype", "eventsource", "eventstatus", "correlationid")
-    optional = ("subject", *seen, "traceparent", "sebridgetest")
+    optional = ("subject", *seen, "traceparent", "dssematerial", "sebridgetest")
     return record(title, attributes, optional)
 
 
@@ -362,9 +363,7 @@ _CLAIMS = {
         IMDS_EVENT,
     ),
     "audience": field(
-        TEXT_OR_NULL,
-        "The source of the event; a signed approval counts only for it.",
-        "/subscriptions/s/resourcegroups/web/providers/microsoft.compute",
+        TEXT_OR_NULL, "The source of the event; what is signed must have it.", "/s"
     ),
 }
 _START_REQUEST = record(

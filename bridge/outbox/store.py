@@ -57,6 +57,8 @@ def _ignore(_: str) -> None:
 class Outbox:
     """The state file as other packages use it: one attribute for each topic.
 
+    ``sign`` signs each event when it is written; None = events are not signed.
+
     Times are seconds since the epoch. Each method is one transaction and raises
     OutboxError if the file cannot be read or written.
 
@@ -85,6 +87,7 @@ class Outbox:
         self.pruning = Pruning(database, self.facts)
         self.other_processes = OtherProcesses(database)
         self.wakeups = Wakeups()
+        self.sign: items.Sign | None = None
 
     @classmethod
     @asynccontextmanager
@@ -144,7 +147,7 @@ class Outbox:
                 observations.save(db, named or {})
                 for decision in decisions:
                     decided.save(db, decision, now)
-                append = partial(items.append, db, now, times)
+                append = partial(items.append, db, now, times, self.sign)
                 self._append_all(append, routed, dropped, may_drop=checkpoint is None)
                 if reply is not None:
                     items.append_reply(db, reply, now, times)
@@ -313,7 +316,7 @@ class Approvals(Struct):
 
     async def claim(self, decision: Decision, *, now: float) -> Decision:
         """Save a record unless its message has one; return the one that is there."""
-        return await self.database.run(lambda db: decisions.claim(db, decision, now))
+        return await self.database.run(lambda db: decided.claim(db, decision, now))
 
     async def of_message(
         self, message: str, sequence: int | None = None

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from bridge.foundation.errors import MalformedApprovalError, MissingExtraError
+from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.signing.dsse import (
@@ -66,7 +66,6 @@ def signers(key: Secret) -> Sequence[Signer]:
 
     Raises:
         ValueError: the file cannot be read, or has no private key.
-        MissingExtraError: the library is not installed.
     """
     found: Sequence[Signer] = _library().private_keys(key.reveal())
     return found
@@ -176,10 +175,8 @@ def limits_alone(properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def _library() -> Any:
-    try:
-        from bridge.signing import keys  # noqa: PLC0415 - needs 10 MiB
-    except ImportError as error:
-        raise MissingExtraError("a key for signatures", "signing") from error
+    from bridge.signing import keys  # noqa: PLC0415 - needs 10 MiB
+
     return keys
 
 

@@ -117,6 +117,13 @@ def private_keys(text: str) -> list[PrivateKey]:
     return [PrivateKey(key) for key in found]
 
 
+def new_key() -> dict[str, str]:
+    """Return a new private key as JWK."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    secret = key.private_numbers().private_value.to_bytes(_SIZE, "big")
+    return {**PublicKey(key.public_key()).jwk, "d": _base64url(secret)}
+
+
 def _jwks(text: str) -> list[dict[str, Any]]:
     try:
         root: Any = orjson.loads(text)
