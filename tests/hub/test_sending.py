@@ -549,3 +549,19 @@ async def test_event_that_no_bridge_has_told_of_cannot_be_signed(
 
         await world.scheduled()
         assert (await world.post())[0] == 200
+
+
+async def test_source_that_a_bridge_makes_up_at_its_start_is_not_signed(
+    signing: HubWorld,
+) -> None:
+    """It denies an approval for that source, once it knows its VM."""
+    other = event("OTHER", Resources=["web-0"])
+    early = orjson.loads(step("scheduled", other))
+    early |= {"source": "urn:sebridge:web-0"}
+    begun = step("updated", {**other, "DurationInSeconds": 7}, seconds=1)
+    await signing.store.keep([told(orjson.dumps(early)), told(begun, 1)])
+    await signing.post(event_id="OTHER")
+    await signing.dispatcher.step()
+
+    data = orjson.loads(signing.transport.taken[-1].message)["data"]
+    assert data["audience"] == orjson.loads(begun)["source"]
