@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares Azure with the simulator: deploys the bridge as infra/README.md says, lets two
+# Compares Azure with the simulator: deploys the bridge as infra/afternoon.md says, lets two
 # User reboots happen, approves them, and prints what was not as in the simulator.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -184,7 +184,7 @@ ask kind account show --query user.type
 ask who account show --query user.name
 ask encryption feature show --namespace Microsoft.Compute --name EncryptionAtHost --query properties.state
 if [ "$dry" = no ] && [ "$encryption" != Registered ]; then
-  stop "the subscription lacks EncryptionAtHost: see section 1 of infra/README.md" 2
+  stop "the subscription lacks EncryptionAtHost: see section 1 of infra/afternoon.md" 2
 fi
 if [ "$kind" = servicePrincipal ]; then
   principal=ServicePrincipal

@@ -143,7 +143,7 @@ def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() 
         "pipeline/batches.py",  # which raises it in the attempt at the guilty event
         "outbox/storage/database.py",
         "outbox/storage/front.py",
-        "outbox/storage/transactions.py",
+        "outbox/storage/connection.py",
         "foundation/daemon_threads.py",
     }
 

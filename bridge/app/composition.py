@@ -4,11 +4,14 @@ The workers that observe and deliver can be built before the identity of this VM
 known. The others (lifecycle events, approvals) need the identity.
 """
 
+import asyncio
+import logging
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, TypedDict
 
 from msgspec import Struct
@@ -47,6 +50,10 @@ from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.approvals.reply import ReplyRules
+
+log = logging.getLogger(__name__)
+
+_KEY_PATIENCE = 3.0
 
 
 class Common(TypedDict):
@@ -183,6 +190,8 @@ class Forwarder:
 
     async def _build_identity_workers(self, stack: AsyncExitStack) -> list[Worker]:
         """Build the workers that need the identity: lifecycle events and approvals."""
+        if self.config.events.sign:
+            await self._sign()
         lifecycle = LifecycleEvents(
             outbox=self.outbox,
             poller=self.poller,
@@ -194,6 +203,25 @@ class Forwarder:
             offer=self._offer(),
         )
         return [lifecycle, *await self._build_approval_workers(stack)]
+
+    async def _sign(self) -> None:
+        """Let all events be signed from now on; until then the vmId is not known."""
+        from bridge.signing.own_key import (  # noqa: PLC0415 - only if configured
+            EventSigner,
+            own_keys,
+        )
+
+        state, source = Path(self.config.state.path), self.around.status_source
+        vm_id = self.origin.identity.vm_id or ""
+        try:
+            async with asyncio.timeout(_KEY_PATIENCE):  # a disk may hang
+                keys = await asyncio.to_thread(own_keys, state, vm_id)
+        except (TimeoutError, ValueError) as error:
+            source.unsigned = f"events are not signed: {error}"
+            log.warning("events are not signed", extra={"fault": str(error)})
+            return
+        source.signer = EventSigner(keys, token_hex(8))
+        self.outbox.sign = source.signer.signed
 
     def _offer(self) -> dict[str, object] | None:
         """Return the member ``approvals`` of lifecycle events; None without approvals.

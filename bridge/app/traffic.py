@@ -28,9 +28,8 @@ from bridge.outbox.records import CHECKPOINT, TRAFFIC
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
-from bridge.traffic.announcer import Announcer
 from bridge.traffic.config import TrafficConfig
-from bridge.traffic.gate import Gate
+from bridge.traffic.gate import Announcer, Gate
 from bridge.traffic.probe import open_app, serve
 from bridge.traffic.rotation import Record, decode
 

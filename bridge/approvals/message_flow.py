@@ -19,6 +19,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 import orjson
 from msgspec.structs import replace as with_fields
@@ -366,8 +367,14 @@ def _conclusion_of(kind: OutcomeKind, earlier: Decision) -> Conclusion:
     )
 
 
-def _as_before(outgoing: OutgoingEvent, data: dict[str, object]) -> OutgoingEvent:
-    """Return an event about an outcome with the data and time of an earlier one."""
+def _as_before(outgoing: OutgoingEvent, data: dict[str, Any]) -> OutgoingEvent:
+    """Return an event about an outcome with the data and time of an earlier one.
+
+    A signed message may come again under another MessageId, which its outcome names.
+    """
+    own: Any = outgoing.event.data["request"]
+    if own["messageId"] != data["request"]["messageId"]:
+        data = {**data, "request": own}
     event = replace(outgoing.event, data=data, time=str(data["observedAt"]))
     return with_fields(outgoing, event=event)
 

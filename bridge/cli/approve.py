@@ -166,9 +166,7 @@ class Request:
     def _trouble(
         self, outcomes: Sequence[object] | None, last_error: str | None
     ) -> str:
-        unknown = (
-            f"{view.UNKNOWN} 'sebridge events --event {self.event_id}' there shows it"
-        )
+        unknown = view.unknown(self.event_id)
         if outcomes is not None:
             return f"the reply at {self.reply_to} holds no outcome: {unknown}"
         why = f" ({last_error})" if last_error else ""

@@ -27,7 +27,6 @@ from bridge.outbox.storage.database import Database
 from bridge.sinks.base import ApprovalAddress
 
 _MOST_NAMES = 10
-UNKNOWN = "the outcome of the approval is not known; a machine of the event knows it:"
 _HEAD = 1024  # bytes of a CloudEvent in which its type is
 _APPROVE = "Azure starts the event now, on all its machines."
 _REFUSE = (
@@ -194,3 +193,9 @@ def lacks_session(config: Config) -> bool:
 def place_of(to: ApprovalAddress) -> str:
     """Return the words for an entity and its session."""
     return f"{to.entity}, session {to.session}" if to.session else to.entity
+
+
+def unknown(event_id: str) -> str:
+    """Return how to learn an outcome that is not known."""
+    ask = f"'sebridge events --event {event_id}' on a machine of the event shows it"
+    return f"the outcome of the approval is not known; {ask}"

@@ -9,8 +9,6 @@ from typing import TextIO
 
 import click
 
-from bridge.foundation.values import Duration
-
 CONFIG_VARIABLE = "SEBRIDGE_CONFIG"
 
 
@@ -126,15 +124,17 @@ hub_config_option = click.option(
 )
 
 
-class Span(click.ParamType[Duration]):
+class Span(click.ParamType[object]):
     """A duration in the format of the configuration: seconds, or ``90s``, ``5m``."""
 
     name = "duration"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Duration:
-        """Return the duration; click reports an invalid one as a usage error."""
+    ) -> object:
+        """Return a ``Duration``; click reports an invalid one as a usage error."""
+        from bridge.foundation.values import Duration  # noqa: PLC0415 - not for --help
+
         try:
             return Duration.parse(value)
         except ValueError as error:

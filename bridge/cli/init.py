@@ -24,7 +24,6 @@ from bridge.foundation.printable import printable
 from bridge.foundation.values import Address
 from bridge.sinks.command import ownership
 from bridge.sinks.command.service import Service
-from bridge.sinks.webhook.presets.registry import PRESETS
 
 _ASK = "ask"
 _REFERENCES = ("env:", "file:")
@@ -43,6 +42,17 @@ _FLAGS = (
 )
 
 
+def _preset(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> str | None:
+    """Check the name of a preset."""
+    if value is None:
+        return None
+    from bridge.sinks.webhook.presets.registry import PRESETS  # noqa: PLC0415 - aiohttp
+
+    return click.Choice([*PRESETS]).convert(value, param, ctx)
+
+
 @click.command()
 @click.option(
     "--slack",
@@ -58,7 +68,8 @@ _FLAGS = (
 )
 @click.option(
     "--preset",
-    type=click.Choice([*PRESETS]),
+    metavar="NAME",
+    callback=_preset,
     help="The service behind --webhook; without it, the body is a CloudEvent.",
 )
 @click.option(
@@ -308,10 +319,15 @@ def _print_command_steps(wishes: Wishes) -> None:
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["config", "event", "approval"]))
+@click.argument("what", type=click.Choice(["config", "hub", "event", "approval"]))
 def schema(what: str) -> None:
     """Print the JSON Schema of one kind of document.
 
     Example: sebridge schema event
     """
+    if what == "hub":
+        from bridge.hub import load  # noqa: PLC0415 - most machines have no hub
+
+        click.echo(load.schema_text(), nl=False)
+        return
     click.echo(json_schema.text(what), nl=False)

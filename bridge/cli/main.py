@@ -30,6 +30,7 @@ ELSEWHERE = {
     "schema": ("init", "Print the JSON Schema of one kind of document."),
     "send-test": ("dry_run", "Send a test event and print what each sink answered."),
     "simulate": ("simulate", "Run a local IMDS, Service Bus and webhook inbox."),
+    "verify": ("verify", "Check the signatures of events in files of a receiver."),
     "status": ("status", "Show the state of the bridge: events, deliveries, sinks."),
 }
 

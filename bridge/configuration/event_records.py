@@ -2,6 +2,7 @@
 
 from bridge.configuration.schema_parts import (
     AT,
+    CHAIN,
     EVENT_ID,
     GROUP,
     IMDS_EVENT,
@@ -171,6 +172,7 @@ _SCHEDULED_EVENT = record(
         ),
         "pausedSeconds": _PAUSED,
         "reporter": _REPORTER,
+        "chain": CHAIN,
         "outcome": field(
             {"const": "unknown"},
             "For an event that ended: its outcome is not known.",
@@ -187,7 +189,10 @@ _SCHEDULED_EVENT = record(
         ),
         "link": LINK,
     },
-    optional=("outcome", "pausedSeconds", "truncated", "durable", "test", "link"),
+    optional=(
+        *("outcome", "pausedSeconds", "truncated", "durable", "test"),
+        *("link", "chain"),
+    ),
 )
 
 
@@ -223,9 +228,10 @@ _START_REQUEST = record(
         "request": _REQUEST,
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
+        "chain": CHAIN,
         "link": LINK,
     },
-    optional=("link",),
+    optional=("link", "chain"),
 )
 
 
@@ -264,12 +270,13 @@ _COMMAND = record(
         "reason": field(TEXT_OR_NULL, "The reason, as text.", None, "exit code 3"),
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
+        "chain": CHAIN,
         "truncated": _TRUNCATED,
         "durable": field(
             {"const": False}, "The state file could not be written.", *(False,)
         ),
     },
-    optional=("truncated", "durable"),
+    optional=("truncated", "durable", "chain"),
 )
 
 
@@ -278,6 +285,7 @@ _BRIDGE = record(
     {
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
+        "chain": CHAIN,
         "reason": field(TEXT_OR_NULL, "The reason, as text.", None, "timeout"),
         "pending": field(WHOLE, "How many deliveries are pending.", 3),
         "dead": field(WHOLE, "How many deliveries are dead letters.", 0),
@@ -311,7 +319,7 @@ _BRIDGE = record(
         "since": field(TIME, "When the VM left or entered the rotation.", AT),
     },
     optional=(
-        *("pending", "dead", "freeDiskBytes", "eventId", "since"),
+        *("pending", "dead", "freeDiskBytes", "eventId", "since", "chain"),
         *("intervalSeconds", "approvals", "clockOffsetSeconds", "pausedSeconds"),
         *("truncated",),
     ),
@@ -334,9 +342,10 @@ _DOCUMENT = record(
         ),
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
+        "chain": CHAIN,
         "truncated": _TRUNCATED,
     },
-    optional=("truncated",),
+    optional=("truncated", "chain"),
 )
 
 

@@ -104,13 +104,13 @@ def text(what: str) -> str:
 
 def config() -> Json:
     """Return the schema of the configuration file, as parsed from TOML."""
-    root = _section(Settings)
+    root = section(Settings)
     docs = _docs(Config)
     kinds = {name: {"const": name, "examples": [name]} for name in SINK_TYPES}
-    sinks = [_section(SINK_TYPES[name], {"type": kind}) for name, kind in kinds.items()]
+    sinks = [section(SINK_TYPES[name], {"type": kind}) for name, kind in kinds.items()]
     root["properties"] |= {
         "sinks": {"type": "array", "items": {"anyOf": sinks}} | docs["sinks"],
-        "approvals": _section(ApprovalsConfig) | docs["approvals"],
+        "approvals": section(ApprovalsConfig) | docs["approvals"],
     }
     return {
         "$schema": DRAFT,
@@ -121,8 +121,8 @@ def config() -> Json:
     }
 
 
-def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
-    """Return the schema of a section; other keys are not allowed."""
+def section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
+    """Return the schema of a section, with known schemas of some of its keys."""
     fields = msgspec.structs.fields(kind)
     docs = _docs(kind)
     properties = {
@@ -212,9 +212,9 @@ def _examples(schema: Json) -> list[object]:
 
 def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
     if (nested := Reader.section_type(kind, field.name)) is not None:
-        return _section(nested)
+        return section(nested)
     if (part := Reader.part_type(kind, field.name)) is not None:
-        return {"type": "array", "items": _section(part), "default": []}
+        return {"type": "array", "items": section(part), "default": []}
     schema = msgspec.json.schema(field.type, schema_hook=_hook)
     schema.pop("$defs", None)
     options = [o for o in schema.pop("anyOf", ()) if o != {"type": "null"}]
@@ -317,11 +317,12 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
             "W3C Trace Context: one trace for each EventId, one span for each event.",
             "00-602d9444d2cd49c786248643e7171297-c39a9ee2f07140d6-01",
         ),
+        "dssematerial": field(TEXT, "The signature, by DSSE.", "eyJwYXlsb2FkIjoi"),
         "sebridgetest": field({"const": "true"}, "This is a test event.", "true"),
         "data": field(ref(data["title"]), "The details.", _example(data)),
     }
     seen = ("eventtype", "eventsource", "eventstatus", "correlationid")
-    optional = ("subject", *seen, "traceparent", "sebridgetest")
+    optional = ("subject", *seen, "traceparent", "dssematerial", "sebridgetest")
     return record(title, attributes, optional)
 
 
@@ -362,9 +363,7 @@ _CLAIMS = {
         IMDS_EVENT,
     ),
     "audience": field(
-        TEXT_OR_NULL,
-        "The source of the event; a signed approval counts only for it.",
-        "/subscriptions/s/resourcegroups/web/providers/microsoft.compute",
+        TEXT_OR_NULL, "The source of the event; what is signed must have it.", "/s"
     ),
 }
 _START_REQUEST = record(

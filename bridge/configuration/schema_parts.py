@@ -70,6 +70,12 @@ LINK = field(
     f"https://maintenance.contoso.com/events/{EVENT_ID}",
 )
 
+CHAIN = field(
+    {"type": "object"},
+    "Its place among the signed events of a key; n is null if it is not on the disk.",
+    {"key": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U", "run": "0a1b", "n": 7},
+)
+
 
 def record(
     title: str,

@@ -9,11 +9,9 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from bridge.configuration.load import parse
 from bridge.foundation.errors import ConfigError
-from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 
 _HOST = ".servicebus.windows.net"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -22,8 +20,11 @@ _POWERSHELL = (
 )
 _OTHERS = {"slack", "webhook", "bus", "mail"}  # names of the other sinks
 _HEAD = """\
+#:schema ./config.schema.json
 # scheduled-events-bridge, written by "sebridge init".
 # config/bridge.example.toml has every key with its unit, default and reason.
+# An editor completes and checks keys by the first line after:
+#     sebridge schema config > config.schema.json
 """
 
 
@@ -127,8 +128,10 @@ def _webhook(wishes: Wishes) -> Iterator[str]:
         yield f"preset = {_quoted(wishes.preset)}"
     yield f"url = {_quoted(wishes.webhook)}"
     if wishes.preset_key:
-        kind = PRESETS[cast("PresetName", wishes.preset)].auth.type
-        name = "token" if kind == "bearer" else "value"
+        from bridge.sinks.webhook.presets.registry import PRESETS  # noqa: PLC0415 - aiohttp, 9 MiB
+
+        preset = next(PRESETS[name] for name in PRESETS if name == wishes.preset)
+        name = "token" if preset.auth.type == "bearer" else "value"
         yield f"\n[sinks.auth]\n{name} = {_quoted(wishes.preset_key)}"
 
 

@@ -9,16 +9,18 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import shutil
+import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.demo import actors, next_steps
+from bridge.demo import actors
 from bridge.demo.actors import (
     PREPARED,
     RESTORED,
@@ -89,10 +91,10 @@ def _show_next_steps(
 ) -> None:
     """Show the next steps; after a failure, also the end of the log."""
     if not is_good:
-        for line in next_steps.log_end(folder):
+        for line in log_end(folder):
             timeline.note(line)
     title = f"Kept in {folder}. Next:" if keep else "Next:"
-    commands = next_steps.after(folder, is_kept=keep, scenario=scenario)
+    commands = after(folder, is_kept=keep, scenario=scenario)
     timeline.commands(title, commands)
 
 
@@ -321,3 +323,56 @@ def _step_of(words: str) -> str:
     """Return the step that a text of Slack describes."""
     steps = [step for step, known in _IN_SLACK.items() if known in words]
     return steps[0] if steps else words.removeprefix("Command ")
+
+
+# -- Propose commands to run after a demo, with the paths of this machine --------------
+
+
+_LOG_LINES = 5
+
+
+def program(argv: Sequence[str] = sys.argv) -> str:
+    """Return the command that starts this program, as the user has called it.
+
+    Args:
+        argv: the arguments of this process; for ``python -m bridge``, the first is the
+            path of ``__main__.py``.
+    """
+    called = Path(argv[0])
+    if called.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m bridge"
+    found = shutil.which("sebridge")
+    is_on_path = found is not None and Path(found).resolve() == called.resolve()
+    return "sebridge" if is_on_path else shlex.quote(argv[0])
+
+
+def after(folder: Path, *, is_kept: bool, scenario: str) -> list[tuple[str, str]]:
+    """Return three commands, each with its purpose.
+
+    Args:
+        folder: the folder of the demo.
+        is_kept: whether the folder stays; then the commands use the files in it.
+        scenario: the scenario that was played; the commands propose another one.
+    """
+    call = program()
+    if is_kept:
+        config = shlex.quote(str(folder / "bridge.toml"))
+        return [
+            (f"{call} check -c {config}", "a whole configuration"),
+            (f"{call} events -c {config}", "the events, from the state file"),
+            (f"{call} outbox list -c {config}", "their deliveries"),
+        ]
+    other = "live-migration" if scenario == "spot-eviction" else "spot-eviction"
+    return [
+        (f"{call} demo --scenario {other}", "another event"),
+        (f"{call} demo --keep", "keep configuration, state file and log"),
+        (f"{call} init", "a first configuration for a VM"),
+    ]
+
+
+def log_end(folder: Path) -> list[str]:
+    """Return the last lines of the forwarder's log, to show after a failure."""
+    path = folder / "forwarder.log"
+    if not path.exists():
+        return []
+    return path.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]

@@ -183,9 +183,16 @@ def _imds_advice(error: MetadataError) -> str:
         return _REFUSING_IMDS
     if error.outcome == "malformed" or error.outcome.startswith("3"):
         return _OTHER_THAN_IMDS
-    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PROHIBITED:
-        return _LOCKED_IMDS
-    return _NO_IMDS
+    return _LOCKED_IMDS if _is_prohibited(error) else _NO_IMDS
+
+
+def _is_prohibited(error: BaseException | None) -> bool:
+    """Whether an error, or what it came from, is a connection that is forbidden."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _PROHIBITED:
+            return True
+        error = error.__cause__
+    return False
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2 (spec.md, json-format
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import msgspec
@@ -17,6 +17,8 @@ import orjson
 SPEC_VERSION = "1.0"
 STRUCTURED_TYPE = "application/cloudevents+json"
 BATCH_TYPE = "application/cloudevents-batch+json"
+SIGNATURE = "dssematerial"
+"""The attribute with the signature of an event: see ``bridge.signing``."""
 DEEPEST = 80
 """How many levels an event may have: a scheduled event has at most 64."""
 
@@ -106,6 +108,15 @@ class CloudEvent:
         event = msgspec.convert(own, cls)
         object.__setattr__(event, "_read", body)
         return event
+
+    def unsigned(self) -> Self:
+        """Return the event without its signature, before its data is changed."""
+        kept = {k: v for k, v in self.extensions.items() if k != SIGNATURE}
+        return (
+            self
+            if len(kept) == len(self.extensions)
+            else replace(self, extensions=kept)
+        )
 
     def text(self, name: str) -> str | None:
         """Return an extension attribute as text; None if it is not set."""

@@ -30,6 +30,8 @@ class EventsConfig(Section, frozen=True, kw_only=True):
             document, too.
         heartbeat: how often to publish a bridge.heartbeat event, so that a receiver
             notices when the bridge is silent; 0 means never.
+        sign: whether to sign every event with a key of this bridge, which lies beside
+            the state file.
         link: the address at which people read about an event, such as the page of a
             hub. It becomes data.link, with the EventId in place of {event_id}. Slack,
             Teams and mail show it. "" means no link. Example:
@@ -41,6 +43,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     scope: Literal["all", "own"] = "all"
     documents: bool = False
     heartbeat: Duration = Duration(0)
+    sign: bool = False
     link: str = ""
 
     def faults(self) -> Iterator[tuple[str, str]]:

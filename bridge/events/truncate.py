@@ -21,8 +21,13 @@ _LONG_TEXT = 1024
 _LONG_NAME = 64
 
 
-def fitted(event: CloudEvent) -> CloudEvent:
-    """Return the event in at most 60 KiB; ``data.truncated`` names what was dropped."""
+def fitted(event: CloudEvent, room: int = 0) -> CloudEvent:
+    """Return the event in at most 60 KiB; ``data.truncated`` names what was dropped.
+
+    Args:
+        event: the event.
+        room: how many bytes of the 60 KiB are left free.
+    """
     steps = (
         _without_rules,
         _without_previous,
@@ -30,13 +35,14 @@ def fitted(event: CloudEvent) -> CloudEvent:
         _shorter_description,
         _known_only,
     )
-    dropped: list[str] = []
+    earlier = event.data.get("truncated")
+    dropped = list[object](earlier if isinstance(earlier, list) else ())
     data = dict(event.data)
     for step in (*steps, _without_document):
-        if len(event.to_json()) <= MAX_BYTES:
+        if len(event.to_json()) <= MAX_BYTES - room:
             break
         if name := step(data):
-            dropped.append(name)
+            dropped += [] if name in dropped else [name]
             event = replace(event, data={**data, "truncated": list(dropped)})
     return event
 

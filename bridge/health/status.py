@@ -16,6 +16,7 @@ from bridge.net.listening import Port
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
+from bridge.signing.own_key import EventSigner
 from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class Standing(Protocol):
 class StatusSource(Struct):
     """The parts of a running bridge that the status is read from.
 
-    The fields are set when the parts are built.
+    The fields are set when the parts are built; ``unsigned`` says why no event is
+    signed although ``events.sign`` is set.
     """
 
     clock: Clock
@@ -126,6 +128,8 @@ class StatusSource(Struct):
     auto_approvers: Sequence[Approving] = ()
     rotation: Standing | None = None
     ports: list[Port] = field(default_factory=list)
+    signer: EventSigner | None = None
+    unsigned: str | None = None
 
     def is_alive(self) -> bool:
         """Return whether the state file's thread answers, or memory replaces it."""
@@ -187,6 +191,8 @@ class StatusSource(Struct):
         found = [f"traffic: out of rotation ({why})"] if why else []
         if (difference := self._clock_difference()) is not None:
             found.append(difference)
+        if (signing := self._signing_fault()) is not None:
+            found.append(signing)
         for relay in self.relays:
             tally = tallies.get(relay.sink)
             # With nothing left to send, the last error is that of a dead letter.
@@ -197,6 +203,13 @@ class StatusSource(Struct):
         if (replies := tallies.get(REPLIES, Tally())).dead:
             found.append(f"approvals: replies: {_dead(replies, None)}")
         return found
+
+    def _signing_fault(self) -> str | None:
+        """Return why events are not signed although they should be; None = they are."""
+        signer = self.signer
+        if signer is None or not signer.unsigned:
+            return self.unsigned
+        return f"{signer.unsigned} events could not be signed: {signer.fault}"
 
     @property
     def _ahead(self) -> float | None:

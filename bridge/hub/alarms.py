@@ -45,7 +45,7 @@ _LISTS = {
     CLOCK: "clocks",
 }
 _REASONS = {
-    UNREPORTED: "Azure announced it, and no bridge told of it in time: nobody is asked",
+    UNREPORTED: "Azure announced it; not reported by a bridge in time: nobody is asked",
     SILENT: "nothing was heard for three heartbeats: its events may go unseen",
     BACK: "",
     CLOCK: "nothing can be approved through ARM until the clock is right",
@@ -117,7 +117,7 @@ def _headline(what: str, count: int, shown: Sequence[Mapping[str, Any]]) -> str:
     named = ", ".join(names) + (f" and {rest} more" if rest else "")
     if what == UNREPORTED:
         events = "event" if count == 1 else "events"
-        return f"{count} {events} of Azure that no bridge told of: {named}"
+        return f"{count} {events} of Azure not reported by a bridge: {named}"
     if what == SLOW:
         messages = "message takes" if count == 1 else "messages take"
         return f"{count} {messages} too long to be stored: {named}"

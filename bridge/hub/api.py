@@ -24,6 +24,7 @@ from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Filters, Situation
 
 _DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
+_FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
 ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
@@ -154,7 +155,7 @@ def period_of(
     """
     begin, end = (moment_in(query, name, is_end=name == names[1]) for name in names)
     until = end or now
-    since = begin or until - _WEEK
+    since = begin or max(until, _FIRST_WEEK) - _WEEK
     if not since < until or until - since > _LONGEST_PERIOD:
         words = f"{names[0]} must be before {names[1]}, by at most 400 days"
         raise BadQueryError(words)

@@ -82,7 +82,8 @@ def parts_of(body: bytes) -> Iterator[bytes]:
     gets the form of one event about one resource, with an id of its own.
 
     Raises:
-        UnreadableMessageError: after 2,000 parts: there are more.
+        UnreadableMessageError: after 2,000 parts: there are more; or one is nested too
+            deep.
     """
     found: object = None
     with suppress(orjson.JSONDecodeError):
@@ -92,11 +93,18 @@ def parts_of(body: bytes) -> Iterator[bytes]:
     elif isinstance(found, list | dict):
         events = found if isinstance(found, list) else [found]
         parts = (part for event in events for part in _parts(event))
-        yield from map(orjson.dumps, islice(parts, _MOST_PARTS))
+        yield from map(_dumped, islice(parts, _MOST_PARTS))
         if next(parts, None) is not None:
             raise UnreadableMessageError(f"it has more than {_MOST_PARTS} resources")
     else:
         yield body
+
+
+def _dumped(part: object) -> bytes:
+    try:
+        return orjson.dumps(part)
+    except orjson.JSONEncodeError as error:
+        raise UnreadableMessageError("one of its events is nested too deep") from error
 
 
 def _parts(event: object) -> Iterator[object]:

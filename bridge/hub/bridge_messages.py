@@ -8,7 +8,7 @@ hub.*, and unknown types           nothing
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import TRANSITIONS
@@ -37,6 +37,7 @@ from bridge.hub.facts import (
 )
 
 _LONGEST_PAUSE = 7 * 86_400.0  # seconds
+_FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,8 @@ def _pause(fact: Fact, data: Mapping[str, object]) -> Note | None:
     seconds, machine = data.get("pausedSeconds"), place_of(fact.reporter)
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if machine is None or not is_number or not 0 < seconds <= _LONGEST_PAUSE:  # type: ignore[operator]  # a number
+        return None
+    if fact.time < _FIRST_WEEK:
         return None
     return Note(
         id=hash32([NoteKind.PAUSED, *fact.report]),

@@ -142,10 +142,14 @@ class AccessConfig(Section, frozen=True, kw_only=True):
                 words = 'must be an address or a network, such as "10.0.0.0/24"'
                 yield f"trusted_proxies[{index}]", words
         if self.mode == "loopback" and self.trusted_proxies:
-            yield "trusted_proxies", "is not for loopback mode, which has no proxy"
+            yield (
+                "trusted_proxies",
+                "is not for loopback mode, which has no proxy",
+                "mode",
+            )
         if self.mode != "loopback" and not self.trusted_proxies:
             words = f'is empty: mode "{self.mode}" needs the addresses of its proxy'
-            yield "trusted_proxies", words
+            yield "trusted_proxies", words, "mode"
 
     def _person_fault(self, key: str, who: str) -> str | None:
         """Return why an entry can never match a person; None = it can."""

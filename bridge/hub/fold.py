@@ -54,6 +54,7 @@ from bridge.hub.occurrences import (
 )
 
 _MOST_LIVES = 10
+_MAKESHIFT = "urn:sebridge:"  # the source of a bridge that knows none yet
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
 # The orders of Address and Reporter; their own comparison is slow for a thousand.
 _BY_ADDRESS = attrgetter("source", "entity", "session", "prefix")
@@ -337,7 +338,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         voices=_voices(facts),
         has_bridge=bool(bridges),
         prefix=next((fact.prefix for fact in counted if fact.prefix), ""),
-        source=next((fact.source for fact in counted if not fact.is_azures), ""),
+        source=_source(counted),
         resource=azures[-1].resource if azures else "",
     )
 
@@ -348,6 +349,17 @@ def _with_event(fact: Fact, reading: Reading) -> Fact:
 
 def _first_end(facts: Sequence[Fact]) -> Fact | None:
     return next((fact for fact in facts if fact.kind.is_end), None)
+
+
+def _source(facts: Sequence[Fact]) -> str:
+    """Return the source of bridges' events; one they know is better than a makeshift.
+
+    A bridge that does not know its VM yet has a source of its own making, and another
+    one later: it would deny an approval for the former.
+    """
+    found = [fact.source for fact in facts if not fact.is_azures]
+    known = (source for source in found if not source.startswith(_MAKESHIFT))
+    return next(known, found[0] if found else "")
 
 
 def _started(facts: Sequence[Fact], first: Fact) -> datetime | None:

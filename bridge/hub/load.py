@@ -3,13 +3,16 @@
 All faults are found at once and raised as one ConfigError. Nothing is opened here.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from bridge.configuration.environment import keys_of, overridden
+from bridge.configuration.json_schema import section
 from bridge.configuration.load import read_sinks
+from bridge.configuration.schema_parts import DRAFT, Json
 from bridge.configuration.toml_file import TomlFile
 from bridge.events.routing import When
 from bridge.foundation.sections import Reader, Section, nearest
@@ -164,3 +167,42 @@ def _unsuitable_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]
                 yield f"{place}.{key}", words
         if sink.is_for_steps:
             yield f"{place}.type", _VM_ALONE
+
+
+# -- the JSON Schema of the file -------------------------------------------------------
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of ``hub.toml`` as text."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def schema() -> Json:
+    """Return the JSON Schema of ``hub.toml``, as parsed from TOML."""
+    sources = {
+        "type": "array",
+        "description": "The queues and subscriptions that the hub reads.",
+        "items": {"anyOf": _of_types(SOURCE_TYPES)},
+        "examples": [[]],
+    }
+    sinks = {
+        "type": "array",
+        "description": "The receivers of alarms.",
+        "items": {"anyOf": _of_types(SINK_TYPES)},
+        "examples": [[]],
+    }
+    hub = section(HubConfig, {"sources": sources})
+    root = section(HubFile, {"hub": hub, "sinks": sinks})
+    return {
+        "$schema": DRAFT,
+        "$id": "urn:sebridge:schema:hub:v1",
+        **root,
+        "required": ["hub"],
+        "title": "Configuration of a hub of scheduled-events-bridge",
+        "description": "The file hub.toml, as parsed from TOML.",
+    }
+
+
+def _of_types(types: Mapping[str, type[Section]]) -> list[Json]:
+    kinds = {name: {"const": name, "examples": [name]} for name in types}
+    return [section(types[name], {"type": kind}) for name, kind in kinds.items()]

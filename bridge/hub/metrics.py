@@ -78,7 +78,7 @@ class HubMetrics:
         )
         self.unreported = Gauge(
             "sebridge_hub_unreported",
-            "Open events of Azure that no bridge told of in time.",
+            "Open events of Azure that were not reported by a bridge in time.",
             registry=self.registry,
         )
         build = Gauge(

@@ -69,8 +69,8 @@ class Event:
         """Whether an outage may be due to it."""
         if self.status == "cancelled" or not (self.started or self.ended):
             return False
-        since = (self.started or self.opened) - _BEFORE
-        return since <= end and begin <= (self.ended or now) + _AFTER
+        is_begun = (self.started or self.opened) - end <= _BEFORE  # no time overflows
+        return is_begun and begin - (self.ended or now) <= _AFTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def outages_of(
     clusters = list[list[tuple[datetime, datetime | None, Mark]]]()
     end: datetime | None = None
     for span in spans:
-        if end is not None and clusters and span[0] <= end + _NEAR:
+        if end is not None and clusters and span[0] - end <= _NEAR:
             clusters[-1].append(span)
             end = max(end, span[1] or now)
         else:
@@ -235,7 +235,8 @@ def _reason(
         mark
         for mark in marks
         if mark.kind is NoteKind.ANNOTATION
-        and begin - _REASONED <= mark.time <= end + _REASONED
+        and begin - mark.time <= _REASONED
+        and mark.time - end <= _REASONED
     ]
     near.sort(key=lambda mark: (_rank(mark), abs(mark.time - begin)))
     if near and (found := _annotated(near[0].data)) is not None:

@@ -23,7 +23,6 @@ from bridge.foundation.errors import (
     MetadataUnavailableError,
     OutboxFullError,
 )
-from bridge.foundation.workers import waking
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.turns import Turns
@@ -139,6 +138,7 @@ class Poller:
         self._is_over = False
         self._is_clock_wrong = False
         self._wake = Bell()
+        self._getting: asyncio.Timeout | None = None  # the GET in flight
         self._patience = Patience(started=clock.monotonic())
 
     @property
@@ -148,13 +148,22 @@ class Poller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Read the document again and again until ``stop`` is set."""
-        async with waking(stop, self._wake):
+        async with asyncio.TaskGroup() as group:
+            watcher = group.create_task(self._end_at(stop))
             while not stop.is_set():
                 began = self.clock.monotonic()
                 await self.step(stop)
                 await self._pause(stop, began)
+            watcher.cancel()
         self._dismiss()
         await self.observer.touch()
+
+    async def _end_at(self, stop: asyncio.Event) -> None:
+        """End the wait or the GET at the stop: a GET may take two minutes."""
+        await stop.wait()
+        self._wake.set()
+        if self._getting is not None:
+            self._getting.reschedule(asyncio.get_running_loop().time())
 
     async def fresh(self) -> Look:
         """Return a look whose GET began after this call; all callers share one GET.
@@ -183,7 +192,10 @@ class Poller:
             try:
                 self.latest = look = await self._look(is_asked=bool(waiting))
             except (MetadataError, OutboxFullError) as fault:
-                self._fail(fault, waiting)
+                if stop is not None and stop.is_set():
+                    _refuse(waiting, _stopping())
+                else:
+                    self._fail(fault, waiting)
                 return
             for future in waiting:
                 if not future.done():
@@ -261,8 +273,12 @@ class Poller:
         is_patient = self._patience.is_patient()
         timeout = config.first_request_timeout if is_patient else config.request_timeout
         try:
-            answer = await self.client.fetch(etag=etag, timeout=timeout)
+            async with asyncio.timeout(None) as self._getting:
+                answer = await self.client.fetch(etag=etag, timeout=timeout)
+        except TimeoutError as error:
+            raise _stopping() from error
         finally:
+            self._getting = None
             self.pauses.late(self.clock.monotonic() - began - timeout)
         if etag is None:
             self._unconditional = began

@@ -103,10 +103,8 @@ class Facts(Struct):
             sinks = router.sinks(event.subject, before)
             routed.append(Routed(event, sinks, before))
             self._counts[cause] = self._counts.get(cause, 0) + 1
-            if key is not None and event.is_last:
-                self._followers[key] = _NOBODY
-            elif key is not None and event.subject.transition is not None:
-                self._followers[key] = before.union(sinks)
+            if key is not None and _changes(event):
+                self._followers[key] = _after(routed[-1])
         if len(self._counts) > 2 * observations.NEWEST:
             self._is_whole = False
             self._counts = _newest_of(self._counts)
@@ -118,7 +116,8 @@ class Facts(Struct):
         for one in routed:
             cause, key = one.outgoing.cause, one.outgoing.key
             self._counts[cause] = max(self._counts.get(cause, 0) - 1, 0)
-            if key is not None:
+            # A later commit may be written, although this one was not.
+            if key is not None and self._followers.get(key) == _after(one):
                 self._followers[key] = one.before
 
     def forget(self, causes: Iterable[str], keys: Iterable[str]) -> None:
@@ -127,6 +126,18 @@ class Facts(Struct):
             self._counts.pop(cause, None)
         for key in keys:
             self._followers.pop(key, None)
+
+
+def _changes(event: OutgoingEvent) -> bool:
+    """Whether other sinks follow an EventId after this event."""
+    return event.is_last or event.subject.transition is not None
+
+
+def _after(one: Routed) -> frozenset[str]:
+    """Return the sinks that follow an EventId after an event."""
+    if one.outgoing.is_last:
+        return _NOBODY
+    return one.before.union(one.sinks) if _changes(one.outgoing) else one.before
 
 
 def keys_of(events: Sequence[OutgoingEvent]) -> set[str]:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
-from bridge.outbox.checksum import Content
-from bridge.outbox.records import Delivery, DeliveryState, Success
+from bridge.outbox.records import Content, Delivery, DeliveryState, Success
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
 from bridge.outbox.tables import successes
-from bridge.outbox.tables.ages import RunningTimes
+from bridge.outbox.tables.deliveries import RunningTimes
 
 _MOST = 1000
 

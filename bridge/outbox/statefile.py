@@ -34,9 +34,8 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Size
-from bridge.outbox.lock import StateLock
+from bridge.outbox.lock import Place, StateLock
 from bridge.outbox.owner import is_other, owner_in, set_owner
-from bridge.outbox.place import Place
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble, sync_folder
 from bridge.outbox.storage.connection import connect, translated

@@ -34,9 +34,9 @@ from bridge.outbox.records import (
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import (
-    ages,
     clock_jumps,
     decisions,
+    deliveries,
     losses,
     observations,
     pruning,
@@ -44,7 +44,7 @@ from bridge.outbox.tables import (
 )
 from bridge.outbox.tables import decisions as decided
 from bridge.outbox.tables import events as items
-from bridge.outbox.tables.ages import RunningTimes
+from bridge.outbox.tables.deliveries import RunningTimes
 from bridge.outbox.tables.pruning import Pruned
 
 T = TypeVar("T")
@@ -56,6 +56,8 @@ def _ignore(_: str) -> None:
 
 class Outbox:
     """The state file as other packages use it: one attribute for each topic.
+
+    ``sign`` signs each event when it is written; None = events are not signed.
 
     Times are seconds since the epoch. Each method is one transaction and raises
     OutboxError if the file cannot be read or written.
@@ -85,6 +87,7 @@ class Outbox:
         self.pruning = Pruning(database, self.facts)
         self.other_processes = OtherProcesses(database)
         self.wakeups = Wakeups()
+        self.sign: items.Sign | None = None
 
     @classmethod
     @asynccontextmanager
@@ -144,7 +147,7 @@ class Outbox:
                 observations.save(db, named or {})
                 for decision in decisions:
                     decided.save(db, decision, now)
-                append = partial(items.append, db, now, times)
+                append = partial(items.append, db, now, times, self.sign)
                 self._append_all(append, routed, dropped, may_drop=checkpoint is None)
                 if reply is not None:
                     items.append_reply(db, reply, now, times)
@@ -226,7 +229,7 @@ class Outbox:
 
 
 class Ages(Struct):
-    """The running times in seconds; ``bridge.outbox.tables.ages`` explains them.
+    """The running times in seconds; ``bridge.outbox.tables.deliveries`` explains them.
 
     Attributes:
         clocks: by the sink's name, a function that returns its running time now. For a
@@ -242,11 +245,13 @@ class Ages(Struct):
 
     async def load(self, sink: str) -> float:
         """Return the saved running time of a sink."""
-        return await self.database.read(lambda db: ages.load(db, sink))
+        return await self.database.read(lambda db: deliveries.running_time(db, sink))
 
     async def save(self, sink: str, seconds: float) -> None:
         """Save the running time of a sink."""
-        await self.database.run(lambda db: ages.save(db, sink, seconds), is_kept=False)
+        await self.database.run(
+            lambda db: deliveries.save_running_time(db, sink, seconds), is_kept=False
+        )
 
 
 # -- Reads the successes and results of commands ---------------------------------------
@@ -311,7 +316,7 @@ class Approvals(Struct):
 
     async def claim(self, decision: Decision, *, now: float) -> Decision:
         """Save a record unless its message has one; return the one that is there."""
-        return await self.database.run(lambda db: decisions.claim(db, decision, now))
+        return await self.database.run(lambda db: decided.claim(db, decision, now))
 
     async def of_message(
         self, message: str, sequence: int | None = None

@@ -138,9 +138,12 @@ class LifecycleEvents(Struct):
             },
         )
         wanted = self.outbox.router.sinks(outgoing.subject, frozenset())
+        event, sign = outgoing.event, self.outbox.sign
+        if sign is not None:
+            event = sign(event, None)
         for relay in self.relays:
             if relay.sink in wanted:
-                relay.offer(outgoing.event)
+                relay.offer(event)
 
 
 async def _free_disk(directory: Path) -> dict[str, object]:

@@ -19,12 +19,11 @@ from bridge.foundation.rate_limit import Pace
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver, DueTimes, Gather, Trying
+from bridge.pipeline.attempt import Deliver, DueTimes, Gather, Settling, Trying
 from bridge.pipeline.attempt_loop import PLENTY, AttemptLoop, Launcher
 from bridge.pipeline.circuit import Circuit, SinkState
 from bridge.pipeline.in_flight import Attempt, Attempts
 from bridge.pipeline.policy import RelayPolicy
-from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
 
 # -- The heartbeats of one relay: the only deliveries that are not stored --------------

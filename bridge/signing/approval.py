@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from bridge.foundation.errors import MalformedApprovalError, MissingExtraError
+from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.signing.dsse import (
@@ -38,6 +38,7 @@ LONGEST = timedelta(hours=24)
 """How long a signed approval may be valid."""
 SHORTEST = timedelta(minutes=1)
 _SKEW = timedelta(minutes=1)
+_MARK = b"\xef\xbb\xbf"  # of the byte order, which some write before JSON
 _CLAIMS = {"approvedby", "reason"}
 
 
@@ -65,7 +66,6 @@ def signers(key: Secret) -> Sequence[Signer]:
 
     Raises:
         ValueError: the file cannot be read, or has no private key.
-        MissingExtraError: the library is not installed.
     """
     found: Sequence[Signer] = _library().private_keys(key.reveal())
     return found
@@ -175,10 +175,8 @@ def limits_alone(properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def _library() -> Any:
-    try:
-        from bridge.signing import keys  # noqa: PLC0415 - needs 10 MiB
-    except ImportError as error:
-        raise MissingExtraError("a key for signatures", "signing") from error
+    from bridge.signing import keys  # noqa: PLC0415 - needs 10 MiB
+
     return keys
 
 
@@ -189,7 +187,7 @@ def _event_in(body: bytes) -> SignedEvent | None:
         MalformedApprovalError: a name is given twice in an object.
     """
     try:
-        text = body.removeprefix(b"\xef\xbb\xbf").strip()
+        text = body.removeprefix(_MARK).strip()
         if text.startswith(b'"'):  # the JavaScript SDK sends a text as a JSON string
             text = orjson.loads(text).encode()
         _check_names(text)
@@ -223,7 +221,7 @@ def _refused(opinion: Opinion) -> Checked:
 
 
 def _data(event: SignedEvent) -> dict[str, Any]:
-    found: Any = orjson.loads(event.data or b"{}")
+    found: Any = orjson.loads(event.data.removeprefix(_MARK))
     return found if isinstance(found, dict) else {}
 
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
@@ -91,7 +91,7 @@ def public_keys(text: str) -> dict[str, PublicKey]:
     Raises:
         ValueError: the text has no such key; it is not repeated.
     """
-    if text.lstrip().startswith(_BEGIN):
+    if _is_pem(text):
         loaded = [_pem_public(part) for part in _pem_parts(text)]
     else:
         loaded = [_point(one).public_key() for one in _jwks(text)]
@@ -108,13 +108,20 @@ def private_keys(text: str) -> list[PrivateKey]:
     Raises:
         ValueError: the text has no such key; it is not repeated.
     """
-    if text.lstrip().startswith(_BEGIN):
+    if _is_pem(text):
         found = [_pem_private(part) for part in _pem_parts(text)]
     else:
         found = [_secret(one) for one in _jwks(text) if "d" in one]
     if not found:
         raise ValueError("has no private key for ECDSA on P-256")
     return [PrivateKey(key) for key in found]
+
+
+def new_key() -> dict[str, str]:
+    """Return a new private key as JWK."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    secret = key.private_numbers().private_value.to_bytes(_SIZE, "big")
+    return {**PublicKey(key.public_key()).jwk, "d": _base64url(secret)}
 
 
 def _jwks(text: str) -> list[dict[str, Any]]:
@@ -149,6 +156,11 @@ def _number(value: object) -> int:
     return int.from_bytes(found)
 
 
+def _is_pem(text: str) -> bool:
+    """Whether a text is PEM; before each part there may be other text."""
+    return _BEGIN in text and not text.lstrip().startswith("{")
+
+
 def _pem_parts(text: str) -> list[bytes]:
     return [
         f"{_BEGIN}{part}".encode()
@@ -162,6 +174,8 @@ def _pem_public(part: bytes) -> ec.EllipticCurvePublicKey:
         return _pem_private(part).public_key()
     try:
         key = serialization.load_pem_public_key(part)
+    except UnsupportedAlgorithm as error:
+        raise ValueError("is no key for ECDSA on P-256") from error
     except ValueError as error:
         raise ValueError("is no readable PEM of a public key") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not _is_p256(key):
@@ -172,6 +186,8 @@ def _pem_public(part: bytes) -> ec.EllipticCurvePublicKey:
 def _pem_private(part: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(part, password=None)
+    except UnsupportedAlgorithm as error:
+        raise ValueError("is no private key for ECDSA on P-256") from error
     except (TypeError, ValueError) as error:
         raise ValueError("is no readable PEM of a private key") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not _is_p256(key):

@@ -27,8 +27,8 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Poller
+from bridge.outbox.storage.connection import Job
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.transactions import Job
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables.reading import select
 from bridge.servicebus.message import ReceivedMessage

@@ -240,6 +240,14 @@ async def test_data_as_base64_and_body_as_text_are_taken(world: World) -> None:
     assert await outcome(world, quoted) == ("relayed", None)
 
 
+async def test_data_as_base64_may_begin_with_a_byte_order_mark(world: World) -> None:
+    whole = event()
+    data = b"\xef\xbb\xbf" + orjson.dumps(whole.pop("data"))
+    whole["data_base64"] = base64.b64encode(data).decode()
+
+    assert await outcome(world, signed(orjson.dumps(whole), [KEY])) == ("relayed", None)
+
+
 # -- once ---------------------------------------------------------------------------
 
 
@@ -252,6 +260,17 @@ async def test_same_bytes_again_are_one_post(world: World) -> None:
 
     assert again == ("relayed", None)
     assert world.imds.posts == [EVENT_ID]
+
+
+async def test_outcome_names_the_message_that_it_answers(world: World) -> None:
+    """Whoever is first with the same bytes must not take the answer to the second."""
+    given = body()
+    for number, name in enumerate(("of-mallory", "of-the-hub")):
+        await outcome(world, given, sequence=number, message_id=name)
+        told: Any = (await world.outcomes())[-1].data
+
+        assert told["outcome"] == "relayed"
+        assert told["request"]["messageId"] == name
 
 
 async def test_refused_bytes_are_decided_anew(world: World) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 from bridge.events import document
 from bridge.net import http_client
-from bridge.outbox.storage import transactions
+from bridge.outbox.storage import connection
+from bridge.outbox.storage.connection import Ticket
 from bridge.outbox.storage.front import Front
-from bridge.outbox.storage.transactions import Ticket
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import events as items
 from bridge.pipeline import held, observer
@@ -39,7 +39,7 @@ STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the document is parsed", observer.Observer._compare),
     ("it is compared with the last one", held.Held.plus),
     ("the commit is asked for", Outbox.commit),
-    ("the job is in the thread of the state file", transactions.transact),
+    ("the job is in the thread of the state file", connection.transact),
     ("it is known how often each was published", held.events_of),
     ("the events are made", items.append),
     ("the rows are written, and on the disk (fsync)", Front.call_in_loop),

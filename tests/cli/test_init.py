@@ -496,10 +496,12 @@ $bridge check -c "$1/before.toml"
 """
 
 
-def ran_elsewhere(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
+def ran_elsewhere(
+    folder: Path, script: str, *more: str
+) -> "subprocess.CompletedProcess[str]":
     """Run a script in a mount namespace with its own /etc."""
     environ = {k: v for k, v in os.environ.items() if k != "SEBRIDGE_CONFIG"}
-    words = ["unshare", "-m", "sh", "-c", f"{ANOTHER_ETC}{script}", "sh"]
+    words = ["unshare", "-m", *more, "sh", "-c", f"{ANOTHER_ETC}{script}", "sh"]
     ran = subprocess.run(  # noqa: S603 - our own words
         [*words, str(folder), sys.executable],
         capture_output=True,
@@ -555,3 +557,54 @@ def test_command_is_run_by_root_where_the_service_as_shipped_is_installed(
     warnings = [line for line in ran.stderr.splitlines() if "warning" in line]
     assert len(warnings) == 1
     assert "sebridge.service may do almost nothing" in warnings[0]
+
+
+# -- what else is read from its usual place ----------------------------------------
+
+
+SECRETS = """
+mkdir -p /etc/sebridge/secrets
+echo https://hooks.slack.example/services/T0/B0/hush >/etc/sebridge/secrets/slack
+printf '[[sinks]]\\nname = "ops"\\ntype = "slack"\\n' >/etc/sebridge/bridge.toml
+printf 'webhook_url = "file:${CREDENTIALS_DIRECTORY}/slack"' >>/etc/sebridge/bridge.toml
+unset CREDENTIALS_DIRECTORY
+$bridge check
+"""
+OF_THE_HUB = """
+mkdir -p /etc/sebridge-hub
+printf '[hub]\\nlisten = 5\\n' >/etc/sebridge-hub/hub.toml
+$bridge hub || echo "code $?"
+"""
+LOCKED = """
+ip route add prohibit 169.254.169.254 || exit 77
+printf '[traffic]\\n' >"$1/bridge.toml"
+$bridge check --connect -c "$1/bridge.toml" || echo "code $?"
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
+def test_root_finds_the_secrets_of_the_service(tmp_path: Path) -> None:
+    ran = ran_elsewhere(tmp_path, SECRETS)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "/etc/sebridge/bridge.toml: ok\n"
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
+def test_hub_reads_its_file_in_its_usual_place(tmp_path: Path) -> None:
+    ran = ran_elsewhere(tmp_path, OF_THE_HUB)
+
+    assert ran.stdout == "code 2\n"
+    assert "/etc/sebridge-hub/hub.toml:2: hub.listen: " in ran.stderr
+
+
+@pytest.mark.skipif(
+    None in {shutil.which("unshare"), shutil.which("ip")},
+    reason="unshare or ip is missing",
+)
+def test_locked_imds_has_its_own_advice(tmp_path: Path) -> None:
+    """As systemd-imdsd locks it: by a route that prohibits its address."""
+    ran = ran_elsewhere(tmp_path, LOCKED, "-n")
+
+    assert ran.stdout.endswith("code 1\n")
+    assert "systemd-imdsd (kernel command line" in ran.stdout

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator, FormatChecker, ValidationError
 
 from bridge.approvals.message import parse
+from bridge.cli.main import main
 from bridge.configuration import json_schema
 from bridge.events.build import (
     EventContext,
@@ -31,6 +33,7 @@ from bridge.events.transitions import diff
 from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
+from bridge.hub import load
 from bridge.imds.config import ImdsConfig
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 from tests.support.builders import (
@@ -297,7 +300,7 @@ def reporter_of(example: Mapping[str, Any]) -> EventContext:
 
 def test_example_of_a_scheduled_event_is_what_a_bridge_makes_of_it() -> None:
     example = first_examples("ScheduledEvent")
-    del example["sebridgetest"]
+    del example["sebridgetest"], example["dssematerial"]
     at = datetime.fromisoformat(example["time"])
     data = example["data"]
     found = document(data["event"], incarnation=data["documentIncarnation"])
@@ -336,7 +339,8 @@ def test_example_of_an_outcome_is_what_a_bridge_makes_of_it() -> None:
 
     told = from_outcome(reporter_of(example), relayed, at)
 
-    hashed = ("id", "traceparent", "sebridgetest")  # of the message, which is not in it
+    # Of the message, which is not in it, or of what is not set.
+    hashed = ("id", "traceparent", "sebridgetest", "dssematerial")
     shown = {name: value for name, value in example.items() if name not in hashed}
     assert {name: sent(told).get(name) for name in shown} == shown
 
@@ -592,3 +596,40 @@ def test_approval_that_is_refused_is_invalid(body: object) -> None:
     assert faults("approval", body)
     with pytest.raises(MalformedApprovalError):
         parse(json.dumps(body).encode(), {}, prefix="sebridge")
+
+
+# -- the hub's file, and the lines that name a schema ------------------------------
+
+
+def test_schema_of_the_hub_is_whole() -> None:
+    text = load.schema_text()
+
+    Draft202012Validator.check_schema(json.loads(text))
+    assert (CONFIG / "hub.schema.json").read_text(encoding="utf-8") == text, (
+        "write it anew: sebridge schema hub > config/hub.schema.json"
+    )
+    for name, one in properties_of(json.loads(text)):
+        assert one.get("description"), name
+    assert CliRunner().invoke(main, ["schema", "hub"]).stdout == text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [CONFIG / "bridge.example.toml", *sorted((CONFIG / "examples").glob("*.toml"))],
+    ids=lambda path: path.stem,
+)
+def test_file_fits_the_schema_that_its_first_line_names(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    first, name = text.splitlines()[0].split(" ")
+    schema = json.loads((path.parent / name).read_text(encoding="utf-8"))
+
+    assert first == "#:schema"
+    Draft202012Validator(schema).validate(tomllib.loads(text))
+
+
+def test_schema_of_the_hub_finds_a_wrong_key() -> None:
+    found = tomllib.loads((CONFIG / "examples" / "hub.toml").read_text("utf-8"))
+    found["hub"]["sources"][0]["tpoic"] = "x"
+
+    with pytest.raises(ValidationError):
+        Draft202012Validator(load.schema()).validate(found)

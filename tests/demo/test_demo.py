@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.main import main
-from bridge.demo.next_steps import log_end
+from bridge.demo.stage import log_end
 from tests.system.processes import started
 
 pytestmark = pytest.mark.integration

@@ -267,6 +267,18 @@ class FakeListener:
     fault: str | None = None
 
 
+async def test_bridge_is_unready_while_the_keys_of_approvers_cannot_be_read(
+    bridge: Bridge,
+) -> None:
+    fault = "approvals.signed_by[0]: the file a.jwks cannot be read"
+    bridge.status_source.listeners = [
+        FakeListener(name, is_full=False, fault=fault) for name in ("q", "p")
+    ]
+
+    assert f"{fault}: approvals wait" in bridge.status_source.missing()
+    assert len([one for one in bridge.status_source.missing() if fault in one]) == 1
+
+
 async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -> None:
     full, other = FakeListener("q", is_full=True), FakeListener("p", is_full=False)
     bridge.status_source.listeners = [full, other]

@@ -288,7 +288,7 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
         "machines": ["a", "b"],
     }
     (found,) = spoken(rows("hub.unreported", one))
-    words = "1 event of Azure that no bridge told of: Redeploy of a, b"
+    words = "1 event of Azure not reported by a bridge: Redeploy of a, b"
     assert found.data["headline"] == words
     assert found.extensions["severitytext"] == "ERROR"
 

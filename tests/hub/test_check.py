@@ -110,3 +110,26 @@ def test_command_tells_it(tmp_path: Path) -> None:
     assert found.exit_code == 1
     results = [one["result"] for one in json.loads(found.stdout)["findings"]]
     assert results == ["warning", "fault"]
+
+
+async def test_folder_that_is_missing_is_a_fault_with_its_cure(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "hub.db"
+    ((mark, text),) = await findings(HubConfig(store=Address(f"sqlite:{path}", {})))
+
+    assert mark == "fail"
+    assert f"there is no folder {path.parent}: sebridge-hub.service makes" in text
+
+
+def test_wrong_mode_is_one_fault(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "config" / "examples" / "hub.toml"
+    access = '[hub.access]\nmode = "easyauth"\ntrusted_proxies = ["10.0.0.0/24"]\n'
+    path = tmp_path / "hub.toml"
+    path.write_text(f"{example.read_text()}\n{access}")
+
+    result = CliRunner(env={"SLACK_WEBHOOK_URL": "https://x.example"}).invoke(
+        main, ["check", "-c", str(path)]
+    )
+
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert "hub.access.mode: must be one of" in line

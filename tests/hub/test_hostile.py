@@ -48,6 +48,7 @@ _AZURE = AzureSource(name="azure", type="azure", namespace="n", queue="q")
 # -- who connects ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hub_config", ["sqlite"], indirect=True)  # no difference here
 async def test_ten_thousand_connections_that_send_nothing_are_no_harm(
     store: Store,

@@ -274,6 +274,14 @@ def test_batch_without_end_is_cut_and_a_fault() -> None:
         next(parts)
 
 
+def test_batch_that_is_nested_too_deep_is_a_fault() -> None:
+    """JSON of this depth can be read, but not be written."""
+    deep = b'{"a":' * 300 + b"1" + b"}" * 300
+    for body in (b"[%b]" % deep, b'{"data":{"resources":[{"armResource":%b}]}}' % deep):
+        with pytest.raises(UnreadableMessageError, match="nested too deep"):
+            list(azure_messages.parts_of(body))
+
+
 # -- Resource Health and Maintenance Configurations -----------------------------------
 
 

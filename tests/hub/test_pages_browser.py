@@ -18,6 +18,8 @@ from tests.support.devtools import Tab, running, tab_of
 from tests.support.fleet import azure, event, outcome, step
 from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, told
 
+pytestmark = pytest.mark.slow
+
 STYLE = (
     Path(__file__).parents[2] / "bridge" / "hub" / "pages" / "style.css"
 ).read_text()

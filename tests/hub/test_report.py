@@ -1,5 +1,6 @@
 """Why was it down, for how long, and was it planned; on either store."""
 
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -289,6 +290,34 @@ async def test_approvals_of_rules_and_of_others_are_named(world: HubWorld) -> No
 async def test_period_that_cannot_be_is_refused(world: HubWorld, query: str) -> None:
     for path in ("/report", "/api/v1/report", "/api/v1/report.csv"):
         assert "error" in await world.get(f"{path}?{query}")
+
+
+async def test_first_days_of_all_are_a_period(world: HubWorld) -> None:
+    """Before them there is no week."""
+    for path in ("/api/v1/report", "/api/v1/report.csv", "/report"):
+        found = await world.ask("GET", f"{path}?to=0001-01-02", {"User": "ann"})
+        assert found[0] == 200
+    assert "entries" in await world.get(f"/api/v1/timeline?{MACHINE}&until=0001-01-02")
+
+
+async def test_clock_of_the_year_1_harms_no_time_line(world: HubWorld) -> None:
+    """A VM may say any time, also with a pause before it, and name any machine."""
+    first = b'"time":"0001-01-01T00:00:00Z"'
+    begun = event(EventStatus="Started")
+    steps = [step("scheduled"), step("started", begun, seconds=60)]
+    odd = [re.sub(b'"time":"[^"]*"', first, paused(one, 5)) for one in steps]
+    await world.store.keep(
+        [
+            *map(told, odd),
+            grid(health(30, availabilityState="Unavailable"), 30),
+            grid(annotation(31, "VirtualMachineHostCrashed", "Unplanned"), 31),
+            grid(health(90, availabilityState="Available"), 90),
+        ]
+    )
+    world.clock.pass_by(300)
+
+    assert (await outage(world))["why"] == "unplanned: hardware"
+    assert "unplanned: hardware" in await world.get(PATH)
 
 
 async def test_lists_by_time(world: HubWorld) -> None:

@@ -21,8 +21,8 @@ from bridge.signing.dsse import SignedEvent, Verdict, judge
 from tests.signing.test_dsse import KEY, OTHER
 from tests.signing.test_keys import pem
 from tests.support.builders import EVENT_ID, not_before
-from tests.support.fleet import at, event, outcome, step, vm
-from tests.support.hub import HubWorld, access, beat, config, ended, offer, told
+from tests.support.fleet import at, azure, event, outcome, step, vm
+from tests.support.hub import HubWorld, access, beat, config, ended, grid, offer, told
 
 LONGER = event(DurationInSeconds=90)
 
@@ -534,3 +534,34 @@ async def test_nothing_is_decided_while_the_key_cannot_be_read(
     assert "hub.sign_key" in str(said)
     key_file.write_text(pem(KEY))
     assert (await signing.post())[0] == 200
+
+
+async def test_event_that_no_bridge_has_told_of_cannot_be_signed(
+    store: Store, key_file: Path
+) -> None:
+    """Its bridges would deny an approval that does not name their source."""
+    given = config(sign_key=Secret(f"file:{key_file}", {}))
+    async with HubWorld(store, given).open() as world:
+        await world.store.keep([beat(0, 0, offer()), grid(azure("Scheduled"))])
+        status, said = await world.post()
+        assert status == 409
+        assert "no bridge has reported the event" in str(said)
+
+        await world.scheduled()
+        assert (await world.post())[0] == 200
+
+
+async def test_source_that_a_bridge_makes_up_at_its_start_is_not_signed(
+    signing: HubWorld,
+) -> None:
+    """It denies an approval for that source, once it knows its VM."""
+    other = event("OTHER", Resources=["web-0"])
+    early = orjson.loads(step("scheduled", other))
+    early |= {"source": "urn:sebridge:web-0"}
+    begun = step("updated", {**other, "DurationInSeconds": 7}, seconds=1)
+    await signing.store.keep([told(orjson.dumps(early)), told(begun, 1)])
+    await signing.post(event_id="OTHER")
+    await signing.dispatcher.step()
+
+    data = orjson.loads(signing.transport.taken[-1].message)["data"]
+    assert data["audience"] == orjson.loads(begun)["source"]

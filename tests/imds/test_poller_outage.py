@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from bridge.foundation.errors import MetadataUnavailableError
 from tests.imds.test_poller import (
     EMPTY,
     GONE,
@@ -15,6 +16,7 @@ from tests.imds.test_poller import (
     running,
     unavailable,
 )
+from tests.support.fakes import turns
 
 __all__ = ["rig"]  # the fixture
 
@@ -101,3 +103,23 @@ async def test_get_during_which_the_vm_stood_still_shows_it(rig: Rig) -> None:
         await live(rig, 1)
 
     assert rig.poller.pauses.total == pytest.approx(70, abs=2)
+
+
+async def test_stop_ends_a_get_that_hangs_at_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.metadata.gate = asyncio.Event()
+    rig.metadata.says(EMPTY)
+    stop = asyncio.Event()
+    polling = asyncio.create_task(rig.poller.run(stop))
+    await turns()
+    asking = asyncio.create_task(rig.poller.fresh())
+    await turns()
+    assert len(rig.metadata.asked) == 1
+
+    stop.set()
+    await asyncio.wait_for(polling, 1)
+
+    with pytest.raises(MetadataUnavailableError, match="stopping"):
+        await asking
+    assert caplog.messages == []

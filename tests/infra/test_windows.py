@@ -213,6 +213,7 @@ def members(archive: Path) -> dict[str, bytes]:
         return {name: found.read(name) for name in found.namelist()}
 
 
+@pytest.mark.deploy
 def test_archive_has_what_installs_it_and_the_sums_of_all(archive: Path) -> None:
     found = members(archive)
     lines = found["SHA256SUMS"].decode().splitlines()
@@ -266,6 +267,7 @@ def test_windows_gets_what_it_alone_needs() -> None:
         assert "pywin32" not in names
 
 
+@pytest.mark.deploy
 def test_names_in_the_commands_of_the_application_are_those_of_the_archive(
     archive: Path,
 ) -> None:

@@ -68,3 +68,17 @@ def test_every_python_from_3_11_and_every_system_is_in_the_matrix() -> None:
 
 def test_publishing_needs_no_secret() -> None:
     assert "secrets." not in RELEASE.read_text()
+
+
+def test_ci_runs_every_slow_test() -> None:
+    """Each lies in a folder that .ci/run names where it asks for the mark."""
+    named = re.findall(r'(?m)^slow="(.+)"$', (ROOT / ".ci/run").read_text())
+    mark = re.compile(r"(?m)^(@|pytestmark = .*|    )pytest\.mark\.slow")
+    marked = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if mark.search(path.read_text())
+    ]
+
+    assert len(marked) > 20
+    assert [m for m in marked if not m.startswith(tuple(named[0].split()))] == []

@@ -14,14 +14,15 @@ from bridge.app.identify import remembered, settle
 from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
 from bridge.outbox.admin import Ledger, Observation, Selection
-from bridge.outbox.checksum import Content, checksum_of
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
+    Content,
     Decision,
     DeliveryState,
     Reply,
+    checksum_of,
     value_of,
 )
 from bridge.outbox.recovery.salvage import rescue

@@ -25,6 +25,10 @@ from bridge.outbox.storage.mirror import Extent, Mirror
 from bridge.outbox.storage.schema import MIGRATIONS
 from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables.reading import select
+from bridge.signing.dsse import SignedEvent, Verdict, judge
+from bridge.signing.own_key import EventSigner
+from tests.signing.test_dsse import KEY
 from tests.support.builders import outgoing, route, router
 from tests.support.disks import Disk
 from tests.support.outboxes import publish_counts
@@ -485,3 +489,24 @@ async def test_way_to_memory_reads_nothing_from_the_disk(state_path: Path) -> No
             await put(outbox, "2")
 
         assert await states(outbox) == {"1": "pending", "2": "pending"}
+
+
+async def test_event_in_memory_is_signed_without_a_number(disk: Disk) -> None:
+    """Its number would be another one after a crash; later ones leave no gap."""
+    async with opened(disk.state) as outbox:
+        outbox.sign = EventSigner([KEY], "run").signed
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2")
+        disk.clear()
+        await outbox.database.heal()
+        await put(outbox, "3")
+
+        found = await outbox.database.read(
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (A,))
+        )
+    events = [SignedEvent.parse(one.body) for one in found]
+    chains = [json.loads(one.data)["chain"]["n"] for one in events]
+    assert chains == [1, None, 2]
+    keys = {KEY.key_id: KEY.public}
+    assert [judge(one, keys).verdict for one in events] == [Verdict.HOLDS] * 3

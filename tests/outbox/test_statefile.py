@@ -27,7 +27,7 @@ from bridge.outbox.statefile import (
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import ages
+from bridge.outbox.tables import deliveries
 from bridge.outbox.tables.observations import load, save
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
@@ -309,11 +309,13 @@ async def test_what_was_not_checkpointed_is_taken_up(state: Path) -> None:
 async def test_state_of_sinks_that_have_grown_older_is_taken_up(state: Path) -> None:
     """Their age is a number of seconds among values that are bytes."""
     async with open_database(state, MINE) as database:
-        await database.run(lambda db: ages.save(db, "siem", 1.5))
+        await database.run(lambda db: deliveries.save_running_time(db, "siem", 1.5))
 
     async with open_database(state, MINE) as database:
         assert await value(database) == b"kept"
-        assert await database.read(lambda db: ages.load(db, "siem")) == 1.5
+        assert (
+            await database.read(lambda db: deliveries.running_time(db, "siem")) == 1.5
+        )
     assert set_apart(state) == []
 
 

@@ -571,6 +571,26 @@ async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
     assert await follow(state_path, step("2", "Freeze")) == ["2"]
 
 
+async def test_commit_that_fails_takes_no_follower_of_a_later_one(
+    state_path: Path,
+) -> None:
+    def fail(_: object) -> None:
+        raise OutboxError("full")
+
+    reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
+    async with Outbox.open(state_path, router({SINK: reboots})) as outbox:
+        approval = outgoing("1", key="K", subject=Subject())
+        first = outbox.commit([approval], now=NOW, settle=fail)
+        later = outbox.commit([step("2", "Reboot")], now=NOW)  # type: ignore[list-item]  # see step
+        failed, _ = await asyncio.gather(first, later, return_exceptions=True)
+        assert isinstance(failed, OutboxError)
+        await outbox.commit([step("3", "Freeze")], now=NOW)  # type: ignore[list-item]  # see step
+        for name in ("2", "3"):
+            (delivery,) = await rows(outbox)
+            assert delivery.cloud_event_id == name
+            await outbox.deliveries.delivered(delivery, now=NOW)
+
+
 # -- facts: what is known of earlier events --------------------------------------
 
 

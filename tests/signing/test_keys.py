@@ -59,6 +59,8 @@ def test_private_key_is_read(text: str) -> None:
         pem(KEY),
         json.dumps(KEY.public.jwk),
         json.dumps({"keys": [{"kty": "RSA", "n": "x"}, KEY.public.jwk]}),
+        f"Public-Key: (256 bit)\n{public_pem(KEY)}",  # openssl ec -text
+        f"# of the hub\n{public_pem(KEY)}# its end\n",
     ],
 )
 def test_public_key_is_read(text: str) -> None:
@@ -83,6 +85,15 @@ def _id(key: PrivateKey) -> str:
 
 
 RSA = rsa.generate_private_key(65537, 2048)
+# Of secp112r1, a curve that the library does not know.
+SMALL_PUBLIC = """-----BEGIN PUBLIC KEY-----
+MDIwEAYHKoZIzj0CAQYFK4EEAAYDHgAENV/cObEM9PVsMcl57b09Nh8VoryKwivm
+v0XHcQ==
+-----END PUBLIC KEY-----"""
+SMALL = """-----BEGIN EC PRIVATE KEY-----
+MD4CAQEEDh2GV5GUVUwlsQn2EMLLoAcGBSuBBAAGoSADHgAENV/cObEM9PVsMcl5
+7b09Nh8VoryKwivmv0XHcQ==
+-----END EC PRIVATE KEY-----"""
 P384 = PrivateKey(ec.generate_private_key(ec.SECP384R1()))
 
 
@@ -103,6 +114,8 @@ P384 = PrivateKey(ec.generate_private_key(ec.SECP384R1()))
         RSA.private_bytes(PEM, PKCS8, NONE).decode(),
         RSA.public_key().public_bytes(PEM, PUBLIC).decode(),
         P384.key.private_bytes(PEM, PKCS8, NONE).decode(),
+        SMALL,
+        SMALL_PUBLIC,
     ],
 )
 def test_what_is_no_key_is_an_error_that_repeats_nothing(text: str) -> None:

@@ -23,7 +23,7 @@ from bridge.imds.turns import Turns
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables import ages, pruning
+from bridge.outbox.tables import deliveries, pruning
 from bridge.outbox.tables import events as items
 from bridge.pipeline.attempt import DueTimes
 from tests.simulation.planting import Patch, bug
@@ -234,4 +234,4 @@ def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
         pass
 
     patch.setattr(DueTimes, "keep", keep)
-    patch.setattr(ages, "save", lambda *_: None)
+    patch.setattr(deliveries, "save_running_time", lambda *_: None)

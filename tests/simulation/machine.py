@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from bridge.foundation.errors import OutboxError
+from bridge.outbox.storage.connection import Job, Ticket
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.front import RelievedError
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.standin import Limits
-from bridge.outbox.storage.transactions import Job, Ticket
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life

@@ -15,7 +15,7 @@ from tests.support.disks import Frozen
 from tests.system.processes import kill_rest
 from tests.system.trips import GOLDEN, Trip, hanging, trips
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ALLOWED = json.loads(GOLDEN.read_text())
 _TRIES = 3  # what depends on the moment is not entered each time

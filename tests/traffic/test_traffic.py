@@ -19,9 +19,8 @@ from bridge.outbox.store import Outbox
 from bridge.outbox.tables.reading import select
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
-from bridge.traffic.announcer import Announcer
 from bridge.traffic.config import TrafficConfig
-from bridge.traffic.gate import Gate
+from bridge.traffic.gate import Announcer, Gate
 from bridge.traffic.rotation import Standing, Why, decode
 from tests.approvals.approval_world import World, message, world_of
 from tests.support.builders import (

@@ -266,6 +266,9 @@ def _objection(case: _Case) -> VoteResult | None:
     if case.request.via == ARM:
         what = arm_objection(case.config, case.current, case.bridges, case.situation)
         return None if what is None else VoteResult(status=409, words=what)
+    if case.config.sign_key is not None and not case.current.source:
+        words = "no bridge has reported the event, whose source a signature must name"
+        return VoteResult(status=409, words=words)
     found = _choice(case)
     if found.is_open:
         return None

@@ -129,7 +129,11 @@ def reach(path: Path) -> None:
         HubStoreError: the folder of the file does not exist, or is not for root.
     """
     if not path.parent.is_dir():
-        raise HubStoreError(f"hub.store: there is no folder {path.parent}")
+        raise HubStoreError(
+            f"hub.store: there is no folder {path.parent}: sebridge-hub.service makes "
+            "/var/lib/sebridge-hub at its start; without the service, make the folder "
+            "for the account that runs the hub, or name another file"
+        )
     try:
         enter(path)
     except ForeignFolderError as error:

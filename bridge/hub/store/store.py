@@ -411,6 +411,7 @@ async def glance(config: HubConfig, work: Callable[[Connection], T]) -> T:
     """
     path = config.sqlite_file
     if path is not None and not path.exists():
+        engine.reach(path)
         raise HubStoreError(f"hub.store: there is no {path} yet: a hub makes it")
     writer, reader = _engines(config)
     reading = Pool(1, "hub-glance")

@@ -18,8 +18,14 @@ import msgspec
 from bridge.events import checkpoint
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
-from bridge.outbox.checksum import BROKEN, Content, damage_of
-from bridge.outbox.records import CHECKPOINT, UNREADABLE, DeliveryState
+from bridge.outbox.records import (
+    BROKEN,
+    CHECKPOINT,
+    UNREADABLE,
+    Content,
+    DeliveryState,
+    damage_of,
+)
 from bridge.outbox.recovery.soundness import (
     KEYED,
     Column,

@@ -30,10 +30,15 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 
 from bridge.foundation.errors import OutboxError, OutboxThreadDiedError
-from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS, connect
+from bridge.outbox.storage.connection import (
+    SHORT_BUSY_SECONDS,
+    Job,
+    Result,
+    Ticket,
+    connect,
+)
 from bridge.outbox.storage.front import End, Front, Heal, OnTrouble, Shift, Timings
 from bridge.outbox.storage.keeper import Keeper, Place
-from bridge.outbox.storage.transactions import Job, Result, Ticket
 
 log = logging.getLogger(__name__)
 

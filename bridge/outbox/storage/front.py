@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from bridge.foundation.errors import OutboxFullError, OutboxUnavailableError
 from bridge.foundation.heap import give_back
+from bridge.outbox.storage.connection import Result, Ticket, only_reads
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.standin import Entry
-from bridge.outbox.storage.transactions import Result, Ticket, only_reads
 
 # -- Time limits of the state file -----------------------------------------------------
 

@@ -22,8 +22,14 @@ from bridge.outbox.storage.connection import (
     SHORT_BUSY_SECONDS,
     Connect,
     Connection,
+    Result,
+    Ticket,
+    as_outbox_error,
     connect,
     is_unwritable,
+    look,
+    only_reads,
+    transact,
     translated,
 )
 from bridge.outbox.storage.mirror import (
@@ -35,14 +41,6 @@ from bridge.outbox.storage.mirror import (
     number_from,
 )
 from bridge.outbox.storage.standin import LIMITS, Entry, Limits, StandIn
-from bridge.outbox.storage.transactions import (
-    Result,
-    Ticket,
-    as_outbox_error,
-    look,
-    only_reads,
-    transact,
-)
 
 # -- Protocols of the keeper: the place of the file, and work on its disk --------------
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from bridge.outbox.storage.connection import Connection
-from bridge.outbox.storage.mirror import Mirror, numbers_of
-from bridge.outbox.storage.transactions import (
+from bridge.outbox.storage.connection import (
+    Connection,
     Job,
     Result,
     Ticket,
@@ -22,6 +21,7 @@ from bridge.outbox.storage.transactions import (
     only_reads,
     transact,
 )
+from bridge.outbox.storage.mirror import Mirror, numbers_of
 
 _PART = 256
 _URGENT_PART = 10  # urgent events may exceed each limit by a tenth

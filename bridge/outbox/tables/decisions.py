@@ -8,8 +8,7 @@ on other messages with the same hash are stored under ``hash#number``.
 import sqlite3
 from typing import Any
 
-from bridge.outbox.checksum import checksum_of_decision, log_damage
-from bridge.outbox.records import Decision, json_of
+from bridge.outbox.records import Decision, checksum_of_decision, json_of, log_damage
 
 
 def save(db: sqlite3.Connection, decision: Decision, now: float) -> None:

@@ -7,14 +7,14 @@ name their index, because SQLite would otherwise scan all pending deliveries.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.outbox.checksum import Content, checksum_of
-from bridge.outbox.records import Delivery, DeliveryState, Tally
+from bridge.outbox.records import Content, Delivery, DeliveryState, Tally, checksum_of
 from bridge.outbox.storage.connection import Connection
-from bridge.outbox.tables import ages, clock_jumps
+from bridge.outbox.tables import clock_jumps
 from bridge.outbox.tables.reading import select, select_checked
 
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
@@ -83,7 +83,7 @@ def insert(  # noqa: PLR0913 - one per column
         key: deliveries with the same key keep their order; None = no order.
         now: seconds since the epoch.
         window: the times between which it is urgent.
-        running: the running time of the sink, see ``ages``.
+        running: the running time of the sink, see ``RunningTimes``.
     """
     (is_head,) = db.execute(
         """SELECT NOT EXISTS (
@@ -123,7 +123,7 @@ def postpone(  # noqa: PLR0913 - one per column
         (due, *error, waits_for_sink, delivery.id),
     )
     if running is not None:
-        ages.save(db, delivery.sink, running)
+        save_running_time(db, delivery.sink, running)
 
 
 def release(db: sqlite3.Connection, sink: str, now: float, limit: int) -> int:
@@ -382,3 +382,55 @@ def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
         oldest=oldest[0],
         last_error=oldest[1] or dead[0],
     )
+
+
+# -- The running time of each sink, the clock for the age of its deliveries ------------
+#
+# It is the number of seconds for which the forwarder has run and the sink was not
+# parked. Each delivery stores the running time of its insertion (``born``). The
+# difference to the present running time is its age, which does not depend on the wall
+# clock.
+
+
+_RUNNING = "running:"
+
+
+def running_time(db: sqlite3.Connection, sink: str) -> float:
+    """Return the saved running time of a sink, in seconds."""
+    query = "SELECT value FROM meta WHERE key = ?"
+    row = db.execute(query, (f"{_RUNNING}{sink}",)).fetchone()
+    is_known = row is not None and isinstance(row[0], int | float)
+    return float(row[0]) if is_known else 0.0  # if damaged: 0, as in a new state file
+
+
+def save_running_time(db: sqlite3.Connection, sink: str, seconds: float) -> None:
+    """Save the running time of a sink."""
+    row = (f"{_RUNNING}{sink}", seconds)
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", row)
+
+
+class RunningTimes(Struct, frozen=True):
+    """The running times during one commit; each is read or written once.
+
+    More accesses would be slow, because SQLite reads the whole checkpoint whenever it
+    searches for another row of ``meta``.
+
+    Attributes:
+        db: the state file.
+        now: running times that are newer than those in the file. They are saved.
+    """
+
+    db: sqlite3.Connection
+    now: Mapping[str, float]
+    _known: dict[str, float] = field(default_factory=dict)
+
+    def of(self, sink: str) -> float:
+        """Return the running time of a sink."""
+        if sink not in self._known:
+            seconds = self.now.get(sink)
+            if seconds is None:
+                seconds = running_time(self.db, sink)
+            else:
+                save_running_time(self.db, sink, seconds)
+            self._known[sink] = seconds
+        return self._known[sink]

@@ -1,23 +1,26 @@
 """Puts events and replies into the outbox: an item, and a delivery for each sink."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import OutboxFullError
-from bridge.outbox.checksum import Content
-from bridge.outbox.records import REPLIES, Reply
+from bridge.outbox.records import REPLIES, Content, Reply
 from bridge.outbox.storage.connection import Connection
-from bridge.outbox.tables import deliveries, successes
-from bridge.outbox.tables.ages import RunningTimes
+from bridge.outbox.tables import deliveries, observations, successes
+from bridge.outbox.tables.deliveries import RunningTimes
+
+Sign = Callable[[CloudEvent, int | None], CloudEvent]
+_NUMBER = "chain"  # the name of the number of the last signed event
 
 
-def append(
+def append(  # noqa: PLR0913, PLR0917 - each is a part of it
     db: Connection,
     now: float,
     running: RunningTimes,
+    sign: Sign | None,
     outgoing: OutgoingEvent,
     sinks: Sequence[str],
 ) -> None:
@@ -27,6 +30,7 @@ def append(
         db: the state file.
         now: seconds since the epoch.
         running: the running times of the sinks.
+        sign: signs the event; None = it is not signed.
         outgoing: the event.
         sinks: the sinks that get it.
 
@@ -39,6 +43,8 @@ def append(
     )
     is_urgent = deliveries.is_within(window, now)
     event = _marked(outgoing.event, db, is_urgent=is_urgent)
+    if sign is not None:
+        event = sign(event, _next_number(db) if db.is_durable else None)
     _count(db, outgoing, now)
     content = _content_of(event, outgoing.key)
     item = deliveries.add(db, content, created=now, not_before=not_before)
@@ -69,6 +75,13 @@ def _marked(event: CloudEvent, db: Connection, *, is_urgent: bool) -> CloudEvent
     if db.is_durable:
         return event
     return replace(event, data={**event.data, "durable": False})
+
+
+def _next_number(db: Connection) -> int:
+    """Return the number of the next signed event, which goes on over restarts."""
+    number = int(observations.load(db, _NUMBER) or 0) + 1
+    observations.save(db, {_NUMBER: b"%d" % number})
+    return number
 
 
 def _count(db: Connection, outgoing: OutgoingEvent, now: float) -> None:

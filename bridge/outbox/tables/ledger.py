@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from itertools import islice
 
 from bridge.outbox.records import REPLIES, Delivery
-from bridge.outbox.tables import ages, deliveries
+from bridge.outbox.tables import deliveries
 from bridge.outbox.tables.reading import select
 
 Condition = tuple[str, tuple[object, ...]]
@@ -138,7 +138,7 @@ def revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
     db.execute(
         """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
            settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
-        (now, ages.load(db, delivery.sink), delivery.id),
+        (now, deliveries.running_time(db, delivery.sink), delivery.id),
     )
     deliveries.renew_head(db, delivery.sink, delivery.key)
 

@@ -4,8 +4,12 @@ import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
-from bridge.outbox.checksum import checksum_of_value, intact_value
-from bridge.outbox.records import CHECKPOINT, Checkpoint
+from bridge.outbox.records import (
+    CHECKPOINT,
+    Checkpoint,
+    checksum_of_value,
+    intact_value,
+)
 
 NEWEST = 5000  # rows of each table that are kept in memory
 _AGAIN = "again:"

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bridge.outbox.checksum import Content, damage_of
-from bridge.outbox.records import UNREADABLE, Delivery
+from bridge.outbox.records import UNREADABLE, Content, Delivery, damage_of
 from bridge.outbox.storage.connection import Connection
 
 _TIMES = {int, float, type(None)}

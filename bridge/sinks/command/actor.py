@@ -30,7 +30,7 @@ from bridge.sinks.acting import (
     Verdict,
     Wait,
 )
-from bridge.sinks.command import at_start, ownership
+from bridge.sinks.command import ownership, terms
 from bridge.sinks.command.environment import Occasion, inherited, variables_of
 from bridge.sinks.command.process import Exit, Runner
 from bridge.sinks.command.terms import Terms
@@ -111,13 +111,13 @@ class CommandActor:
             return False
         if self.obstacle is not None:
             return None
-        return at_start.is_free(self.outlook, self._fits)
+        return terms.is_free(self.outlook, self._fits)
 
     def action(self, event: CloudEvent) -> Action:
         """Return restore if the event is over or no longer fits the sink."""
         step = _transition_of(event)
         if (
-            at_start.is_start(event)
+            terms.is_start(event)
             or step in GONE
             or (step in _CHANGES and not self._fits(event_of(event)))
         ):
@@ -131,8 +131,8 @@ class CommandActor:
         """Decide whether a step may begin now; see ``Actor.verdict``."""
         if self.obstacle is not None:
             return Wait()
-        if at_start.is_start(step.event):
-            return at_start.verdict(self.outlook, self._fits)
+        if terms.is_start(step.event):
+            return terms.verdict(self.outlook, self._fits)
         event = event_of(step.event)
         if not _has_resources(event):
             return Skip("Resources is missing: it is not known whose event it is")

@@ -297,7 +297,8 @@ def _structured_data(event: CloudEvent, style: Style) -> str:
     origin = _element("origin", {"software": APP_NAME, "swVersion": version})
     if not style.structured_data:
         return origin
-    attributes = {name: str(value) for name, value in event.attributes().items()}
+    whole = event.unsigned().attributes()
+    attributes = {name: str(value) for name, value in whole.items()}
     return origin + _element(style.structured_data, attributes)
 
 
@@ -314,8 +315,12 @@ def _param(text: str) -> str:
 def smaller(event: CloudEvent) -> Iterator[CloudEvent]:
     """Yield the event, then versions with fewer and fewer of its optional parts.
 
+    The signature goes first: it would not hold for the others.
+
     ``data.truncated`` names the dropped parts, as in ``bridge.events.truncate``.
     """
+    yield event
+    event = event.unsigned()
     yield event
     data, dropped = dict(event.data), _names(event.data.get("truncated"))
     for name, value in _droppable(data):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import SIGNATURE, CloudEvent
 from bridge.foundation.errors import MissingExtraError, PermanentDeliveryError, Reason
 from bridge.sinks.webhook.content_mode import Rendered
 
@@ -60,7 +60,9 @@ class Template(Struct, frozen=True, kw_only=True):
             TemplateFaultError: rendering fails, or the body is empty, longer than
                 ``LONGEST``, or not the JSON that ``content_type`` promises.
         """
-        body = self._rendered(orjson.loads(event.to_json()))
+        whole = orjson.loads(event.to_json())
+        whole.pop(SIGNATURE, None)  # what a template writes are not the signed bytes
+        body = self._rendered(whole)
         if not body.strip():
             raise TemplateFaultError("it renders to nothing")
         if _JSON.match(self.content_type):

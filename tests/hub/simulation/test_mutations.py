@@ -21,8 +21,8 @@ SINCE = {
     "change_after_the_decision_is_not_looked_at": 33,
     "votes_live_on_after_a_decision": 3,
     "rules_of_bridges_are_not_judged_again": 2,
-    "decision_counts_as_sent_before_it_is": 9,
-    "message_is_made_anew_each_time": 9,
+    "decision_counts_as_sent_before_it_is": 13,
+    "message_is_made_anew_each_time": 13,
     "refusal_leaves_what_was_decided": 11,
     "content_that_was_shown_is_not_compared": 20,
 }

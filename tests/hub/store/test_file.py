@@ -122,7 +122,7 @@ DAMAGED: dict[str, tuple[Change, int, int]] = {
     "cut in a page": (lambda p: cut(p, 20 * 4096 + 77), 0, 0),
     "last page cut": (lambda p: cut(p, -4096), _COUNT // 2, 1),
     "half of it cut": (lambda p: cut(p, -50 * 4096), 0, 0),
-    "a page of garbage": (lambda p: garbage(p, 40), _COUNT // 2, 1),
+    "a page of garbage": (lambda p: garbage(p, 45), _COUNT // 2, 1),
     "five pages of garbage": (lambda p: garbage(p, 21, 30, 35, 50, 55), 0, 0),
     "a text": (text, 0, 0),
     "a log alone": (alone, _COUNT, 1),

@@ -145,7 +145,7 @@ def _own(event: CloudEvent) -> dict[str, object]:
     data = {k: v for k, v in event.data.items() if k not in foreign}
     if "event" in data:
         data["event"] = _searchable(data["event"], _DEEPEST)
-    return {**event.attributes(), "data": data}
+    return {**event.unsigned().attributes(), "data": data}
 
 
 def _searchable(value: object, depth: int) -> object:
