@@ -146,7 +146,11 @@ _EVENTS: Json = {
         "A vote.",
         {
             "person": TEXT,
-            "via": _VIA,
+            "via": _that(
+                TEXT,
+                "bridge or arm; of a vote on something else, such as set-aside, what"
+                " it is and whom it is about.",
+            ),
             "entry": _that(_MAYBE, "The entry of approvers it counts by."),
             "counts": YES,
             "why": _that(_MAYBE, "Why it does not count."),

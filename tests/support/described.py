@@ -54,7 +54,7 @@ class Described:
         assert kind in content, f"{where}: {kind} is not described"
         if kind == "application/json":
             faults = self.faults(content[kind]["schema"], json.loads(body))
-            assert faults == [], where
+            assert faults == [], f"{where}: {faults}"
 
     def faults(self, schema: Mapping[str, Any], value: object) -> list[str]:
         """Return where a value is not as a schema of the description says."""
