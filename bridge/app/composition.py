@@ -231,7 +231,7 @@ class Forwarder:
         """
         if (config := self.config.approvals) is None:
             return None
-        from bridge.approvals.offer import offer  # noqa: PLC0415 - only if configured
+        from bridge.approvals.config import offer  # noqa: PLC0415 - only if configured
 
         try:
             return offer(config, self.event_context.identity.expand)

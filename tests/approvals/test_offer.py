@@ -2,8 +2,7 @@
 
 import orjson
 
-from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.offer import offer
+from bridge.approvals.config import ApprovalsConfig, offer
 from bridge.approvals.rules import Rule
 from bridge.foundation.sections import Reader
 from bridge.foundation.values import Duration, Secret

@@ -92,17 +92,20 @@ async def test_ready_and_page_say_why_nothing_is_stored(
         return (await get("/readyz"))[0] == 200
 
     with closing(sqlite3.connect(tmp_path / "hub.db", isolation_level=None)) as db:
-        db.execute("ALTER TABLE unreadable RENAME TO away")
+        db.execute(
+            "CREATE TRIGGER refuses BEFORE INSERT ON unreadable"
+            " BEGIN INSERT INTO away VALUES (1); END"
+        )
         await send(broker, "scheduled-events", b"no JSON")
 
         async def is_said() -> bool:
             status, why = await get("/readyz")
             page = (await get("/"))[1]
-            words = "the store is away (OperationalError: no such table)"
+            words = "the store is away (OperationalError: no such table"
             return status == 503 and words in why and words in page
 
         await until(is_said)
-        db.execute("ALTER TABLE away RENAME TO unreadable")
+        db.execute("DROP TRIGGER refuses")
     await until(is_back)
     assert "The hub can store nothing" not in (await get("/"))[1]
 

@@ -287,11 +287,11 @@ async def test_strangers_are_answered_in_private(stage: Stage) -> None:
     assert stage.host.waiting() == 0
 
 
-async def test_refusal_stands_until_the_event_is_over(stage: Stage) -> None:
+async def test_refusal_sends_nothing_and_stops_tools(stage: Stage) -> None:
     event = imds_event("E-4")
     await stage.tell("scheduled", event)
     refused = await stage.click(BOB, button_value(event, "refuse"), "1")
-    late = await stage.click(ALICE, button_value(event), "2")
+    late = await stage.click(ALICE, button_value(event, "refuse"), "2")
     tool = await approved(event["EventId"])
     await stage.tell("started", started("E-4"), after=900)
     begun = await stage.click(ALICE, button_value(event), "3")
@@ -300,10 +300,23 @@ async def test_refusal_stands_until_the_event_is_over(stage: Stage) -> None:
 
     assert f"refused by <@{BOB}>" in str(refused["text"])
     assert f"already refused by <@{BOB}>" in str(late["text"])
-    assert tool == (409, {"error": f"the event was refused by slack:{BOB}"})
+    error = f"the event was refused by slack:{BOB}; people can still approve it"
+    assert tool == (409, {"error": error})
     assert "already started" in str(begun["text"])
     assert "does not know the event" in str(over["text"])
     assert stage.host.waiting() == 0
+
+
+async def test_event_that_was_refused_can_still_be_approved(stage: Stage) -> None:
+    event = imds_event("E-45")
+    await stage.tell("scheduled", event)
+    refused = await stage.click(BOB, button_value(event, "refuse"), "1")
+    approved_ = await stage.click(ALICE, button_value(event), "2")
+
+    assert "all votes are deleted" in str(refused["text"])
+    assert f"Approved by <@{ALICE}>" in str(approved_["text"])
+    (message,) = await stage.host.approvals()
+    assert str(event["EventId"]).encode() in b"".join(message.body)
 
 
 async def test_redelivered_click_sends_the_same_message(

@@ -168,13 +168,47 @@ def test_resources_without_owner_are_never_approved() -> None:
     assert "may not decide" in words(nothing)
 
 
-def test_refusal_closes_the_event_and_sends_nothing() -> None:
-    ballot, verdict = click(open_ballot(), BOB, "1", action="refuse")
-    _, late = click(ballot, ALICE, "2")
+def test_refusal_deletes_the_votes_and_sends_nothing() -> None:
+    ballot, _ = click(open_ballot(), ALICE, "1", TWO)
+    ballot, verdict = click(ballot, BOB, "2", TWO, action="refuse")
+    _, again = click(ballot, ALICE, "3", TWO, action="refuse")
 
     assert isinstance(verdict, Decided)
+    assert ballot.votes == ()
     assert ballot.unsent is None
-    assert words(late) == "The event was already refused by <@U0BOB>."
+    assert words(again) == "The event was already refused by <@U0BOB>."
+
+
+def test_what_was_refused_takes_all_votes_again() -> None:
+    ballot, _ = click(open_ballot(), ALICE, "1", TWO)
+    ballot, _ = click(ballot, BOB, "2", TWO, action="refuse")
+    ballot, first = click(ballot, BOB, "3", TWO)
+    ballot, second = click(ballot, ALICE, "4", TWO)
+
+    assert isinstance(first, Counted)
+    assert isinstance(second, Decided)
+    assert second.decision.action == "approve"
+    assert ballot.unsent == second.decision
+
+
+def test_refusal_deletes_the_votes_that_came_after_another() -> None:
+    ballot, _ = click(open_ballot(), BOB, "1", TWO, action="refuse")
+    ballot, _ = click(ballot, ALICE, "2", TWO)
+    ballot, verdict = click(ballot, BOB, "3", TWO, action="refuse")
+
+    assert isinstance(verdict, Decided)
+    assert (verdict.decision.action, ballot.votes) == ("refuse", ())
+
+
+def test_click_whose_vote_was_deleted_counts_for_nothing() -> None:
+    """The queue may deliver it once more, after the refusal."""
+    ballot, _ = click(open_ballot(), ALICE, "1", TWO)
+    ballot, _ = click(ballot, BOB, "2", TWO, action="refuse")
+    told_again = announced(ballot, told("updated", after=1))
+    assert told_again is not None
+    _, late = click(told_again, ALICE, "1", TWO)
+
+    assert words(late) == "Your vote was deleted by a refusal."
 
 
 def test_who_has_voted_may_still_refuse() -> None:

@@ -72,14 +72,14 @@ async def test_event_is_announced_approved_and_over_in_one_card(
     assert len(stage.cards(event)) == 1
 
 
-async def test_refusal_stands_until_the_event_changes(stage: TeamsStage) -> None:
+async def test_event_that_was_refused_keeps_its_buttons(stage: TeamsStage) -> None:
     event, changed = event_of("T-2"), event_of("T-2", DurationInSeconds=60)
     await stage.tell("scheduled", event)
     post = stage.card(event)
 
     await stage.click(BOB, "refuse", post)
     assert "Not approved: refused by Bob Keller" in runs(post.card)
-    assert buttons(post.card) == []
+    assert buttons(post.card) == ["Approve", "Refuse"]
     await stage.tell("updated", changed, after=60)
 
     assert buttons(post.card) == ["Approve", "Refuse"]

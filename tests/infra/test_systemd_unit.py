@@ -250,8 +250,8 @@ def test_first_configuration_is_valid_as_it_is_and_with_everything(
         load(first, {})
 
     whole = tmp_path / "bridge.toml"
-    lines = first.read_text().splitlines()
-    whole.write_text("\n".join(x.removeprefix("# ") for x in lines[4:]))
+    _, _, parts = first.read_text().partition("\n\n")  # after the words at the top
+    whole.write_text("\n".join(x.removeprefix("# ") for x in parts.splitlines()))
     (tmp_path / "slack-webhook-url").write_text("https://hooks.slack.example/x")
 
     config = load(whole, {"CREDENTIALS_DIRECTORY": str(tmp_path)})

@@ -13,11 +13,11 @@ from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.facts import Facts
 from bridge.outbox.records import CHECKPOINT, Decision, Delivery
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Approvals, Outbox
 from bridge.outbox.tables import deliveries as rows
-from bridge.outbox.tables import observations
 from bridge.outbox.tables.reading import select
 from bridge.pipeline import observer
 from bridge.pipeline.observer import Observer
@@ -95,7 +95,10 @@ def event_that_waits_for_a_batch_goes_in_a_pause(patch: Patch) -> None:
 
 @mutation
 def repetition_has_the_id_of_the_first_time(patch: Patch) -> None:
-    patch.setattr(observations, "publish_counts", lambda *_: {})
+    async def never(*_: object) -> dict[str, int]:
+        return {}
+
+    patch.setattr(Facts, "counts", never)
 
 
 @mutation

@@ -112,6 +112,7 @@ class Ballot:
         trail: its steps and outcomes, oldest first: the first one and the last ones.
         notice: its card in Teams; None: there is none.
         source: of the announcement.
+        deleted: the clicks of votes that a refusal has deleted.
     """
 
     event: Mapping[str, object]
@@ -126,6 +127,7 @@ class Ballot:
     trail: tuple[Mark, ...] = ()
     notice: Notice | None = None
     source: str = ""
+    deleted: tuple[str, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -142,6 +144,11 @@ class Ballot:
     def is_started(self) -> bool:
         """Whether there is nothing left to approve."""
         return self.event.get("EventStatus") == "Started"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was refused last; it can still be approved."""
+        return self.decision is not None and self.decision.action == "refuse"
 
     @property
     def unsent(self) -> Decision | None:
@@ -168,6 +175,7 @@ class Ballot:
             "decision": _decision_of(members["decision"]),
             "trail": trail,
             "notice": None if notice is None else Notice(**notice),
+            "deleted": tuple(members.get("deleted", ())),
         }
         return cls(**{**members, **read})
 

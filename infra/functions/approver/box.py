@@ -237,9 +237,10 @@ class BallotBox:
         if not ballot.is_whole and asked.approved_event is None:
             error = "the event was published with fewer Resources; give approvedEvent"
             return 409, {"error": error}
-        if ballot.decision is not None and ballot.decision.action == "refuse":
+        if ballot.decision is not None and ballot.is_refused:
             people = ", ".join(ballot.decision.by)
-            return 409, {"error": f"the event was refused by {people}"}
+            error = f"the event was refused by {people}; people can still approve it"
+            return 409, {"error": error}
         return None
 
     def _decision(self, asked: ApprovalRequest, ballot: Ballot | None) -> Decision:

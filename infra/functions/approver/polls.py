@@ -1,8 +1,11 @@
 """The votes on one event, and what they decide. Pure.
 
     none ──announced──▶ open ──vote──▶ open ──last vote──▶ approved ──sent──▶ approved
-                         ▲ └─refusal──▶ refused                │
+                         ▲ └─refusal──▶ refused ──last vote────┤
                          └──── the event changed, or the approval failed
+
+A refusal deletes all votes. The event can still be approved, by as many people as the
+rule wants from the start.
 
 What was announced last is kept with the votes: it is the ``approvedEvent`` of the
 StartRequest. Gone events leave no state behind, except where a card in Teams still has
@@ -88,7 +91,9 @@ def announced(ballot: Ballot | None, told: Announcement) -> Ballot | None:
     is_changed = digest(ballot.event) != digest(told.event)
     if is_changed and not fresh.is_started and not fresh.is_over:
         return fresh
-    return replace(fresh, votes=ballot.votes, decision=ballot.decision)
+    return replace(
+        fresh, votes=ballot.votes, decision=ballot.decision, deleted=ballot.deleted
+    )
 
 
 def reopened(ballot: Ballot | None, outcome: Outcome) -> Ballot | None:
@@ -127,7 +132,7 @@ def cast(
     if objection:
         return ballot, Refused(words=objection)
     if button.action == "refuse":
-        return _decided(ballot, vote, button, rules, now)
+        return _decided(_without_votes(ballot), vote, button, rules, now)
     others = tuple(
         each for each in ballot.votes if not rules.is_same(each.user, vote.user)
     )
@@ -136,6 +141,11 @@ def cast(
     if missing := rules.missing(voters, ballot.names):
         return open_ballot, counted(open_ballot, missing)
     return _decided(open_ballot, vote, button, rules, now)
+
+
+def _without_votes(ballot: Ballot) -> Ballot:
+    deleted = (*ballot.deleted, *(each.click for each in ballot.votes))
+    return replace(ballot, votes=(), deleted=deleted)
 
 
 def counted(ballot: Ballot, missing: Sequence[str]) -> Counted:
@@ -217,7 +227,8 @@ def _objection(ballot: Ballot, vote: Vote, button: Button, now: datetime) -> str
             "The event names more resources than fit into a message: please approve it"
             " with `sebridge approve`."
         )
-    if decision := ballot.decision:
+    undoes = button.action == "approve" or ballot.votes
+    if (decision := ballot.decision) and not (ballot.is_refused and undoes):
         done = "approved" if decision.action == "approve" else "refused"
         people = mentions(decision.by, decision.names, place_of(vote.user))
         return f"The event was already {done} by {people}."
@@ -228,6 +239,8 @@ def _no_vote(ballot: Ballot, vote: Vote, button: Button, rules: Rules) -> str | 
     """Return why this person cannot vote."""
     if not rules.is_answerable(vote.user, ballot.names):
         return "You may not decide about any of the resources of this event."
+    if vote.click in ballot.deleted:
+        return "Your vote was deleted by a refusal."
     own = (each for each in ballot.votes if rules.is_same(each.user, vote.user))
     earlier = next(own, None)
     is_again = earlier is not None and earlier.click != vote.click

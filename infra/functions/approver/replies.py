@@ -32,7 +32,8 @@ def reply(click: Click, verdict: Verdict) -> dict[str, object]:
             "text": verdict.words,
         }
     line = _line(verdict)
-    blocks = _without_line(click.blocks, keep_buttons=isinstance(verdict, Counted))
+    is_approved = isinstance(verdict, Decided) and verdict.decision.action == "approve"
+    blocks = _without_line(click.blocks, keep_buttons=not is_approved)
     context = {
         "type": "context",
         "block_id": _LINE,
@@ -73,7 +74,7 @@ def _line(verdict: Counted | Decided) -> str:
     decision = verdict.decision
     people = mentions(decision.by, decision.names, "Slack")
     if decision.action == "refuse":
-        return f":no_entry: Not approved: refused by {people}"
+        return f":no_entry: Not approved: refused by {people}; all votes are deleted"
     return f":white_check_mark: Approved by {people}; the request is on its way"
 
 

@@ -106,7 +106,10 @@ class Vault:
         if not isinstance(value, str):
             raise UnsignedError("Key Vault answered without a signature")
         padded = f"{value}{'=' * (-len(value) % 4)}"
-        return _base64(base64.urlsafe_b64decode(padded))
+        try:
+            return _base64(base64.urlsafe_b64decode(padded))
+        except ValueError as error:
+            raise UnsignedError("Key Vault answered with no base64") from error
 
     async def _ask(
         self, key: str, method: str, url: str, body: object = None

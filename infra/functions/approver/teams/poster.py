@@ -73,7 +73,7 @@ class Poster:
         """Whether a decision would still have an effect."""
         return (
             status_of(ballot) == "scheduled"
-            and ballot.decision is None
+            and (ballot.decision is None or ballot.is_refused)
             and ballot.is_whole
             and ballot.reply_to in self._settings.approval_entities
             and not is_late(ballot, self._now())
@@ -186,7 +186,7 @@ class Poster:
 
 def missing_of(ballot: Ballot, rules: Rules) -> str:
     """Return what votes still lack, in words."""
-    if not ballot.votes or ballot.decision is not None:
+    if not ballot.votes or not (ballot.decision is None or ballot.is_refused):
         return ""
     return ", ".join(rules.missing([each.user for each in ballot.votes], ballot.names))
 

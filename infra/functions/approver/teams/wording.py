@@ -90,11 +90,18 @@ def decided(ballot: Ballot, missing: str = "") -> str:
         ballot: the votes.
         missing: what is still wanted, for votes that do not decide yet.
     """
+    words = _voted(ballot, missing)
     if decision := ballot.decision:
         people = safe(mentions(decision.by, decision.names, "Teams"), LINE)
-        if decision.action == "refuse":
-            return f"Not approved: refused by {people}"
+        if ballot.is_refused:
+            since = f"; since then {words}" if words else ""
+            return f"Not approved: refused by {people}{since}"
         return f"Approved by {people}" + ("" if decision.is_sent else "; not sent yet")
+    return words
+
+
+def _voted(ballot: Ballot, missing: str) -> str:
+    """Return who has approved, and what is still wanted; "" if nobody has."""
     if not ballot.votes:
         return ""
     names = [each.name for each in ballot.votes]
