@@ -19,7 +19,8 @@ pytestmark = [
 FLAT = [
     "Delivered after NotBefore",
     "The VM's clock against IMDS",
-]  # what comes so late takes minutes
+    "Pauses of the VM",
+]  # what comes so late takes minutes; and no VM stands still here
 
 
 async def test_every_panel_shows_what_a_forwarder_tells(tmp_path: Path) -> None:
