@@ -99,12 +99,16 @@ def _nothing_there(default: Path) -> str:
     )
 
 
+# Whether it can be read, reading it shows: click would ask for the rights of the user
+# alone, and a service may have that of a capability.
+_FILE = click.Path(path_type=Path, dir_okay=False, readable=False)
+
 config_option = click.option(
     "-c",
     "--config",
     "path",
     envvar=CONFIG_VARIABLE,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=_FILE,
     callback=_config_or_default,
     show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
     help="The configuration file (TOML).",
@@ -117,7 +121,7 @@ hub_config_option = click.option(
     "--config",
     "path",
     envvar=CONFIG_VARIABLE,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=_FILE,
     callback=_hub_config_or_default,
     show_default=f"${CONFIG_VARIABLE}, else {HUB_CONFIG}",
     help="The configuration file of the hub (TOML).",
