@@ -15,8 +15,8 @@ github.com/Azure/azure-sdk-for-go/issues/18547, github.com/Azure/logicapps/issue
 
 import base64
 import binascii
+import html
 import re
-from xml.sax.saxutils import unescape
 
 _NAMESPACE = b"http://schemas.microsoft.com/2003/10/Serialization/"
 _BINARY = b"@\x06string\x08" + bytes([len(_NAMESPACE)]) + _NAMESPACE
@@ -24,7 +24,6 @@ _XML = re.compile(
     rb'\s*(?:<\?xml[^>]*\?>\s*)?<string xmlns="' + re.escape(_NAMESPACE) + rb'">'
     rb"([^<]*)</string>\s*"
 )
-_ENTITIES = {"&quot;": '"', "&apos;": "'", "&#xD;": "\r", "&#xA;": "\n"}
 _BASE64 = re.compile(rb'\s*"?([A-Za-z0-9+/\s]{8,}={0,2})"?\s*')
 # Records of text in UTF-8 by the number of bytes of their length; + 1 ends the element.
 _LENGTHS = {0x98: 1, 0x9A: 2, 0x9C: 4}
@@ -36,7 +35,7 @@ def content(body: bytes) -> bytes | None:
     if body.startswith(_BINARY):
         return _records(body[len(_BINARY) :])
     if found := _XML.fullmatch(body):
-        return unescape(found[1].decode("utf-8", "replace"), _ENTITIES).encode()
+        return html.unescape(found[1].decode("utf-8", "replace")).encode()
     if found := _BASE64.fullmatch(body):
         return decoded(found[1])
     return None

@@ -1,6 +1,7 @@
 """The clock of the whole program: no other file reads the time."""
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -352,6 +353,8 @@ class _Bounds(Struct, frozen=True):
 
 def _boot_time() -> float:
     """Return the seconds since the machine was booted, with those of its sleep."""
+    if sys.platform == "win32":
+        return time.monotonic()
     clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 

@@ -88,7 +88,7 @@ _POSTGRES: dict[str, object] = {
 _OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
-_NO_TOKEN = "no token for the database"  # noqa: S105 - words of an error
+_NO_TOKEN = "no token for the database"  # noqa: S105 - words of an error  # nosec B105
 _CAUSES = (
     _NO_TOKEN,
     "password authentication failed",
