@@ -84,10 +84,10 @@ class ApprovalWorkers:
         if not config.has_entity:
             return [], {}
         # Only loaded if an entity is configured: it costs memory.
-        from bridge.approvals.listener import Listener  # noqa: PLC0415
-        from bridge.servicebus.attachment import LockTime  # noqa: PLC0415
-        from bridge.servicebus.receiver import open_queue  # noqa: PLC0415
-        from bridge.servicebus.source import ApprovalSource  # noqa: PLC0415
+        from bridge.approvals.listener import Listener  # noqa: PLC0415 - see above
+        from bridge.servicebus.attachment import LockTime  # noqa: PLC0415 - see above
+        from bridge.servicebus.receiver import open_queue  # noqa: PLC0415 - see above
+        from bridge.servicebus.source import ApprovalSource  # noqa: PLC0415 - see above
 
         listeners, queues, lock_time = [], {}, LockTime()
         for session in self._sessions() or [None]:

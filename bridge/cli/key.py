@@ -1,13 +1,10 @@
 """``sebridge key``: shows the public keys of those who sign."""
 
-import os
 from pathlib import Path
 
 import click
 
 from bridge.cli.common import echo_json
-from bridge.cli.ending import WRONG, fail
-from bridge.foundation.values import Secret
 
 
 @click.group()
@@ -27,12 +24,7 @@ def show(files: tuple[Path, ...]) -> None:
 
     Example: sebridge key show old.pem new.pem >approvers.jwks
     """
-    from bridge.signing.keys import PublicKey, public_keys  # noqa: PLC0415 - needs 10 MiB
+    from bridge.cli.verify import keys_of  # noqa: PLC0415 - needs 10 MiB
 
-    found: dict[str, PublicKey] = {}
-    for file in files:
-        try:
-            found |= public_keys(Secret(f"file:{file}", os.environ).reveal())
-        except ValueError as error:
-            fail(f"{file}: {error}", code=WRONG)
+    found = keys_of(files)
     echo_json({"keys": [one.jwk for one in found.values()]}, indent=2)

@@ -38,7 +38,7 @@ def verify(
 
     Example: sebridge verify events.ndjson --keys bridges.jwks
     """
-    keys, tally = _keys(key_files), Tally()
+    keys, tally = keys_of(key_files, "--keys "), Tally()
     for path in files:
         for found in examined(_lines(path), keys, tally):
             if not as_json and found.opinion.verdict not in GOOD:
@@ -55,13 +55,14 @@ def verify(
         raise SystemExit(FAILED)
 
 
-def _keys(paths: Iterable[Path]) -> dict[str, PublicKey]:
+def keys_of(paths: Iterable[Path], place: str = "") -> dict[str, PublicKey]:
+    """Return the public keys in files; end the command if one has none."""
     found: dict[str, PublicKey] = {}
     for path in paths:
         try:
             found |= public_keys(Secret(f"file:{path}", os.environ).reveal())
         except ValueError as error:
-            fail(f"--keys {path}: {error}", code=WRONG)
+            fail(f"{place}{path}: {error}", code=WRONG)
     return found
 
 

@@ -75,7 +75,7 @@ async def outcome(world: World, given: bytes, **fields: Any) -> tuple[str, objec
     """Handle a message; return the outcome and the reason of the newest event."""
     await world.handle(message(body=given, **fields))
     last = (await world.outcomes())[-1]
-    return last.data["outcome"], last.data["reason"]  # type: ignore[return-value]
+    return last.data["outcome"], last.data["reason"]  # type: ignore[return-value]  # text
 
 
 async def test_signed_approval_is_relayed(world: World) -> None:
