@@ -458,7 +458,8 @@ class WebhookSink:
             request = replace(request, method=call.method, url=url, most=call.most)
         target = redact(request.url)
         answer = await exchange(self.http, request, target, self.clock.now)
-        if 200 <= answer.status < 300 and self.config.success is None:
+        is_good = 200 <= answer.status < 300 and self.config.success is None
+        if is_good or not answer.body:
             return answer
         hidden = (*secrets_of(request.url), *self._secrets(request))
         return replace(answer, said=excerpt(answer.body, hidden))
