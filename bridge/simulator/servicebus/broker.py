@@ -5,7 +5,6 @@ their own. Messages are kept in memory only. A client needs only the connection 
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -25,9 +24,9 @@ from bridge.simulator.servicebus.entity_actions import EntityActions
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
+from bridge.simulator.servicebus.python_wire import PythonEngine
 from bridge.simulator.servicebus.settings import Entities
 from bridge.simulator.servicebus.websocket import PATH
-from bridge.simulator.servicebus.wires import chosen
 
 _GRACE_SECONDS = 1.0
 # With this field, an SDK uses no TLS, and connects to the given port.
@@ -46,8 +45,7 @@ class Broker:
         port: the port to listen on; 0: a free one.
         doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
-        wire: makes the AMQP engine of each connection; left out: the environment
-            chooses it, see ``wires``.
+        wire: makes the AMQP engine of each connection; tests give another one.
 
     Attributes:
         actions: shows entities, and puts, resubmits and purges messages.
@@ -63,9 +61,9 @@ class Broker:
         port: int = 0,
         doors: Doors | None = None,
         clock: Callable[[], float] = time.time,
-        wire: Wire | None = None,
+        wire: Wire = PythonEngine,
     ) -> None:
-        self._wire = wire or chosen(os.environ)
+        self._wire = wire
         self._host = host
         self._port = port
         self._doors = doors or Doors()
