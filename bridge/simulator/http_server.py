@@ -281,7 +281,7 @@ def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     return None
 
 
-# -- Control requests: from local scripts or from the simulator's own pages -------------
+# -- Control requests: from local scripts or from the simulator's own pages ------------
 #
 # A web page of any site can make a browser on this machine send requests here, for
 # example to schedule events. The browser names the site in Origin and Sec-Fetch-Site.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.simulator.imds.state import compute_of
+from bridge.simulator.imds.instance import compute_of
 from tests.simulator.imds_client import METADATA, Reply, Vm, vm
 
 COMPUTE = "/metadata/instance/compute"

@@ -17,9 +17,9 @@ from bridge.configuration.config import Config
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.simulator.faults import parse_fault
+from bridge.simulator.imds.instance import compute_of
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.imds.state import compute_of
 from bridge.simulator.inbox import Inbox
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (

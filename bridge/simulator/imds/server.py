@@ -32,14 +32,8 @@ from bridge.simulator.http_server import (
 )
 from bridge.simulator.imds.control import control_routes
 from bridge.simulator.imds.document import VERSIONS
-from bridge.simulator.imds.state import (
-    INSTANCE_VERSIONS,
-    ImdsSettings,
-    ImdsState,
-    LoggedRequest,
-    element,
-    instance_of,
-)
+from bridge.simulator.imds.instance import INSTANCE_VERSIONS, element, instance_of
+from bridge.simulator.imds.state import ImdsSettings, ImdsState, LoggedRequest
 
 
 class ImdsSimulator(ImdsState):
@@ -109,9 +103,6 @@ def _application(state: ImdsState, control: Sequence[web.RouteDef]) -> web.Appli
 
 
 # -- The HTTP API of /metadata, with the rules and errors of the real service ----------
-#
-# Source: learn.microsoft.com/azure/virtual-machines/instance-metadata-service (the rules
-#         of requests)
 
 
 _REQUESTS_A_SECOND = 5
