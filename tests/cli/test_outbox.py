@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import time
 import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest

@@ -22,13 +22,11 @@ from msgspec.structs import replace
 from bridge.simulator.clock import Clock
 from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import as_json
-from bridge.simulator.slack.arguments import parse as arguments_of
-from bridge.simulator.slack.arguments import warning
 from bridge.simulator.slack.clicks import ACTIONS, Click, Clicks, Interactivity
-from bridge.simulator.slack.methods import Call, Members, Methods
+from bridge.simulator.slack.methods import Call, Members, Methods, warning
+from bridge.simulator.slack.methods import parse as arguments_of
 from bridge.simulator.slack.page import page
-from bridge.simulator.slack.rates import Rate
-from bridge.simulator.slack.refusals import RateError, RefusedError
+from bridge.simulator.slack.refusals import Rate, RateError, RefusedError
 from bridge.simulator.slack.workspace import (
     Bot,
     Channel,
