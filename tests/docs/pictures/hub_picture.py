@@ -93,17 +93,20 @@ async def _fill(world: HubWorld) -> None:
 
 
 async def picture(
-    path: str = "/", width: int = 1280, height: int = 900, *, dark: bool = False
+    path: str = "/", width: int = 1060, height: int = 900, *, dark: bool = False
 ) -> bytes:
     """Return a page of the hub as ann sees it, as PNG."""
     browser = find()
     assert browser is not None
     async with fleet() as world, opened_tab(browser.program) as tab:
-        await tab.look_like(width, height, dark=dark)
+        await tab.look_like(width, height, dark=dark, scale=2)
         await tab.call("Network.enable")
         headers = {"User": "ann@contoso.com"}
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)
         await tab.open(f"{world.url}{path}")
+        await tab.until(
+            "document.querySelector('.who,header').innerText && /live/.test(document.body.innerText)"
+        )
         return await tab.picture()
 
 
