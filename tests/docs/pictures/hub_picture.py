@@ -104,9 +104,7 @@ async def picture(
         headers = {"User": "ann@contoso.com"}
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)
         await tab.open(f"{world.url}{path}")
-        await tab.until(
-            "document.querySelector('.who,header').innerText && /live/.test(document.body.innerText)"
-        )
+        await tab.until("document.getElementById('live').textContent === 'live'")
         return await tab.picture()
 
 
@@ -116,7 +114,7 @@ async def why() -> bytes:
     assert browser is not None
     async with fleet() as world, opened_tab(browser.program) as tab:
         await _play_week(world)
-        await tab.look_like(1280, 1000, dark=False)
+        await tab.look_like(1060, 1000, scale=2)
         await tab.call("Network.enable")
         headers = {"User": "ann@contoso.com"}
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)
