@@ -82,9 +82,7 @@ class MachinePages:
             rows = [{"href": shown.address_of(one), **asdict(one)} for one in found]
             return Content("machines.html", {"rows": rows, "wanted": name})
 
-        found = await self._frame.store.read(
-            lambda c: machines_named(c, name)
-        )
+        found = await self._frame.store.read(lambda c: machines_named(c, name))
         if len(found) == 1:
             return web.Response(
                 status=302, headers={"Location": shown.address_of(found[0])}
