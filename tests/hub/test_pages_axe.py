@@ -70,7 +70,7 @@ async def world(store: Store) -> AsyncIterator[HubWorld]:
     given = config(access=AccessConfig(approvers=("local",)), arm=ARM_CONFIG)
     async with HubWorld(store, given).open() as opened:
         opened.more["listening"] = {"b": at(-600)}
-        opened.more["not_connected"] = ("azure",)
+        opened.more["not_connected"] = {"azure": "no such name"}
         rules = offer({"name": "x", "action": "allow"})
         await store.keep(
             [beat(0, approvals=rules, pending=3, dead=1), beat(1, -500), beat(2)]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bridge.foundation.errors import (
     DeliveryError,
@@ -209,10 +209,12 @@ async def _refusal(
     smtp: "aiosmtplib.SMTP", recipient: str
 ) -> "aiosmtplib.SMTPRecipientRefused | None":
     """Return why a recipient is refused; None = it is not."""
+    library: Any = loaded()
     try:
         await smtp.rcpt(recipient)
-    except loaded().SMTPRecipientRefused as error:
-        return error
+    except library.SMTPRecipientRefused as error:
+        refusal: aiosmtplib.SMTPRecipientRefused = error
+        return refusal
     return None
 
 
