@@ -73,7 +73,7 @@ _LOCKED_IMDS = (
 )
 _PROHIBITED = {errno.EACCES, errno.EPERM}
 _IS_NO = " answered "  # of a service that was reached; others name the cure themselves
-_SECRET = "is its secret expired, or without the right to do this? Replace it"
+_NO_LONGER_VALID = "is its secret expired, or without the right to do this? Replace it"
 _UNREACHABLE = "check name resolution, routes and firewalls of this VM"
 _NO_SUCH_NAME = "does not exist (ServiceBusConnectionError"
 _NAME = (
@@ -175,7 +175,7 @@ def _advice(error: Exception, if_unreachable: str) -> str:
         return _CERTIFICATE
     reason = error.reason if isinstance(error, DeliveryError) else None
     if reason is Reason.UNAUTHORIZED and _IS_NO in str(error):
-        return _SECRET
+        return _NO_LONGER_VALID
     return if_unreachable if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
 
 
