@@ -281,7 +281,7 @@ def message(
         enqueued_at=START,
         body=encoded,
     )
-    return structs.replace(defaults, **fields)  # type: ignore[arg-type]  # a test's own words
+    return structs.replace(defaults, **fields)
 
 
 def _doubles_fit(

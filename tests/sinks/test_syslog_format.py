@@ -82,7 +82,7 @@ def test_any_event_is_a_message_of_the_grammar(
     style = replace(
         STYLE,
         hostname=hostname,
-        body=body,  # type: ignore[arg-type]  # one of the two
+        body=body,
         structured_data="sebridge@12345",
     )
     fields, rest = parsed(render(event, style))
