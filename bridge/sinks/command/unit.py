@@ -20,12 +20,11 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, fields, replace
 
 from bridge.foundation.clock import Clock
 from bridge.sinks.acting import Action
