@@ -260,12 +260,12 @@ class Inbox(Mailbox):
         self, request: web.Request, message: Message
     ) -> web.Response:
         try:
-            members = self.slack.call(request, await request.read())
+            answer = self.slack.answer(request, await request.read())
         except (RefusedError, RateError) as error:
             return refused(error)
         if request.method == "POST":
             self.put(message)
-        return as_json(members)
+        return answer
 
     async def _take_teams_request(
         self, request: web.Request, message: Message

@@ -37,6 +37,8 @@ _LONGEST_TEXT: Final = 40_000  # a longer text is cut
 _LONGEST_UPDATE: Final = 4000
 _MOST_LISTED: Final = 999
 
+_READ: Final = {"C": "channels:read", "G": "groups:read", "D": "im:read"}
+
 Members = dict[str, object]
 
 
@@ -84,14 +86,14 @@ class Methods(Struct):
             "chat.postMessage": ("chat:write", self._post),
             "chat.update": ("chat:write", self._update),
             "conversations.history": ("channels:history", self._history),
+            "conversations.info": ("", self._info),
             "conversations.replies": ("channels:history", self._replies),
         }
         if call.method not in methods:
             raise RefusedError("unknown_method", req_method=call.method)
         scope, run = methods[call.method]
-        if scope and call.bot.scopes is not None and scope not in call.bot.scopes:
-            provided = ",".join(sorted(call.bot.scopes))
-            raise RefusedError("missing_scope", needed=scope, provided=provided)
+        if scope:
+            _need(call, scope)
         return run(call)
 
     def _test(self, call: Call) -> Members:
@@ -162,6 +164,28 @@ class Methods(Struct):
         shown = [each for each in posts if not each.thread_ts or each.is_broadcast]
         return _listed(call, channel, reversed(shown))
 
+    def _info(self, call: Call) -> Members:
+        wanted = call.text("channel")
+        if not wanted:
+            missing = "[ERROR] missing required field: channel"
+            raise RefusedError("invalid_arguments", [missing])
+        self._count(f"{call.bot.bot_id} info", TIER_3, call.now)
+        if call.bot.granted.isdisjoint(_READ.values()):
+            _need(call, ",".join(_READ.values()))
+        channel = self.workspace.seen(wanted)
+        _need(call, _READ[channel.id[0]])
+        shown = {
+            "id": channel.id,
+            "name": channel.name,
+            "is_channel": channel.id.startswith("C"),
+            "is_group": channel.id.startswith("G"),
+            "is_im": channel.id.startswith("D"),
+            "is_private": not channel.id.startswith("C"),
+            "is_archived": channel.refusal == "is_archived",
+            "is_member": channel.refusal != "not_in_channel",
+        }
+        return {"channel": shown}
+
     def _replies(self, call: Call) -> Members:
         channel = self.workspace.known(call.arguments.get("channel"))
         self._count(f"{call.bot.bot_id} replies", TIER_3, call.now)
@@ -195,6 +219,12 @@ class Methods(Struct):
 
 
 _NO_TS = "[ERROR] must match pattern: ^[0-9]{{1,12}}\\.[0-9]{{6}}$ [json-pointer:/{}]"
+
+
+def _need(call: Call, scope: str) -> None:
+    if scope not in call.bot.granted:
+        provided = ",".join(sorted(call.bot.granted))
+        raise RefusedError("missing_scope", needed=scope, provided=provided)
 
 
 def _check(call: Call) -> None:
