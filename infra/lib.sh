@@ -66,7 +66,9 @@ name = "$1"
 type = "command"
 unit = "$unit"
 [sinks.when]
-event_types = ["Reboot", "Redeploy", "Preempt", "Terminate"]
+event_types = $("$root$program/bin/python" -c 'import json
+from bridge.events.vocabulary import DISRUPTIVE
+print(json.dumps(DISRUPTIVE))')
 TEXT
   if CREDENTIALS_DIRECTORY=$root$settings/secrets \
     "$root$program/bin/sebridge" check -c "$file.new" >/dev/null 2>&1; then

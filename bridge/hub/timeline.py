@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.hub.facts import NoteKind
 
 _NEAR = timedelta(minutes=2)  # notes so near belong to one outage
@@ -276,8 +277,9 @@ def _annotated(data: Mapping[str, Any]) -> tuple[bool | None, str] | None:
 
 def _announced(event: Event) -> tuple[bool | None, str]:
     """Return the reason of an outage by its event: Azure has said no more of it."""
-    if event.event_type == "Preempt":
-        return False, "unplanned: Spot capacity"
+    known = KNOWN_TYPES.get(event.event_type or "")
+    if known and known.cause:
+        return False, f"unplanned: {known.cause}"
     if event.event_source == "User":
         return True, f"planned: {event.event_type}, asked for by a user"
     words = event.description.lower()

@@ -29,7 +29,8 @@ PYTHON = """\
 mkdir -p "$3/bin"
 printf '#!/bin/sh\\necho "$@" >>"%s/pip.log"\\n' "$3" >"$3/bin/pip"
 printf '#!/bin/sh\\nexec "%s" -m bridge "$@"\\n' "$REAL" >"$3/bin/sebridge"
-chmod +x "$3/bin/pip" "$3/bin/sebridge"
+printf '#!/bin/sh\\nexec "%s" "$@"\\n' "$REAL" >"$3/bin/python"
+chmod +x "$3/bin/pip" "$3/bin/sebridge" "$3/bin/python"
 """
 
 
