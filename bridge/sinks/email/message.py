@@ -25,6 +25,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
 from bridge.events.routing import resources_of
+from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.foundation.hashing import hash32
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -54,13 +55,6 @@ _OUTCOMES = {
     "unknown-event": "refused: no such event is known here",
     "failed": "not passed on: Azure could not be reached",
     "withheld": "not given yet",
-}
-_IMPACTS = {
-    "Freeze": "the VM is paused for some seconds; memory and connections are kept",
-    "Reboot": "the VM is restarted; what is only in memory is lost",
-    "Redeploy": "the VM moves to another host; temporary disks are lost",
-    "Preempt": "a Spot VM is evicted; temporary disks are lost",
-    "Terminate": "the VM is deleted",
 }
 _OWN_LIFE = {
     "started": "The bridge has started",
@@ -163,7 +157,8 @@ def _kind(raw: Mapping[str, object]) -> str:
 def _impact(raw: Mapping[str, object]) -> str | None:
     if raw.get("DurationInSeconds") == 0:
         return "none"
-    return _IMPACTS.get(_kind(raw))
+    known = KNOWN_TYPES.get(_kind(raw))
+    return known.impact if known else None
 
 
 def _machines(raw: Mapping[str, object], most: int) -> str:

@@ -127,6 +127,14 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
             authorities=self.ca_file,
         )
 
+    def load(self) -> None:
+        """Import aiosmtplib.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+        loaded()
+
     @asynccontextmanager
     async def open(
         self,
@@ -137,7 +145,7 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         Raises:
             MissingExtraError: aiosmtplib is not installed.
         """
-        loaded()
+        self.load()
         yield EmailSink(config=self, relay=self._relay())
 
     async def reach(self, resources: Resources) -> str:
