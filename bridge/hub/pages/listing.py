@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Connection
 
-from bridge.events.document import EVENT_TYPES
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
 from bridge.hub.api import BadQueryError, filters_of
 from bridge.hub.config import AccessConfig
