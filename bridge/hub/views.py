@@ -46,8 +46,8 @@ from bridge.hub.decision_view import decision_row, record_of
 from bridge.hub.facts import Kind, kept_name, key_of
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.report import overlaps
+from bridge.hub.store.claims import asked
 from bridge.hub.store.current_event import aside_of, homes_of
-from bridge.hub.store.outcomes import asked
 from bridge.hub.store.rows import (
     Summary,
     json_of,
