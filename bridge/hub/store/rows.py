@@ -428,9 +428,27 @@ def record(connection: Connection, entry: Entry) -> None:
     connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
 
 
+def alarm_of(
+    what: str, same: Sequence[object], time: datetime, data: Mapping[str, object]
+) -> Values:
+    """Return the row of an alarm ``hub.*``; its id is a hash of what makes it one."""
+    return {
+        "id": hash32(same),
+        "kind": f"hub.{what}",
+        "time": micros(time),
+        "data": dumped(data),
+        "handed": None,
+    }
+
+
+def add_alarms(connection: Connection, values: Sequence[Values]) -> None:
+    """Add alarms, unless the same ones exist."""
+    put(connection, insert(alarms).on_conflict_do_nothing(), values)
+
+
 def alarm(connection: Connection, entry: Entry) -> None:
-    """Add an alarm ``hub.approval.*``, unless the same alarm exists."""
-    kind = f"hub.approval.{entry.what}"
+    """Add an alarm ``hub.approval.*``."""
+    what = f"approval.{entry.what}"
     data = {
         "eventId": entry.event_id,
         "decision": entry.decision,
@@ -438,11 +456,5 @@ def alarm(connection: Connection, entry: Entry) -> None:
         "detail": entry.detail,
         "by": entry.person or None,
     }
-    statement = insert(alarms).values(
-        id=hash32([kind, entry.decision, entry.detail]),
-        kind=kind,
-        time=micros(entry.time),
-        data=dumped(data),
-        handed=None,
-    )
-    connection.execute(statement.on_conflict_do_nothing())
+    same = [f"hub.{what}", entry.decision, entry.detail]
+    add_alarms(connection, [alarm_of(what, same, entry.time, data)])
