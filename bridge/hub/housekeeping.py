@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
@@ -29,7 +29,7 @@ from bridge.hub.store.alarms import (
     note_silence,
     note_unreported,
 )
-from bridge.hub.store.fleet_view import bridge_rows, fleet
+from bridge.hub.store.fleet_view import bridge_rows, fleet, is_at
 from bridge.hub.store.intake import Incoming, end_said, slow
 from bridge.hub.store.rows import insert, lock, micros, moment_of
 from bridge.hub.store.store import Store
@@ -406,13 +406,8 @@ def forget_bridges(
 def _is_needed() -> ColumnElement[bool]:
     """Return a condition: an open event names a bridge, or the bridge's machine."""
     of, is_open = machines.c, events.c.is_open.is_(True)
-    is_its_machine = and_(
-        of.name == bridges.c.name,
-        of.subscription == bridges.c.subscription,
-        of.group == bridges.c.group,
-    )
     by_machine = select(of.event_key).where(
-        is_its_machine, of.event_key == events.c.event_key, is_open
+        is_at(of, bridges.c), of.event_key == events.c.event_key, is_open
     )
     by_address = select(addresses.c.event_key).where(
         addresses.c.vm_id == bridges.c.vm_id,

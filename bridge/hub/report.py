@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
 from bridge.hub.facts import NoteKind
 from bridge.hub.fold import Machine
+from bridge.hub.store.fleet_view import is_at
 from bridge.hub.store.rows import (
     Summary,
     json_of,
@@ -74,7 +75,7 @@ def time_line(
         now: the present moment.
     """
     of = machines.c
-    mine = select(of.event_key).where(*_at(of, _place(machine)))
+    mine = select(of.event_key).where(is_at(of, machine))
     query = select(events).where(
         events.c.event_key.in_(mine), overlaps(since, until), _is_told()
     )
@@ -82,10 +83,8 @@ def time_line(
     rows = connection.execute(newest).all()
     known = _events(connection, rows).values()
     found = sorted(known, key=lambda one: (one.opened, one.key))
-    here = or_(
-        _all(_at(notes.c, _place(machine))),
-        _all(_at(notes.c, (machine.subscription, "", ""))),
-    )
+    every = replace(machine, group="", name="")  # all machines of the subscription
+    here = or_(is_at(notes.c, machine), is_at(notes.c, every))
     asked = _notes_in(since, until).where(here)
     marks = [_mark(row) for row in connection.execute(asked.limit(_MOST_NOTES))]
     outages = outages_of(found, marks, now)
@@ -113,15 +112,6 @@ def _is_told() -> ColumnElement[bool]:
 
 def _all(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
     return and_(true(), *conditions)
-
-
-def _at(columns: Any, place: Place) -> list[ColumnElement[bool]]:
-    names = ("subscription", "group", "name")
-    return [columns[n] == value for n, value in zip(names, place, strict=True)]
-
-
-def _place(machine: Machine) -> Place:
-    return machine.subscription, machine.group, machine.name
 
 
 def _notes_in(since: datetime, until: datetime) -> Any:
