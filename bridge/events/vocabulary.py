@@ -46,11 +46,26 @@ _EVENT_TYPES = (
         ends_vm=True,
         cause="Spot capacity",
     ),
-    EventType("Terminate", "the VM is deleted", ends_vm=True),
+    EventType("Terminate", "the VM is going to be deleted", ends_vm=True),
 )
 KNOWN_TYPES = {one.name: one for one in _EVENT_TYPES}
 EVENT_TYPES = tuple(KNOWN_TYPES)
 DISRUPTIVE = tuple(one.name for one in _EVENT_TYPES if one.is_disruptive)
+_BY_SMALL_NAME = {one.name.casefold(): one for one in _EVENT_TYPES}
+
+
+def impact_of(event_type: object, seconds: object) -> str:
+    """Return what happens to the VM, for people: "" if that is not known.
+
+    Args:
+        event_type: ``EventType`` as received; case does not matter.
+        seconds: ``DurationInSeconds`` as received; 0: without impact.
+    """
+    if seconds == 0 and not isinstance(seconds, bool):
+        return "none"
+    name = event_type.casefold() if isinstance(event_type, str) else ""
+    known = _BY_SMALL_NAME.get(name)
+    return known.impact if known else ""
 
 
 class EventStatus(StrEnum):
@@ -103,3 +118,36 @@ PRESENT: frozenset[str] = TRANSITIONS - GONE
 APPROVED: frozenset[str] = frozenset({OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED})
 # The outcomes after which an approval would change nothing: approved, or gone.
 NOTHING_TO_APPROVE: frozenset[str] = APPROVED | {OutcomeKind.EVENT_ENDED}
+
+# -- The words for people, the same in Slack, mail and Teams ---------------------------
+
+
+STEP_WORDS = {
+    "scheduled": "is scheduled",
+    "started": "has started",
+    "updated": "was changed",
+    "completed": "is over",
+    "cancelled": "was cancelled",
+    "ended": "has ended; its outcome is not known",
+}
+OUTCOME_WORDS = {
+    "relayed": "passed on to Azure",
+    "already-started": "not needed: it has started already",
+    "event-ended": "too late: the event is gone",
+    "unknown-event": "refused: no such event here",
+    "denied": "denied",
+    "expired": "expired",
+    "invalid": "not readable",
+    "rejected": "rejected by Azure",
+    "failed": "not passed on: Azure could not be reached",
+    "withheld": "not given yet",
+}
+LIFE_WORDS = {
+    "started": "The bridge has started",
+    "stopped": "The bridge has stopped",
+    "heartbeat": "The bridge is alive",
+    "imds-unreachable": "The bridge cannot read scheduled events",
+    "imds-recovered": "The bridge can read scheduled events again",
+    "traffic-out": "This VM is out of rotation",
+    "traffic-in": "This VM is in rotation again",
+}

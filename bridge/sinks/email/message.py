@@ -24,7 +24,12 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
 from bridge.events.routing import resources_of
-from bridge.events.vocabulary import KNOWN_TYPES
+from bridge.events.vocabulary import (
+    LIFE_WORDS,
+    OUTCOME_WORDS,
+    STEP_WORDS,
+    impact_of,
+)
 from bridge.foundation.hashing import hash32
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -39,31 +44,6 @@ _MOST_IN_SUBJECT, _MOST_NAMES = 3, 50
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
 )
-_STEPS = {
-    "scheduled": "is scheduled",
-    "started": "has started",
-    "updated": "was changed",
-    "completed": "is over",
-    "cancelled": "was cancelled",
-    "ended": "has ended; its outcome is not known",
-}
-_OUTCOMES = {
-    "relayed": "passed on to Azure",
-    "already-started": "not needed: the event has started already",
-    "event-ended": "too late: the event is gone",
-    "unknown-event": "refused: no such event is known here",
-    "failed": "not passed on: Azure could not be reached",
-    "withheld": "not given yet",
-}
-_OWN_LIFE = {
-    "started": "The bridge has started",
-    "stopped": "The bridge has stopped",
-    "heartbeat": "The bridge is alive",
-    "imds-unreachable": "The bridge gets no answer from IMDS",
-    "imds-recovered": "IMDS answers the bridge again",
-    "traffic-out": "The VM is out of rotation",
-    "traffic-in": "The VM is in rotation again",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +96,15 @@ def _headline(event: CloudEvent, raw: Mapping[str, object]) -> str:
     family, step = _family(event)
     machines = _machines(raw, _MOST_IN_SUBJECT)
     if family == "scheduledevent":
-        return f"{_kind(raw)} {_STEPS.get(step, step)}: {machines}"
+        return f"{_kind(raw)} {STEP_WORDS.get(step, step)}: {machines}"
     if family == "startrequest":
-        said = f"Approval {_OUTCOMES.get(step, step)}"
+        said = f"Approval {OUTCOME_WORDS.get(step, step)}"
         return f"{said} ({_kind(raw)})" if raw else said
     if family == "command":
         name = _plain(event.data.get("sink"), _NAME) or "command"
         return f"Command {name} {step}: {_reporter(event)}"
-    if family == "bridge" and step in _OWN_LIFE:
-        return f"{_OWN_LIFE[step]}: {_reporter(event)}"
+    if family == "bridge" and step in LIFE_WORDS:
+        return f"{LIFE_WORDS[step]}: {_reporter(event)}"
     if headline := headline_of(event):
         return _plain(headline, _LINE)
     return f"{_plain(event.type, _LINE)}: {_reporter(event)}"
@@ -137,7 +117,8 @@ def _facts(
     data, request = event.data, _table(event.data.get("request"))
     yield "Not before", data.get("notBefore"), _NAME
     yield "Machines", _machines(raw, _MOST_NAMES) if raw else None, 5000
-    yield "Impact", _impact(raw), _LINE
+    impact = impact_of(raw.get("EventType"), raw.get("DurationInSeconds"))
+    yield "Impact", impact, _LINE
     yield "Announced by", raw.get("EventSource"), _NAME
     yield "Changed", _listed(data.get("changes")), _LINE
     yield "Approved by", request.get("approvedBy"), _LINE
@@ -152,13 +133,6 @@ def _family(event: CloudEvent) -> tuple[str, str]:
 
 def _kind(raw: Mapping[str, object]) -> str:
     return _plain(raw.get("EventType"), _NAME) or "Event of unknown type"
-
-
-def _impact(raw: Mapping[str, object]) -> str | None:
-    if raw.get("DurationInSeconds") == 0:
-        return "none"
-    known = KNOWN_TYPES.get(_kind(raw))
-    return known.impact if known else None
 
 
 def _machines(raw: Mapping[str, object], most: int) -> str:
