@@ -118,36 +118,3 @@ PRESENT: frozenset[str] = TRANSITIONS - GONE
 APPROVED: frozenset[str] = frozenset({OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED})
 # The outcomes after which an approval would change nothing: approved, or gone.
 NOTHING_TO_APPROVE: frozenset[str] = APPROVED | {OutcomeKind.EVENT_ENDED}
-
-# -- The words for people, the same in Slack, mail and Teams ---------------------------
-
-
-STEP_WORDS = {
-    "scheduled": "is scheduled",
-    "started": "has started",
-    "updated": "was changed",
-    "completed": "is over",
-    "cancelled": "was cancelled",
-    "ended": "has ended; its outcome is not known",
-}
-OUTCOME_WORDS = {
-    "relayed": "passed on to Azure",
-    "already-started": "not needed: it has started already",
-    "event-ended": "too late: the event is gone",
-    "unknown-event": "refused: no such event here",
-    "denied": "denied",
-    "expired": "expired",
-    "invalid": "not readable",
-    "rejected": "rejected by Azure",
-    "failed": "not passed on: Azure could not be reached",
-    "withheld": "not given yet",
-}
-LIFE_WORDS = {
-    "started": "The bridge has started",
-    "stopped": "The bridge has stopped",
-    "heartbeat": "The bridge is alive",
-    "imds-unreachable": "The bridge cannot read scheduled events",
-    "imds-recovered": "The bridge can read scheduled events again",
-    "traffic-out": "This VM is out of rotation",
-    "traffic-in": "This VM is in rotation again",
-}

@@ -9,15 +9,17 @@ Source: https://api.slack.com/reference/surfaces/formatting
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from bridge.events.alarm import headline_of
+from bridge.events import alarm
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.link import link_of, shown_link
-from bridge.events.vocabulary import (
-    APPROVED,
+from bridge.events.vocabulary import APPROVED
+from bridge.events.wording import (
+    DOCUMENT_CHANGED,
     LIFE_WORDS,
     OUTCOME_WORDS,
     STEP_WORDS,
 )
+from bridge.events.wording import headline as headline_of
 from bridge.sinks.slack.card import Card, Ruling, command_of, family_of
 from bridge.sinks.slack.phrases import (
     LINE,
@@ -93,9 +95,12 @@ def _describe(event: CloudEvent, now: datetime | None) -> Wording:
     if family == "bridge" and what in LIFE_WORDS:
         return _describe_other(event, LIFE_WORDS[what])
     if family == "document":
-        return _describe_other(event, "The document of scheduled events has changed")
-    headline = headline_of(event) or event.type
-    return _describe_other(event, safe(headline, LINE))
+        return _describe_other(event, DOCUMENT_CHANGED)
+    return _describe_other(event, safe(alarm.headline_of(event) or event.type, LINE))
+
+
+def _name(text: str) -> str:
+    return safe(text, NAME)
 
 
 def describe_card(card: Card, now: datetime) -> Wording:
@@ -142,7 +147,6 @@ def describe_step(event: CloudEvent, now: datetime) -> Wording:
 
 def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> Wording:
     raw = table_of(event.data.get("event"))
-    step = STEP_WORDS.get(what, safe(what, NAME))
     facts = [
         ("When", when_of(event.data, now)),
         ("Machines", machines(raw)),
@@ -152,7 +156,7 @@ def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> 
     ]
     return Wording(
         sign=_SIGNS.get(what, _UNKNOWN),
-        headline=f"{type_of(raw)} {step}: {machines(raw, most=3)}",
+        headline=headline_of(event, _name),
         facts=known_facts(facts),
         paragraphs=paragraphs_of(raw),
         footer=_footer(event),
@@ -162,7 +166,6 @@ def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> 
 def _describe_outcome(event: CloudEvent, what: str) -> Wording:
     raw = table_of(event.data.get("event"))
     request = table_of(event.data.get("request"))
-    outcome = OUTCOME_WORDS.get(what, safe(what, NAME))
     facts = [
         (
             _ASKERS.get(what, "Approved by"),
@@ -175,7 +178,7 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
     ]
     return Wording(
         sign=_sign_of(what),
-        headline=f"Approval {outcome}" + (f" ({type_of(raw)})" if raw else ""),
+        headline=headline_of(event, _name),
         facts=known_facts(facts),
         paragraphs=(),
         footer=_footer(event),
