@@ -8,7 +8,8 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.configuration.load import parse
 from bridge.events.vocabulary import DISRUPTIVE
@@ -29,8 +30,7 @@ _HEAD = """\
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(Struct, frozen=True, kw_only=True):
     """The user's choices: what the bridge shall do. An empty text leaves a part out.
 
     Attributes:

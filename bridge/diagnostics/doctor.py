@@ -4,10 +4,10 @@ import asyncio
 import base64
 import errno
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import orjson
+from msgspec import Struct, field
 
 from bridge import __version__
 from bridge.approvals.config import ApprovalsConfig
@@ -195,8 +195,7 @@ def _is_prohibited(error: BaseException | None) -> bool:
     return False
 
 
-@dataclass(slots=True)
-class _Checks:
+class _Checks(Struct):
     """The tests of one examination; each method is one test and returns its result.
 
     Attributes:

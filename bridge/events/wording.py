@@ -69,9 +69,9 @@ def headline(event: CloudEvent, clean: Callable[[str], str] = str) -> str:
         return f"Command {command} {step}: {kind if raw else name}"
     if alarm := headline_of(event):
         return clean(alarm)
-    said = LIFE_WORDS.get(step) if family == "bridge" else None
-    changed = DOCUMENT_CHANGED if family == "document" else None
-    return f"{said or changed or clean(event.type)}: {name}"
+    known = LIFE_WORDS if family == "bridge" else {}
+    changed = DOCUMENT_CHANGED if family == "document" else ""
+    return f"{known.get(step) or changed or clean(event.type)}: {name}"
 
 
 def machines_of(

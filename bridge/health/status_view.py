@@ -5,9 +5,10 @@ unexpected type counts as absent, and control characters are escaped. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+
+from msgspec import Struct
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
@@ -20,8 +21,7 @@ from bridge.foundation.printable import printable
 Mood = Literal["", "good", "warning", "bad"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One value.
 
     Attributes:
@@ -36,8 +36,7 @@ class Cell:
     moment: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table with heads and rows; without rows, the text ``empty`` is shown."""
 
     title: str
@@ -68,8 +67,7 @@ _QUIET_STATES = {
 _READY = Cell("Ready.", "good")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(Struct, frozen=True, kw_only=True):
     """The parts of the status that the page and the shell show.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bridge.events import build, checkpoint, transitions
 from bridge.events.vocabulary import TransitionKind

@@ -10,7 +10,6 @@ Source: RFC 5322 (message), 2046 (alternatives), 3834 (Auto-Submitted), 6047 (iM
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -18,6 +17,8 @@ from email.policy import SMTP
 from email.utils import format_datetime
 from html import escape
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
@@ -41,8 +42,7 @@ _NOT_SHOWN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Words(Struct, frozen=True, kw_only=True):
     """The texts about an event; none is empty or has a line break.
 
     Attributes:

@@ -9,9 +9,10 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from bridge.foundation.errors import (
     DeliveryError,
@@ -33,8 +34,7 @@ _STATUS = re.compile(r"[245]\.\d{1,3}\.\d{1,3}\b")
 _TOO_LARGE = 552
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relay:
+class Relay(Struct, frozen=True, kw_only=True):
     """A mail server that takes mail from this bridge.
 
     Attributes:

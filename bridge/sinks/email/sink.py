@@ -9,8 +9,9 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration, FilePath, Secret
@@ -201,8 +202,7 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         return self.username, revealed(self.password, "password")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmailSink:
+class EmailSink(Struct, frozen=True, kw_only=True):
     """Sends each event as one mail."""
 
     config: EmailSinkConfig

@@ -16,12 +16,12 @@ import ipaddress
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.background import in_background
@@ -212,8 +212,7 @@ def _may_have_token(url: str) -> bool:
     return parts.scheme == "https" or is_here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlackHook:
+class SlackHook(Struct, frozen=True, kw_only=True):
     """Posts each event to one incoming webhook.
 
     Attributes:

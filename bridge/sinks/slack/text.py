@@ -6,8 +6,10 @@ Slack's mrkdwn requires. Every text is cut to a length that fits everywhere.
 Source: https://api.slack.com/reference/surfaces/formatting
 """
 
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events import alarm
 from bridge.events.cloudevent import CloudEvent
@@ -53,8 +55,7 @@ _SIGNS = {
 _COMMAND_SIGNS = {"succeeded": _DONE, "failed": _NOT_DONE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Wording(Struct, frozen=True, kw_only=True):
     """The text of a message, escaped and cut; no part is empty.
 
     Attributes:

@@ -7,9 +7,10 @@ own.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
 from bridge.events.cloudevent import CloudEvent
@@ -33,8 +34,7 @@ class AlertAction(StrEnum):
     RESOLVE = "resolve"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class Alert(Struct, frozen=True, kw_only=True):
     """An event in the form that services of alerts need.
 
     Attributes:
