@@ -141,7 +141,7 @@ class Health:
     @property
     def empty_more(self) -> str:
         """What an empty list means."""
-        if not self.has_bridges:
+        if not (self.has_bridges or self.is_deaf):
             return (
                 "Start a forwarder whose events reach a source of this hub: its first "
                 "message makes it known. Until then, no event can be shown."

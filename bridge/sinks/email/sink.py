@@ -149,9 +149,11 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         yield EmailSink(config=self, relay=self._relay())
 
     async def reach(self, resources: Resources) -> str:
-        """Connect and log in, and send nothing; see ``SinkConfig.reach``."""
+        """Ask the relay for all but the mail itself; see ``SinkConfig.reach``."""
         async with self.open(resources) as sink:
-            return await sink.relay.reach()
+            return await sink.relay.reach(
+                sender=self.sender, recipients=self.recipients
+            )
 
     async def preview(
         self,
