@@ -1,12 +1,13 @@
 """The client of IMDS: reads the document and the VM's identity, sends StartRequests.
 
 Every request has the header ``Metadata: true``, uses no proxy and follows no redirect.
-``turns`` decides which request is sent next, and when: the whole VM may send five
-requests per second.
+One request is in flight at a time. The poller keeps the distance between those to
+scheduledevents: the whole VM may send five requests per second.
 
 Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,14 +27,12 @@ from bridge.foundation.errors import (
     MetadataRefusedError,
     MetadataUnavailableError,
 )
-from bridge.imds.config import ImdsConfig
-from bridge.imds.turns import Turns
+from bridge.imds.config import COUNTED_VERSION, ImdsConfig
 from bridge.net.http_client import retry_after
 from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-COUNTED_VERSION = "2017-03-01"  # a StartRequest names the DocumentIncarnation
 _INSTANCE_VERSION = "2021-12-13"
 
 
@@ -63,8 +62,8 @@ class MetadataClient:
     """The client of this VM's IMDS.
 
     Attributes:
-        turns: a caller that reads the document or posts must hold a turn, so that only
-            one request is in flight.
+        alone: a caller that reads the document or posts must hold this lock, so that
+            only one request is in flight.
     """
 
     def __init__(
@@ -78,14 +77,14 @@ class MetadataClient:
         self.config = config
         self.clock = clock
         self.metrics = metrics
-        self.turns = Turns(clock)
+        self.alone = asyncio.Lock()
         self._events_url = (
             f"{config.endpoint.rstrip('/')}/metadata/scheduledevents"
             f"?api-version={config.api_version}"
         )
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - passed on to aiohttp
-        """Read the document. The caller must hold the turn of a read.
+        """Read the document. The caller must hold ``alone``.
 
         Raises:
             MetadataRefusedError: IMDS answered 400 or 403.
@@ -99,7 +98,7 @@ class MetadataClient:
         )
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """Send one StartRequest. The caller must hold the turn of a POST."""
+        """Send one StartRequest. The caller must hold ``alone``."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == COUNTED_VERSION and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
@@ -127,7 +126,7 @@ class MetadataClient:
             f"?api-version={_INSTANCE_VERSION}"
         )
         limit = self.config.request_timeout
-        async with self.turns.other():
+        async with self.alone:
             response = await self._request("GET", url, min(timeout or limit, limit))
         try:
             found = orjson.loads(response.body)
