@@ -127,7 +127,10 @@ def signed_limits(seen: SeenEvent | None, now: datetime) -> dict[str, str]:
         ValueError: the event, or its source, is not known.
     """
     if seen is None or not seen.source:
-        raise ValueError("--sign-key needs --from-event: what is signed is that event")
+        raise ValueError(
+            "--sign-key needs --from-event, except where the state file has the event: "
+            "what is signed is that event"
+        )
     ends = signing.expiry(seen.not_before, now)
     return {"expires_at": rfc3339(ends), "audience": seen.source}
 

@@ -402,7 +402,7 @@ def request_of(
         force=options.force,
     )
     lacks = options.session is None and view.lacks_session(config)
-    if seen is None and (options.is_looked_up or lacks):
+    if seen is None and (options.is_looked_up or lacks or options.sign_key):
         seen = view.stored(path, config, event_id)
     now = SystemClock().now()
     approval = Approval(

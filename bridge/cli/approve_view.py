@@ -30,8 +30,8 @@ _MOST_NAMES = 10
 _HEAD = 1024  # bytes of a CloudEvent in which its type is
 _APPROVE = "Azure starts the event now, on all its machines."
 _REFUSE = (
-    "All votes are deleted. Azure still starts the event at NotBefore, and it can "
-    "still be approved elsewhere."
+    "All votes are deleted. The event can still be approved, here or elsewhere, and "
+    "Azure still starts it at NotBefore."
 )
 
 

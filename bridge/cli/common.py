@@ -150,7 +150,7 @@ sign_key_option = click.option(
     metavar="FILE",
     envvar="SEBRIDGE_SIGN_KEY",
     help="The private key that signs the approval (PEM or JWK), for bridges with "
-    "approvals.signed_by; needs --from-event.",
+    "approvals.signed_by; needs --from-event, or the event in the state file here.",
 )
 hub_option = click.option(
     "--hub",

@@ -142,12 +142,12 @@ def simulate(*, emulator: bool, as_json: bool, **options: object) -> None:
     Example: sebridge simulate --scenario user-reboot --speed 10
     """
     with simulator_extra("the simulator"):
-        from bridge.simulator import container, serve  # noqa: PLC0415 - an extra
+        from bridge.simulator import serve  # noqa: PLC0415 - an extra
     configure_logging(LogConfig(level="warning", format="text"))
     chosen = serve.SimulatorOptions(**options)  # type: ignore[arg-type]  # click has checked them
     try:
         if emulator:
-            chosen = container.as_emulator(chosen, os.environ)
+            chosen = serve.as_emulator(chosen, os.environ)
         is_for_people = sys.stdout.isatty() and not as_json
         shown = serve.as_lines if is_for_people else serve.as_json
         until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout, shown=shown))

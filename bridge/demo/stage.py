@@ -32,7 +32,7 @@ from bridge.demo.actors import (
 )
 from bridge.demo.timeline import Line, Timeline, undone_by_signal
 from bridge.simulator.imds.scenario import Scenario, load
-from bridge.simulator.inbox.server import Message
+from bridge.simulator.inbox import Message
 from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions
 
 # The text in a Slack message by which a person, and this demo, recognises a step.

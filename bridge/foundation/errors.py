@@ -34,7 +34,8 @@
     └─ WorkerExitedError                      a worker returned before the stop: a bug
 
 Expected outcomes (refused, already started, nothing changed) are values, not
-errors. No error text contains a secret, a token, a full URL or a message body.
+errors. No error text contains a secret, a token, a full URL or a message body; that of
+a webhook has the beginning of the receiver's answer.
 """
 
 import json

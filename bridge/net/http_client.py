@@ -95,12 +95,18 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """An HTTP response, with at most ``Request.most`` bytes of its body."""
+    """An HTTP response, with at most ``Request.most`` bytes of its body.
+
+    Attributes:
+        said: the beginning of the body as a person may read it, without secrets; "" =
+            it is not shown.
+    """
 
     status: int
     body: bytes
     retry_after: float | None
     headers: Mapping[str, str] = field(default_factory=dict)
+    said: str = ""
 
     def __repr__(self) -> str:  # headers may hold a secret
         return f"Answer(status={self.status}, body={self.body!r})"

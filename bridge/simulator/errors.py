@@ -41,10 +41,6 @@ class EntityFileError(SimulatorError):
         self.lines = tuple(lines)
 
 
-class WireChoiceError(SimulatorError):
-    """The AMQP engine that the environment names cannot be used."""
-
-
 class ScenarioError(SimulatorError):
     """A scenario does not exist or cannot be read."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,7 @@ from typing import Self, TextIO
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place, Schema
@@ -20,8 +21,8 @@ from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
 from bridge.simulator.imds.scenario import load
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
-from bridge.simulator.inbox.server import Inbox
-from bridge.simulator.servicebus.administration.door import (
+from bridge.simulator.inbox import Inbox
+from bridge.simulator.servicebus.administration.server import (
     Administration,
     AdministrationPorts,
 )
@@ -329,3 +330,56 @@ def _entities(options: SimulatorOptions) -> Entities:
         raise SimulatorError(f"{path} is not UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
+
+
+# -- Run the simulator in a container, in place of Microsoft's Service Bus emulator ----
+#
+# A compose file for the emulator needs only another image: the ports, the path of the
+# entity file, the health check and the environment variables are the same. The
+# emulator's database is not needed: SQL_SERVER, MSSQL_SA_PASSWORD, SQL_WAIT_INTERVAL
+# and ACCEPT_EULA have no effect.
+#
+# Source: github.com/Azure/azure-service-bus-emulator-installer: README.md,
+#         Docker-Compose-Template.
+
+
+CONFIG = Path("/ServiceBus_Emulator/ConfigFiles/Config.json")
+HTTP_PORT = "EMULATOR_HTTP_PORT"
+
+_AMQP = 5672
+_HTTP = 5300
+_HIGHEST_PORT = 65535
+
+
+def as_emulator(
+    options: SimulatorOptions, environ: Mapping[str, str], *, config: Path = CONFIG
+) -> SimulatorOptions:
+    """Return the options with the addresses and the entity file of the emulator.
+
+    Args:
+        options: from the command line; a port or file that they name is kept.
+        environ: the environment variables.
+        config: the path of the entity file; without a file, the default entities exist.
+
+    Raises:
+        SimulatorError: EMULATOR_HTTP_PORT is not a port.
+    """
+    entities = options.servicebus_config
+    if entities is None and config.exists():
+        entities = config
+    return replace(
+        options,
+        servicebus_host="0.0.0.0",  # noqa: S104 - a container's own network  # nosec B104
+        servicebus_port=options.servicebus_port or _AMQP,
+        servicebus_http_port=options.servicebus_http_port or _http_port(environ),
+        servicebus_config=entities,
+    )
+
+
+def _http_port(environ: Mapping[str, str]) -> int:
+    text = environ.get(HTTP_PORT, "").strip() or str(_HTTP)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _HIGHEST_PORT):
+        raise SimulatorError(
+            f"{HTTP_PORT} is {text[:50]!r}; allowed: a port from 1 to {_HIGHEST_PORT}"
+        )
+    return int(text)

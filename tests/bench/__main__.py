@@ -18,7 +18,6 @@ import bridge
 from tests.bench import (
     batches,
     consumer,
-    demo,
     drain,
     everything,
     fleet,
@@ -53,7 +52,6 @@ BENCHES: dict[str, Bench] = {
     ),
     "servicebus": lambda quick: drain.service_bus(500 if quick else 5_000, 5),
     "wires": lambda quick: wires.figures(300 if quick else 2_000, 3 if quick else 7),
-    "demo": lambda quick: demo.figures(3 if quick else 5),
     "fan-out": lambda quick: drain.fan_out(500 if quick else 2_000, 5),
     "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 5),
     "polls": lambda quick: growth.poll_cost(20 if quick else 200, 5),

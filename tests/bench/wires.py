@@ -1,19 +1,25 @@
 """The local broker on its own AMQP library, against the same broker on Qpid Proton.
 
-Two simulators, each a process of its own, and the SDK as their client. The work of a
-client is the same on both, so only what the broker does can differ.
+Two brokers, each a process of its own (this module), and the SDK as their client. The
+work of a client is the same on both, so only what the broker does can differ.
 """
 
+import asyncio
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
-from bridge.simulator.servicebus.wires import VARIABLE
+from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.endpoints import Wire
+from bridge.simulator.servicebus.python_wire import PythonEngine
 from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import cpu, quantile
-from tests.system.processes import Addresses, simulator
+from tests.system.processes import PATIENCE, ended, started
 
 QUEUE = "replies"
 BODY = b"x" * 512
@@ -23,8 +29,8 @@ BATCH = 100
 async def figures(count: int, turns: int) -> list[Figure]:
     """Send and receive so many messages in each turn, on one wire and the other."""
     async with (
-        simulator("--imds-port", "0", environ={VARIABLE: "python"}) as ours,
-        simulator("--imds-port", "0", environ={VARIABLE: "proton"}) as bare,
+        broker("python") as ours,
+        broker("proton") as bare,
     ):
         for at in (ours, bare):
             await measured(at, BATCH)  # what is loaded at the first message
@@ -48,7 +54,48 @@ ROWS = (
 )
 
 
-async def measured(at: Addresses, count: int) -> Sequence[float]:
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A broker that runs."""
+
+    connection_string: str
+    pid: int
+
+
+@asynccontextmanager
+async def broker(wire: str) -> AsyncIterator[Running]:
+    """Run a broker on one wire as a process of its own."""
+    process = await started(
+        *(sys.executable, "-m", "tests.bench.wires", wire),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        yield Running(line.decode().strip(), process.pid)
+    finally:
+        await ended(process)
+
+
+def engine(wire: str) -> Wire:
+    """Return the engine of this name; only Proton's needs the extra [oracle]."""
+    if wire == "python":
+        return PythonEngine
+    from tests.support.proton_engine import ProtonEngine  # noqa: PLC0415 - an extra
+
+    return ProtonEngine
+
+
+async def serve(wire: str) -> None:
+    """Print the connection string of a broker that runs until its input ends."""
+    async with Broker(wire=engine(wire)) as running:
+        sys.stdout.write(f"{running.connection_string}\n")
+        sys.stdout.flush()
+        await asyncio.to_thread(sys.stdin.read)
+
+
+async def measured(at: Running, count: int) -> Sequence[float]:
     """Return a value for each of the rows."""
     async with (
         ServiceBusClient.from_connection_string(at.connection_string) as client,
@@ -94,3 +141,7 @@ async def completed(
             done += 1
     took = time.perf_counter() - began
     return count / took, (cpu(pid) - used) / count * 1e6
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))

@@ -15,9 +15,8 @@ from aiohttp.typedefs import Handler
 
 from bridge.simulator.http_server import MAX_BODY, listening
 from bridge.simulator.imds.document import NEWEST
-from bridge.simulator.imds.metadata_api import MetadataApi
-from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.imds.source import View
+from bridge.simulator.imds.lifecycle import View
+from bridge.simulator.imds.server import ImdsSimulator, MetadataApi
 from bridge.simulator.imds.state import ImdsSettings
 from tests.chaos.history import History, Request, Taken
 

@@ -1,11 +1,8 @@
 """``sebridge approve``: the approver's side, with the real SDK against the broker."""
 
 import asyncio
-import contextlib
 import json
 import logging
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -40,6 +37,7 @@ from tests.signing.test_keys import pem
 from tests.support.builders import imds_event, outgoing, router
 from tests.support.nested import HERE, holding, lists, objects
 from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
+from tests.support.terminal import on_terminal
 
 NOWHERE = (
     "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;SharedAccessKey=a2V5;"
@@ -817,6 +815,26 @@ async def test_session_is_found_on_the_machine_of_the_event(
     assert "approvedEvent" not in json.loads(body_of(message))["data"]
 
 
+async def test_event_that_is_stored_here_can_be_signed_without_a_file(
+    broker: Broker, on_the_vm: Path, tmp_path: Path
+) -> None:
+    key = tmp_path / "sign.pem"
+    key.write_text(pem(KEY))
+    by_id = (EVENT_ID, "--session", "vm-1", "--sign-key", str(key))
+
+    result = await approved(on_the_vm, *by_id)
+    assert result.exit_code == 0, result.stderr
+    on_terminals = ["approve", *by_id, "-c", str(on_the_vm)]
+    ended, shown = await asyncio.to_thread(on_terminal, on_terminals, "y")
+    assert ended == 0, shown
+
+    for message in await drained(broker, "vm-approvals-sessions", session="vm-1"):
+        event = SignedEvent.parse(body_of(message))
+        assert judge(event, {KEY.key_id: KEY.public}).verdict is Verdict.HOLDS
+        assert json.loads(event.data)["approvedEvent"] == IN_IMDS
+        assert json.loads(event.data)["audience"] == SEEN.source
+
+
 async def test_line_of_events_is_an_event_as_received(
     broker: Broker, on_the_vm: Path
 ) -> None:
@@ -857,7 +875,8 @@ async def test_dry_run_shows_the_event_and_sends_nothing(
 async def test_terminal_shows_the_event_and_asks(
     answer: str, code: int, broker: Broker, on_the_vm: Path
 ) -> None:
-    ended, shown = await asyncio.to_thread(answered, on_the_vm, answer)
+    command = ["approve", EVENT_ID, "-c", str(on_the_vm)]
+    ended, shown = await asyncio.to_thread(on_terminal, command, answer)
 
     assert ended == code, shown
     assert f"{IN_IMDS['EventType']} of " in shown
@@ -867,24 +886,3 @@ async def test_terminal_shows_the_event_and_asks(
         return
     (message,) = await drained(broker, "vm-approvals-sessions", session="vm-1")
     assert json.loads(body_of(message))["data"]["approvedEvent"] == IN_IMDS
-
-
-def answered(config: Path, answer: str) -> tuple[int, str]:
-    """Approve on a pseudo-terminal and answer the question."""
-    ours, theirs = os.openpty()
-    process = subprocess.Popen(  # noqa: S603 - our own arguments
-        [sys.executable, "-m", "bridge", "approve", EVENT_ID, "-c", str(config)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    shown = b""
-    with os.fdopen(ours, "r+b", buffering=0) as terminal:
-        with contextlib.suppress(OSError):  # Linux: the other side has closed
-            while part := terminal.read(65536):
-                shown += part
-                if b"[y/N]" in part:
-                    terminal.write(f"{answer}\n".encode())
-        return process.wait(30), shown.decode()

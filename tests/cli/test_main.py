@@ -969,26 +969,6 @@ def test_missing_extra_is_one_sentence_with_the_command_that_installs_it() -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("wire", "told"),
-    [
-        ("other", "no AMQP engine is called 'other'; it is one of python, proton"),
-        ("proton", "needs the extra [oracle]: pip install"),
-    ],
-)
-def test_missing_amqp_engine_is_one_line(
-    wire: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SEBRIDGE_AMQP_WIRE", wire)
-
-    code, out, err = ended("simulate", hook=BLOCKING.replace("{module}", "proton"))
-
-    assert (code, out) == (1, "")
-    assert err.startswith("sebridge: SEBRIDGE_AMQP_WIRE")
-    assert told in err
-    assert len(err.splitlines()) == 1
-
-
 def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:
     text = GOOD.replace('"webhook"', '"slack"').replace("\nurl", "\nwebhook_url")
     path = written(tmp_path, KNOWN + text)

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,23 @@ def test_events_table_shows_failed_deliveries_with_the_reason(config: Path) -> N
     assert lines[0].endswith("siem:pending")
     assert lines[1].strip() == "siem: busy"
     assert lines[4].strip() == "siem: bad"
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="TZ is POSIX's")
+def test_events_are_shown_in_local_time_and_with_utc_in_utc(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "IST-5:30")
+    time.tzset()
+    try:
+        local, utc = events(config), events(config, "--utc")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert local.splitlines()[1].startswith("2026-03-02 17:30:00 IST")
+    assert utc.splitlines()[1].startswith("2026-03-02 12:00:00 UTC")
+    assert " IST " not in utc
 
 
 def test_event_without_a_delivery_is_marked(tmp_path: Path) -> None:

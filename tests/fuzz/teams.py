@@ -31,7 +31,7 @@ from approver.teams.groups import Groups
 from approver.teams.invoke import Invoke
 from approver.teams.web import Ask, Web
 from approver.vote_rules import Rules, digest
-from bridge.simulator.teams.cards import faults
+from bridge.simulator.teams.refusals import faults
 from tests.fuzz.target import brief
 from tests.support.builders import EVENT_ID, imds_event
 from tests.support.fakes import START

@@ -27,6 +27,7 @@ from tests.bench.measuring import served
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import azure, event, outcome, step, vm
 from tests.support.hub import HubWorld, beat, config, grid, told
+from tests.support.terminal import on_terminal
 
 ME = AccessConfig(approvers=("local",))
 RESOURCE = vm(0).resource_id or ""
@@ -413,6 +414,31 @@ async def test_arm_by_a_hub_asks_before_it_asks(world: HubWorld) -> None:
     assert "nothing was approved" in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("more", "answer", "code", "words"),
+    [
+        ((), "y", 0, "Approve it? [y/N]"),
+        ((), "n", 1, "nothing was approved"),
+        (("--refuse",), "y", 0, "Refuse it? [y/N]"),
+        (("--refuse",), "n", 1, "nothing was refused"),
+    ],
+)
+async def test_terminal_shows_the_event_of_the_hub_and_asks(
+    world: HubWorld, more: tuple[str, ...], answer: str, code: int, words: str
+) -> None:
+    await world.scheduled()
+    arguments = ["approve", EVENT_ID[:8], "--hub", world.url, *more]
+    ended, shown = await asyncio.to_thread(on_terminal, arguments, answer)
+
+    assert ended == code, shown
+    assert "Freeze of web-0, web-1" in shown
+    assert f"EventId {EVENT_ID}, not before " in shown
+    assert words in shown
+    found = (await world.get("/api/v1/decisions"))["decisions"]
+    assert len(found) == (0 if code else 1)
+    assert [one["state"] == "refused" for one in found] == [bool(more)] * len(found)
+
+
 @pytest.mark.parametrize("option", ["--resource=x", "--refuse"])
 async def test_options_of_other_ways_are_refused_on_the_bus(
     option: str, tmp_path: Path
@@ -464,6 +490,21 @@ async def test_event_as_received_names_its_machine_and_is_asked_about(
     assert "web-0, web-1" in refused.stderr
     assert json.loads(done.stdout)["outcome"] == "acknowledged"
     assert len(arm.requests) == 1
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2)])
+async def test_terminal_is_told_what_nobody_prepares_before_azure_is_asked(
+    arm: Arm, answer: str, code: int
+) -> None:
+    given = ["--via", "arm", "--arm-endpoint", arm.url, "--resource", RESOURCE]
+    ended, shown = await asyncio.to_thread(
+        on_terminal, ["approve", EVENT_ID, *given], answer
+    )
+
+    assert ended == code, shown
+    assert "No bridge prepares the machines, and no bridge checks its rules" in shown
+    assert len(arm.requests) == (0 if code else 1)
+    assert ("acknowledged" if code == 0 else "nothing was approved") in shown
 
 
 async def test_event_that_azure_does_not_know_is_a_failure(arm: Arm) -> None:

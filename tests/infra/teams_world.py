@@ -18,7 +18,7 @@ from approver.timings import Timings
 from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.teams.page import address
 from bridge.simulator.teams.team import PEOPLE, Conversation, Post

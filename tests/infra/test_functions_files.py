@@ -79,7 +79,8 @@ def test_slack_app_may_do_no_more_than_it_does() -> None:
     manifest = yaml.safe_load((APP / "slack-app.yaml").read_text())
     code = (APP / "function_app.py").read_text()
 
-    assert manifest["oauth_config"]["scopes"] == {"bot": ["chat:write"]}
+    scopes = {"bot": ["chat:write", "channels:read", "groups:read"]}
+    assert manifest["oauth_config"]["scopes"] == scopes
     url = manifest["settings"]["interactivity"]["request_url"]
     assert f'route="{url.rpartition("/api/")[2]}"' in code
 

@@ -28,7 +28,7 @@ from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.signing.keys import PrivateKey
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.slack.clicks import Interactivity
 from bridge.sinks.base import ApprovalAddress, Resources, Sink

@@ -16,8 +16,8 @@ from approver.teams.errors import StrangerError, TeamsError
 from approver.teams.web import Web
 from approver.timings import Timings
 from bridge.simulator.faults import Answer, Fault
-from bridge.simulator.inbox.server import Inbox
-from bridge.simulator.teams.keys import ISSUER, Keys
+from bridge.simulator.inbox import Inbox
+from bridge.simulator.teams.tokens import ISSUER, Keys
 from tests.infra.teams_world import (
     ALICE,
     APP_ID,

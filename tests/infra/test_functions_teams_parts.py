@@ -24,8 +24,8 @@ from approver.teams.errors import TeamsError
 from approver.teams.invoke import Invoke
 from approver.teams.web import Web
 from bridge.simulator.faults import Answer, Fault
-from bridge.simulator.inbox.server import Inbox
-from bridge.simulator.teams.cards import faults
+from bridge.simulator.inbox import Inbox
+from bridge.simulator.teams.refusals import faults
 from bridge.simulator.teams.team import Conversation, Person
 from tests.infra.teams_world import (
     ALICE,

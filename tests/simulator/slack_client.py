@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from tests.simulator.imds_client import FakeClock, HttpClient, Reply, http_client
 
 TOKEN = "xoxb-1-simulated"

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.simulator.imds.control import control_routes
 from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.http_control import broker_routes
 from tests.simulator.imds_client import HttpClient, http_client

@@ -13,9 +13,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.simulator.container import CONFIG, as_emulator
 from bridge.simulator.errors import SimulatorError
-from bridge.simulator.serve import SimulatorOptions
+from bridge.simulator.serve import CONFIG, SimulatorOptions, as_emulator
 from tests.support.ports import free_port
 
 SAMPLE = Path(__file__).parent / "servicebus-config.json"

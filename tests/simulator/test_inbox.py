@@ -9,8 +9,7 @@ import aiohttp
 import pytest
 
 from bridge.simulator.errors import SimulatorError
-from bridge.simulator.inbox import mailbox
-from bridge.simulator.inbox.server import Inbox, Message
+from bridge.simulator.inbox import KEPT, Inbox, Mailbox, Message
 from tests.simulator.imds_client import FakeClock, HttpClient, Reply, http_client
 
 EVENT = {"specversion": "1.0", "id": "1"}
@@ -110,11 +109,11 @@ async def test_messages_are_forgotten() -> None:
 
 
 def test_oldest_messages_make_room() -> None:
-    box = mailbox.Mailbox()
-    for number in range(mailbox.KEPT + 2):
+    box = Mailbox()
+    for number in range(KEPT + 2):
         box.put(message(body=number))
 
-    assert len(box.messages) == mailbox.KEPT
+    assert len(box.messages) == KEPT
     assert box.messages[0].body == 2
 
 
@@ -205,7 +204,7 @@ async def test_wait_finds_what_is_here_already() -> None:
 
 
 async def test_wait_finds_what_comes_later() -> None:
-    box = mailbox.Mailbox()
+    box = Mailbox()
     waiting = asyncio.ensure_future(box.wait_for(lambda each: each.body == 2, 30))
     await asyncio.sleep(0)
     for number in range(3):
@@ -216,7 +215,7 @@ async def test_wait_finds_what_comes_later() -> None:
 
 async def test_wait_ends_when_nothing_comes() -> None:
     with pytest.raises(TimeoutError):
-        await mailbox.Mailbox().wait_for(lambda each: True, 0.01)
+        await Mailbox().wait_for(lambda each: True, 0.01)
 
 
 async def test_other_methods_are_not_allowed() -> None:

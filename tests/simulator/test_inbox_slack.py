@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.slack.refusals import refusal
 from tests.simulator.imds_client import FakeClock, http_client
 

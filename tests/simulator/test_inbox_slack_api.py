@@ -145,6 +145,57 @@ async def test_configured_tokens_are_the_only_ones() -> None:
         assert unknown["error"] == "invalid_auth"
 
 
+@pytest.mark.parametrize(
+    ("refusal", "is_archived", "is_member"),
+    [
+        (None, False, True),
+        ("is_archived", True, True),
+        ("not_in_channel", False, False),
+    ],
+)
+async def test_channel_is_shown_as_the_bot_sees_it(
+    refusal: str | None, *, is_archived: bool, is_member: bool
+) -> None:
+    async with slack() as app:
+        await app.have(channels=[{**OPS, "refusal": refusal}])
+        path = f"conversations.info?channel={OPS['id']}"
+        found = (await app.ask(path)).json["channel"]
+
+        assert (found["id"], found["name"]) == (OPS["id"], OPS["name"])
+        assert found["is_archived"] is is_archived
+        assert found["is_member"] is is_member
+        assert found["is_private"] is False
+
+
+async def test_channel_is_found_by_its_id_in_the_query_only() -> None:
+    async with slack() as app:
+        by_json = await app.call("conversations.info", channel=OPS["id"])
+        by_name = await app.call("conversations.info?channel=ops")
+        await app.have(channels=[{**OPS, "refusal": "channel_not_found"}])
+        hidden = await app.call(f"conversations.info?channel={OPS['id']}")
+
+        assert by_json["error"] == "invalid_arguments"
+        assert by_name["error"] == "channel_not_found"
+        assert hidden["error"] == "channel_not_found"
+        assert (await app.call("conversations.info?channel=C99999999"))["ok"] is False
+
+
+async def test_channel_is_shown_to_who_has_the_scope_which_each_answer_names() -> None:
+    async with slack() as app:
+        private = {"id": "G012AB3CD", "name": "secret"}
+        await app.have(
+            channels=[private], tokens=[{"token": TOKEN, "scopes": ["channels:read"]}]
+        )
+        answer = await app.ask("conversations.info?channel=G012AB3CD")
+        await app.have(tokens=[{"token": TOKEN, "scopes": ["chat:write"]}])
+        none = await app.ask("conversations.info?channel=G012AB3CD")
+        test = await app.ask("auth.test")
+
+        assert answer.json["needed"] == "groups:read"
+        assert none.json["error"] == "missing_scope"
+        assert test.headers["X-OAuth-Scopes"] == "chat:write"
+
+
 @pytest.mark.parametrize("word", ["is_archived", "not_in_channel"])
 async def test_configured_channels_are_the_only_ones(word: str) -> None:
     async with slack() as app:

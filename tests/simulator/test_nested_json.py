@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge.simulator.foreign import DEEPEST
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.teams.team import PEOPLE
 from tests.simulator.imds_client import http_client
 from tests.simulator.slack_client import JSON, TOKEN, slack

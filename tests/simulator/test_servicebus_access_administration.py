@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
 )
 
 from bridge.simulator.servicebus.access import ROOT
-from bridge.simulator.servicebus.administration.door import Administration
+from bridge.simulator.servicebus.administration.server import Administration
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 

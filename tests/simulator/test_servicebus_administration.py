@@ -29,7 +29,7 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from bridge.simulator.servicebus.administration.door import (
+from bridge.simulator.servicebus.administration.server import (
     Administration,
     AdministrationPorts,
 )

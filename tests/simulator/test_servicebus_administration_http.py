@@ -10,7 +10,7 @@ from azure.core.exceptions import ClientAuthenticationError, ResourceNotFoundErr
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from bridge.simulator.servicebus.access import AccessRule, Right
-from bridge.simulator.servicebus.administration.door import (
+from bridge.simulator.servicebus.administration.server import (
     Administration,
     AdministrationPorts,
 )

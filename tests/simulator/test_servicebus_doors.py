@@ -18,10 +18,9 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.simulator.errors import ListenError, SimulatorError
 from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.broker import Broker, Outlet
 from bridge.simulator.servicebus.doors import Doors
 from bridge.simulator.servicebus.faults import Faults
-from bridge.simulator.servicebus.outlet import Outlet
 from bridge.simulator.tls import TlsFiles, server_context
 from bridge.simulator.tls_certificate import make_certificate
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, receive

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.servicebus.administration.door import (
+from bridge.simulator.servicebus.administration.server import (
     Administration,
     AdministrationPorts,
 )

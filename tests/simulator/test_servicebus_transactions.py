@@ -314,7 +314,5 @@ def failure(state: State | None) -> tuple[str, str]:
 
 def test_the_other_engine_is_an_oracle_for_all_but_this() -> None:
     """It does not report transactions, so its coordinator is refused in words."""
-    links = pytest.importorskip(
-        "bridge.simulator.servicebus.proton_links", reason=ORACLE
-    )
+    links = pytest.importorskip("tests.support.proton_links", reason=ORACLE)
     assert not links.ProtonLink.can_transact

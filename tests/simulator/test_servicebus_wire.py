@@ -9,10 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.simulator.servicebus.errors import RefusedError
-from bridge.simulator.servicebus.frames import (
-    FrameSplitter,
-    message_format,
-)
 from bridge.simulator.servicebus.message import DeadLetter, Delivery, State
 from bridge.simulator.servicebus.values import (
     decode_value,
@@ -37,6 +33,10 @@ from bridge.simulator.wire.values import (
     ULong,
 )
 from tests.support.oracle import ORACLE
+from tests.support.proton_frames import (
+    FrameSplitter,
+    message_format,
+)
 
 proton = pytest.importorskip("proton", reason=ORACLE)
 

@@ -31,8 +31,7 @@ from bridge.simulator.servicebus.settings import (
 )
 from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.servicebus.wire import parse_message
-from bridge.simulator.sql.errors import EvaluationError
-from bridge.simulator.sql.operators import Value
+from bridge.simulator.sql.operators import EvaluationError, Value
 from bridge.simulator.wire.values import (
     Described,
     Float32,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.simulator.servicebus.rules.rule import SqlAction, SqlFilter
-from bridge.simulator.sql.errors import SqlSyntaxError
+from bridge.simulator.sql.operators import SqlSyntaxError
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.rules.rule import SqlFilter
-from bridge.simulator.sql.errors import EvaluationError
-from bridge.simulator.sql.operators import Value
+from bridge.simulator.sql.operators import EvaluationError, Value
 from bridge.simulator.wire.values import (
     Char,
     Decimal32,

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.simulator.inbox.server import Inbox
-from bridge.simulator.teams.cards import faults
+from bridge.simulator.inbox import Inbox
+from bridge.simulator.teams.refusals import faults
 from bridge.simulator.teams.team import PEOPLE, TENANT
 from tests.simulator.test_inbox_slack_page import words
 

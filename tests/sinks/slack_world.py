@@ -16,8 +16,8 @@ from bridge.events.transitions import Transition
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.rate_limit import Pace
 from bridge.simulator.faults import Fault, Garbage, Strike
-from bridge.simulator.inbox.server import Inbox
-from bridge.simulator.slack.rates import Rate
+from bridge.simulator.inbox import Inbox
+from bridge.simulator.slack.refusals import Rate
 from bridge.simulator.slack.workspace import Channel, Post
 from bridge.sinks.base import ApprovalAddress, Memory, Notebook, Resources, Sink
 from tests.support.builders import EVENT_ID, body_of, event_context_of, imds_event

@@ -25,13 +25,14 @@ from bridge.foundation.errors import (
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
+    UnprovenError,
 )
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
 from bridge.simulator.faults import Answer, Hang, Reset, Truncated
 from bridge.simulator.slack.refusals import refusal
 from bridge.simulator.slack.workspace import Post
-from bridge.sinks.base import Notebook, Resources
+from bridge.sinks.base import Notebook, Resources, SinkConfig
 from bridge.sinks.slack.blocks import Signer, render_card, render_step
 from bridge.sinks.slack.blocks import digest as digest_of_button
 from bridge.sinks.slack.card import Card, after
@@ -729,20 +730,80 @@ async def test_preview_shows_the_command(voting: World) -> None:
 # -- check and preview ---------------------------------------------------------
 
 
-async def test_reach_says_whose_token_it_is_and_posts_nothing(world: World) -> None:
-    table = {
-        "type": "slack",
-        "token": TOKEN,
-        "channel": "ops",
-        "api_url": f"{world.inbox.url}/slack/api/",
-    }
-    found = await sink_config(table).reach(world.resources)
+def bot_at(world: World, channel: str = "C012AB3CD") -> SinkConfig:
+    api = f"{world.inbox.url}/slack/api/"
+    return sink_config(
+        {"type": "slack", "token": TOKEN, "channel": channel, "api_url": api}
+    )
 
-    assert found.endswith("accepts the token: sebridge in Example")
-    assert not world.inbox.slack.workspace.channels
+
+def have(world: World, refusal: str | None, *scopes: str, kind: str = "C") -> None:
+    """Let Slack have one channel, and a bot with these scopes."""
+    channel = {"id": f"{kind}012AB3CD", "name": "ops", "refusal": refusal}
+    token = {"token": TOKEN, "scopes": scopes} if scopes else {"token": TOKEN}
+    workspace = {"channels": [channel], "tokens": [token]}
+    world.inbox.slack.configure(orjson.dumps(workspace))
+
+
+async def test_reach_says_whose_token_it_is_and_where_it_may_post(world: World) -> None:
+    have(world, None, "chat:write", "channels:read")
+    found = await bot_at(world).reach(world.resources)
+
+    said = "accepts the token: sebridge in Example, who may post to ops"
+    assert found.endswith(said)
+    assert not world.channel.posts
     world.answers("auth.test", "invalid_auth")
     with pytest.raises(RefusedDeliveryError, match="answered invalid_auth"):
-        await sink_config(table).reach(world.resources)
+        await bot_at(world).reach(world.resources)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "scopes", "said"),
+    [
+        ("not_in_channel", (), r"no member of ops: write /invite @sebridge in the"),
+        ("channel_not_found", (), r"no channel C012AB3CD, or .*/invite @sebridge"),
+        ("is_archived", (), r"the channel ops is archived"),
+        (None, ("channels:read",), r"has no scope chat:write; add it to the app"),
+    ],
+)
+async def test_channel_that_cannot_be_posted_to_is_found(
+    world: World, refusal: str, scopes: Sequence[str], said: str
+) -> None:
+    have(world, refusal, *scopes)
+    with pytest.raises(RefusedDeliveryError, match=said):
+        await bot_at(world).reach(world.resources)
+
+    async with world.bot(channel="C012AB3CD") as bot:
+        with pytest.raises(RefusedDeliveryError):
+            await bot.deliver(world.event())
+
+
+async def test_bot_that_may_post_everywhere_needs_no_invitation(world: World) -> None:
+    scopes = ("chat:write", "chat:write.public", "channels:read", "groups:read")
+    have(world, "not_in_channel", *scopes)
+    found = await bot_at(world).reach(world.resources)
+    assert found.endswith("who may post to ops")
+
+    have(world, "not_in_channel", *scopes, kind="G")
+    with pytest.raises(RefusedDeliveryError, match="no member of ops"):
+        await bot_at(world, "G012AB3CD").reach(world.resources)
+
+
+async def test_channel_that_cannot_be_looked_up_is_doubted(world: World) -> None:
+    have(world, None, "chat:write")
+    with pytest.raises(UnprovenError, match="channel not looked up") as caught:
+        await bot_at(world).reach(world.resources)
+    assert "channels:read" in caught.value.advice
+
+    with pytest.raises(UnprovenError, match="channel not looked up") as caught:
+        await bot_at(world, "#ops").reach(world.resources)
+    assert "only the id of a channel" in caught.value.advice
+
+
+async def test_other_fault_of_looking_up_is_told(world: World) -> None:
+    world.answers("conversations.info", "team_access_not_granted")
+    with pytest.raises(RefusedDeliveryError, match="team_access_not_granted"):
+        await bot_at(world).reach(world.resources)
 
 
 async def test_preview_is_what_is_posted_but_for_secrets(voting: World) -> None:

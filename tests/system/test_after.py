@@ -17,7 +17,7 @@ import pytest
 
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from tests.support.configurations import command, config_text, webhook
 from tests.support.ports import free_port
 from tests.system.processes import ended, forwarder, started

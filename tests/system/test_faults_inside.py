@@ -25,7 +25,7 @@ from bridge.servicebus.timings import Timings as BusTimings
 from bridge.simulator.faults import parse_fault
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from tests.sinks.receivers import Receiver
 from tests.support.servers import brisk_sdk, broker

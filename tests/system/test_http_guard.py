@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bridge.net import connection_limit
 from bridge.net.addresses import listen_addresses
-from bridge.simulator import http_guard as simulated
+from bridge.simulator import http_server as simulated
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.integration

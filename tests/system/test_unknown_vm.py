@@ -20,7 +20,7 @@ from bridge.simulator.faults import parse_fault
 from bridge.simulator.imds.instance import compute_of
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
-from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.inbox import Inbox
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
     PATIENCE,

@@ -24,12 +24,17 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
-from bridge.simulator.callers import for_callers_here
 from bridge.simulator.clock import Clock, SystemClock
 from bridge.simulator.errors import NoSuchEventError
 from bridge.simulator.faults import FaultQueue, parse_fault
 from bridge.simulator.foreign import Input, parse
-from bridge.simulator.http_server import MAX_BODY, as_json, listening, with_json_errors
+from bridge.simulator.http_server import (
+    MAX_BODY,
+    as_json,
+    for_callers_here,
+    listening,
+    with_json_errors,
+)
 from bridge.simulator.imds.document import ScheduledEvent, Status
 from bridge.simulator.tls import TlsFiles, server_context
 

@@ -14,13 +14,12 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
 from bridge.simulator.errors import BadInputError, NoSuchEventError
-from bridge.simulator.faults import parse_fault
-from bridge.simulator.foreign import Input, load, load_object, parse
+from bridge.simulator.faults import Fault, parse_fault
+from bridge.simulator.foreign import Input, load, load_object, load_or_text, parse
 from bridge.simulator.http_server import as_json
 from bridge.simulator.imds.document import ScheduledEvent, Status
-from bridge.simulator.imds.lifecycle import EventLife, StartOn
-from bridge.simulator.imds.state import ImdsState
-from bridge.simulator.imds.view import as_camel, event_view, state_view
+from bridge.simulator.imds.lifecycle import Approval, EventLife, StartOn
+from bridge.simulator.imds.state import ImdsOptions, ImdsState
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 T = TypeVar("T")
@@ -225,3 +224,65 @@ async def _configure(state: ImdsState, request: web.Request) -> object:
     }
     state.configure(replace(state.options, **wanted))
     return as_camel(state.options)
+
+
+# -- The simulated IMDS as plain JSON values with camelCase names ----------------------
+
+
+def state_view(state: ImdsState) -> dict[str, object]:
+    """Return the whole state, with the document as a VM would get it now."""
+    return {
+        "document": load_or_text(state.peek().body),
+        "showsEvents": state.is_live,
+        "events": [event_view(event) for event in state.events()],
+        "approvals": [_approval_view(approval) for approval in state.approvals],
+        "compute": state.compute,
+        "options": as_camel(state.options),
+        "faults": [_fault_view(fault) for fault in state.faults.waiting()],
+        "requests": len(state.requests),
+    }
+
+
+def event_view(event: ScheduledEvent) -> dict[str, object]:
+    """Return an event with its approvals and its end, which the document hides."""
+    is_scheduled = event.status is Status.SCHEDULED
+    return {
+        "eventId": event.event_id,
+        "type": event.event_type,
+        "resources": list(event.resources),
+        "status": event.status,
+        "startsAt": event.not_before if is_scheduled else None,
+        "endsAt": event.ends_at,
+        "approvedBy": sorted(event.approved_by),
+        "source": event.source,
+        "description": event.description,
+        "duration": event.duration_seconds,
+    }
+
+
+def as_camel(options: ImdsOptions) -> dict[str, object]:
+    """Return options under the names of the control API."""
+    return {_camel(name): value for name, value in asdict(options).items()}
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _approval_view(approval: Approval) -> dict[str, object]:
+    return {
+        "eventIds": list(approval.event_ids),
+        "by": approval.by,
+        "at": approval.at,
+    }
+
+
+def _fault_view(fault: Fault) -> dict[str, object]:
+    return {
+        "fault": type(fault.strike).__name__.lower(),
+        "method": fault.method,
+        "path": fault.path,
+        "times": fault.times,
+        "takesEffect": fault.takes_effect,
+    }

@@ -1,14 +1,17 @@
-"""Live events: scheduled, started by approval or by time, removed.
+"""Where the document comes from: live events, or given documents.
 
-Nothing here waits. Each read of the document first makes the changes that have become
-due since the last read, in order, each with its own incarnation. So a client that reads
-rarely does not see every incarnation, as in reality.
+A ``DocumentSource`` is one of LiveEvents, FixedDocument and DocumentReel. Nothing here
+waits: each read of the document first makes the changes that have become due since the
+last read, in order, each with its own incarnation. So a client that reads rarely does
+not see every incarnation, as in reality.
 """
 
+import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import orjson
 from msgspec import Struct, field
@@ -22,7 +25,184 @@ from bridge.simulator.imds.document import (
     document,
     is_shown,
 )
-from bridge.simulator.imds.source import Approval, View
+
+# -- What every source offers, and a document that does not change ---------------------
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """The document as it is sent.
+
+    Attributes:
+        etag: the incarnation; if the document has none, a hash of the body.
+    """
+
+    body: bytes
+    etag: str
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """StartRequests as received.
+
+    Attributes:
+        event_ids: as the approver spelled them.
+        by: the name of the VM that approves.
+        at: seconds since the epoch.
+        version: the API version of the request.
+    """
+
+    event_ids: tuple[str, ...]
+    by: str
+    at: float
+    version: str
+
+
+class DocumentSource(Protocol):
+    """Decides what IMDS shows, and the effect of an approval."""
+
+    def read(self, now: float, version: str) -> View:
+        """Return the document for a client; the first call starts a scenario."""
+        ...
+
+    def peek(self, now: float, version: str) -> View:
+        """Return the document; this does not count as a client's read."""
+        ...
+
+    def approve(self, approval: Approval) -> bool:
+        """Accept an approval; False: an EventId is not in the document."""
+        ...
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the document will not change by itself any more."""
+        ...
+
+
+class FixedDocument(Struct, frozen=True):
+    """A given document, valid or not; it never changes."""
+
+    body: bytes
+
+    def read(self, now: float, version: str) -> View:
+        """Return the document unchanged."""
+        return self.peek(now, version)
+
+    def peek(self, now: float, version: str) -> View:  # noqa: ARG002 - neither time nor version changes it
+        """Return the document unchanged."""
+        return view_of(self.body)
+
+    def approve(self, approval: Approval) -> bool:
+        """Return whether each EventId is in the document."""
+        known = event_statuses(_loaded(self.body))
+        return all(event_id.lower() in known for event_id in approval.event_ids)
+
+    def is_over(self, now: float) -> bool:  # noqa: ARG002 - the same at all times
+        """Return True: the document never changes."""
+        return True
+
+
+def view_of(body: bytes) -> View:
+    """Return a given document with the ETag that the service would send."""
+    document = _loaded(body)
+    number = (
+        document.get("DocumentIncarnation") if isinstance(document, Mapping) else None
+    )
+    if isinstance(number, int | str) and str(number).isdecimal():
+        return View(body=body, etag=str(number))
+    return View(body=body, etag=hashlib.sha256(body).hexdigest()[:16])
+
+
+def event_statuses(document: object) -> dict[str, object]:
+    """Return EventStatus by EventId in lower case, for the events that can be read."""
+    return {
+        event_id.lower(): event.get("EventStatus")
+        for event in event_objects(document)
+        if isinstance(event_id := event.get("EventId"), str)
+    }
+
+
+def event_objects(document: object) -> list[Mapping[str, object]]:
+    """Return the events of a given document that are objects."""
+    events = document.get("Events") if isinstance(document, Mapping) else None
+    if not isinstance(events, list):
+        return []
+    return [event for event in events if isinstance(event, Mapping)]
+
+
+def _loaded(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+
+
+# -- Show given documents one after another, each for the same time --------------------
+
+
+class DocumentReel(Struct):
+    """Documents of a real VM, played in order; the last one stays.
+
+    Attributes:
+        documents: shown verbatim in every API version.
+        hold_seconds: how long each is shown.
+    """
+
+    documents: Sequence[object]
+    hold_seconds: float
+    _position: int = 0
+    _shown_at: float | None = None
+
+    def read(self, now: float, version: str) -> View:
+        """Return the document for a client; the first call starts the reel."""
+        if self._shown_at is None:
+            self._shown_at = now
+        return self.peek(now, version)
+
+    def peek(self, now: float, version: str) -> View:  # noqa: ARG002 - shown verbatim in each version
+        """Return the document; this does not count as a client's read."""
+        return view_of(orjson.dumps(self._current(now)))
+
+    def approve(self, approval: Approval) -> bool:
+        """Accept an approval: skip the documents where the event is still Scheduled."""
+        known = event_statuses(self._current(approval.at))
+        wanted = [event_id.lower() for event_id in approval.event_ids]
+        if not all(event_id in known for event_id in wanted):
+            return False
+        for event_id in wanted:
+            self._jump(event_id, approval.at)
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the last document is shown."""
+        self._current(now)
+        return self._position == self._last
+
+    def _current(self, now: float) -> object:
+        while self._shown_at is not None and self._position < self._last:
+            next_at = self._shown_at + self.hold_seconds
+            if now < next_at:
+                break
+            self._position += 1
+            self._shown_at = next_at
+        return self.documents[self._position]
+
+    def _jump(self, event_id: str, now: float) -> None:
+        if not self._is_scheduled(event_id, self._position):
+            return
+        for position in range(self._position + 1, len(self.documents)):
+            if not self._is_scheduled(event_id, position):
+                self._position, self._shown_at = position, now
+                return
+
+    def _is_scheduled(self, event_id: str, position: int) -> bool:
+        statuses = event_statuses(self.documents[position])
+        return statuses.get(event_id) == Status.SCHEDULED
+
+    @property
+    def _last(self) -> int:
+        return len(self.documents) - 1
+
+
+# -- Live events: scheduled, started by approval or by time, removed -------------------
+
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from msgspec import Struct
 from bridge.simulator.errors import BadInputError, ScenarioError
 from bridge.simulator.foreign import Input, check_depth, parse
 from bridge.simulator.imds.document import Status
-from bridge.simulator.imds.lifecycle import EventLife
-from bridge.simulator.imds.source import event_objects
+from bridge.simulator.imds.lifecycle import EventLife, event_objects
 
 DOCUMENT_SECONDS: Final = 60.0
 

@@ -17,10 +17,17 @@ from bridge.simulator.errors import NotLiveError
 from bridge.simulator.faults import FaultQueue
 from bridge.simulator.imds.document import NEWEST, ScheduledEvent
 from bridge.simulator.imds.instance import compute_of
-from bridge.simulator.imds.lifecycle import EventLife, LiveEvents, StartOn
-from bridge.simulator.imds.reel import DocumentReel
+from bridge.simulator.imds.lifecycle import (
+    Approval,
+    DocumentReel,
+    DocumentSource,
+    EventLife,
+    FixedDocument,
+    LiveEvents,
+    StartOn,
+    View,
+)
 from bridge.simulator.imds.scenario import DOCUMENT_SECONDS, Scenario
-from bridge.simulator.imds.source import Approval, DocumentSource, FixedDocument, View
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,11 @@ their own. Messages are kept in memory only. A client needs only the connection 
 """
 
 import asyncio
-import os
+import logging
+import socket
+import struct
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -16,18 +19,195 @@ from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import Access, Right
 from bridge.simulator.servicebus.backlog import Counts
-from bridge.simulator.servicebus.changes import Changes
 from bridge.simulator.servicebus.config import default_entities
-from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
+from bridge.simulator.servicebus.doors import PATH, Doors, Ports, open_doors
 from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.entity_actions import EntityActions
+from bridge.simulator.servicebus.entity_actions import Changes, EntityActions
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
-from bridge.simulator.servicebus.peer import Peer
+from bridge.simulator.servicebus.links import Links
+from bridge.simulator.servicebus.python_wire import PythonEngine
 from bridge.simulator.servicebus.settings import Entities
-from bridge.simulator.servicebus.websocket import PATH
-from bridge.simulator.servicebus.wires import chosen
+
+# -- One connection: bytes between its socket and the engine that speaks AMQP ----------
+
+
+log = logging.getLogger(__name__)
+
+
+class Peer(asyncio.Protocol):
+    """The broker's end of one connection.
+
+    Args:
+        hub: connects its links to the entities.
+        wire: makes the engine.
+
+    Attributes:
+        claims: the valid tokens of the connection.
+    """
+
+    def __init__(self, hub: Hub, wire: Wire) -> None:
+        self._hub = hub
+        self.claims = hub.access.claims()
+        self._links = Links(hub, self)
+        self._engine = wire(self._links)
+        self._outlet = Outlet(hub.faults)
+        self._tick: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start; if the broker is frozen, accept the connection but read nothing."""
+        self._outlet.open(transport)
+        self._hub.join(self)
+        if self._hub.faults.is_frozen:
+            self.freeze(frozen=True)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass the bytes to the engine, which reports the client's actions."""
+        self._engine.receive(data)
+        self._hub.touch(self)
+        self._hub.turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remove everything that belongs to the connection."""
+        log.debug("connection lost", extra={"error": repr(exc)})
+        self._links.close_all(dropped=True)
+        if self._tick is not None:
+            self._tick.cancel()
+        self._outlet.close()
+        self._engine.free()
+        self._hub.leave(self)
+        self._hub.turn()
+
+    def __str__(self) -> str:
+        """Return the container id of the client."""
+        return self._engine.client or "a client without a name"
+
+    def flush(self) -> None:
+        """Write the output of the engine, unless a fault delays it."""
+        if self._hub.faults.is_frozen or self._outlet.is_closed:
+            return
+        self._run_tick()
+        if output := self._engine.take_output():
+            self._outlet.write(output)
+        if self._engine.is_finished:
+            self._outlet.close()
+
+    def drop(self) -> None:
+        """Break the connection without a close frame."""
+        self._outlet.abort()
+
+    def close(self) -> None:
+        """Close the connection, with the error of a broker that shuts down."""
+        forced = RefusedError(Condition.CONNECTION_FORCED, "the broker is shut down")
+        self._engine.close(amqp_error(forced))
+        self.flush()
+        self._outlet.close()
+
+    def detach_links(self, path: str | None, why: RefusedError | None = None) -> None:
+        """Detach the links of one entity, or of all."""
+        self._links.detach(path, why)
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop reading, or continue."""
+        self._outlet.pause_reading(paused=frozen)
+
+    def _run_tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = self._engine.tick(loop.time())
+        if self._tick is not None:
+            self._tick.cancel()
+        self._tick = loop.call_at(due, self.flush) if due else None
+
+
+# -- The output of one connection, which faults can delay or close ---------------------
+
+
+# SO_LINGER with 0 s: closing the socket resets the connection.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Outlet:
+    """Writes to the socket in order, delayed if a fault says so.
+
+    Args:
+        faults: say how long each write is delayed.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._transport: asyncio.Transport | None = None
+        self._delayed: deque[bytes | None] = deque()
+        self._due = 0.0
+        self._is_closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more can be written, because the socket is closed."""
+        return self._is_closed
+
+    def open(self, transport: asyncio.BaseTransport) -> None:
+        """Start writing to a socket."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+            self._is_closed = False
+
+    def write(self, written: bytes) -> None:
+        """Write bytes, now or after the delay."""
+        self._put(written)
+
+    def close(self) -> None:
+        """Close the socket after everything is written."""
+        self._put(None)
+
+    def abort(self) -> None:
+        """Reset the connection, without an orderly close, as if the network broke.
+
+        This also ends a connection that was closed here, but whose client does not
+        answer. A lost connection may have no socket any more: TLS and WebSockets drop
+        the socket a little before they report the loss.
+        """
+        if self._transport is None:
+            return
+        connection: socket.socket | None = self._transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """Stop reading from the socket, or continue."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _put(self, written: bytes | None) -> None:
+        loop = asyncio.get_running_loop()
+        delay = self._faults.reply_delay.total_seconds()
+        # After the fault ends, new bytes must not overtake bytes that are delayed.
+        self._due = max(self._due, loop.time() + delay)
+        self._delayed.append(written)
+        if self._due > loop.time():
+            loop.call_at(self._due, self._put_next)
+        else:
+            self._put_next()
+
+    def _put_next(self) -> None:
+        written = self._delayed.popleft()
+        if self._transport is None or self._is_closed:
+            return
+        if written is not None:
+            self._transport.write(written)
+        else:
+            self._transport.close()
+            self._is_closed = True
+
+
+# -- The broker: listens on loopback for Service Bus clients ---------------------------
+
 
 _GRACE_SECONDS = 1.0
 # With this field, an SDK uses no TLS, and connects to the given port.
@@ -46,8 +226,7 @@ class Broker:
         port: the port to listen on; 0: a free one.
         doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
-        wire: makes the AMQP engine of each connection; left out: the environment
-            chooses it, see ``wires``.
+        wire: makes the AMQP engine of each connection; tests give another one.
 
     Attributes:
         actions: shows entities, and puts, resubmits and purges messages.
@@ -63,9 +242,9 @@ class Broker:
         port: int = 0,
         doors: Doors | None = None,
         clock: Callable[[], float] = time.time,
-        wire: Wire | None = None,
+        wire: Wire = PythonEngine,
     ) -> None:
-        self._wire = wire or chosen(os.environ)
+        self._wire = wire
         self._host = host
         self._port = port
         self._doors = doors or Doors()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from bridge.simulator.servicebus.config_access import read_access
+from bridge.simulator.servicebus.access import AccessRule, Right
 from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
 from bridge.simulator.servicebus.entities import subscription_path
 from bridge.simulator.servicebus.rules.row import SYSTEM_TEXTS
@@ -36,7 +36,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
-from bridge.simulator.sql.errors import SqlSyntaxError
+from bridge.simulator.sql.operators import SqlSyntaxError
 
 log = logging.getLogger(__name__)
 
@@ -307,3 +307,35 @@ def _queues_by_place(entities: Entities) -> Mapping[str, tuple[str, QueueSetting
             path = subscription_path(topic.name, subscription.name)
             queues[f"Topics[{outer}].Subscriptions[{inner}]"] = path, subscription
     return queues
+
+
+# -- Read the rules of shared access in an entity file: an extension of its format -----
+#
+# AuthorizationRules stands beside Name of a namespace, a queue or a topic: a list of
+# objects with Name, PrimaryKey, SecondaryKey and Rights (names of rights). Microsoft's
+# emulator has only one key, which gives all rights, and refuses this field.
+
+
+_FIELD = "AuthorizationRules"
+
+
+def read_access(place: Fields) -> tuple[AccessRule, ...]:
+    """Return the rules of a namespace, queue or topic, and report their faults."""
+    rules = tuple(_read_access_rule(rule) for rule in place.items(_FIELD))
+    names = [rule.name for rule in rules]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        place.fault(f"{_FIELD} has the name {name!r} more than once")
+    return rules
+
+
+def _read_access_rule(rule: Fields) -> AccessRule:
+    keys = (rule.text("PrimaryKey", required=True), rule.text("SecondaryKey"))
+    read = AccessRule(
+        name=rule.text("Name", required=True),
+        keys=tuple(key for key in keys if key),
+        rights=frozenset(
+            Right(right) for right in rule.choices("Rights", tuple(Right))
+        ),
+    )
+    rule.close_strictly()
+    return read

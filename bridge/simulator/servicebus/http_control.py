@@ -5,7 +5,8 @@ Broker.faults. Errors are one sentence: 400 for an invalid request, 404 for an e
 that does not exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Protocol, get_args
 
@@ -13,13 +14,13 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import asdict
 
-from bridge.simulator.errors import BadInputError
+from bridge.simulator.errors import BadInputError, NoSuchEntityError
 from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import as_json
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.faults import Faults
-from bridge.simulator.servicebus.page_routes import page_routes, refusals_as_http_errors
+from bridge.simulator.servicebus.page import HEADERS, PURGE, RESUBMIT, link_to, page
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
@@ -149,3 +150,78 @@ def _parse_fault(body: bytes) -> _FaultRequest:
 def _view(broker: Broker) -> object:
     entities = {path: asdict(counts) for path, counts in broker.snapshot().items()}
     return {"entities": entities, "faults": broker.faults.in_force()}
+
+
+# -- Serve the broker's page, and handle its buttons -----------------------------------
+#
+# The buttons are forms, which a script may also post. The answer redirects to the page.
+
+
+_MOST_DIGITS = 18
+
+
+def page_routes(broker: Broker) -> Sequence[web.RouteDef]:
+    """Return the page at ``/`` and its two actions."""
+    actions = broker.actions
+
+    async def show(request: web.Request) -> web.Response:
+        seen = actions.overview(request.query.get("entity"))
+        text = page(seen, actions.now(), refreshes="refresh" in request.query)
+        return web.Response(text=text, content_type="text/html", headers=HEADERS)
+
+    async def resubmit(request: web.Request) -> web.Response:
+        form = await request.post()
+        entity, number = _text(form.get("entity")), _text(form.get("number"))
+        with refusals_as_http_errors():
+            actions.resubmit(entity, _number(number))
+        return _back_to(entity)
+
+    async def purge(request: web.Request) -> web.Response:
+        form = await request.post()
+        entity = _text(form.get("entity"))
+        with refusals_as_http_errors():
+            actions.purge(entity, dead_letters=bool(form.get("dead")))
+        return _back_to(entity)
+
+    return [
+        web.get("/", show, allow_head=False),
+        web.post(RESUBMIT, resubmit),
+        web.post(PURGE, purge),
+    ]
+
+
+@contextmanager
+def refusals_as_http_errors() -> Iterator[None]:
+    """Convert a refusal of the broker to an error that becomes an HTTP response.
+
+    Raises:
+        NoSuchEntityError: the entity does not exist.
+        BadInputError: the broker refuses the action for another reason.
+    """
+    try:
+        yield
+    except RefusedError as error:
+        if error.condition is Condition.NOT_FOUND:
+            raise NoSuchEntityError(error.description) from error
+        raise BadInputError(error.description) from error
+
+
+def _back_to(entity: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": link_to(entity)})
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(text: str) -> int | None:
+    """Return the number in a form field; None: the field is empty.
+
+    Raises:
+        BadInputError: the field is not a sequence number.
+    """
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise BadInputError("number has to be a sequence number, in digits")
+    return int(text)

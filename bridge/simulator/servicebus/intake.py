@@ -5,7 +5,7 @@ gets a new one when it is enqueued, as in Service Bus.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -20,6 +20,7 @@ from bridge.simulator.servicebus.message import (
     Origin,
     State,
 )
+from bridge.simulator.wire.values import Symbol
 
 MAX_MESSAGE_BYTES = 256 * 1024
 """The limit of the Standard tier: a client that respects it fits all tiers."""
@@ -173,3 +174,47 @@ class Intake:
         entry = self._scheduled.pop(number)
         self.size_bytes -= len(entry.message.content)
         return entry
+
+
+# -- Refuse batches that no single partition of a partitioned entity could take. Pure --
+#
+# This broker has only one partition, so its order is stricter than the cloud's. It
+# could take such batches, but refuses them as the cloud does.
+#
+# Source: Azure Service Bus, partitioned queues and topics: use of partition keys.
+
+
+_PARTITION_KEY = Symbol("x-opt-partition-key")
+
+
+def check_partition(path: str, messages: Sequence[Message]) -> None:
+    """Check that one partition can take all messages of a batch.
+
+    Args:
+        path: the path of the partitioned entity.
+        messages: the messages of one batch.
+
+    Raises:
+        RefusedError: a session id differs from its partition key, or two messages have
+            different keys.
+    """
+    keys = {_key(path, message) for message in messages} - {None}
+    if len(keys) > 1:
+        raise RefusedError(
+            Condition.NOT_ALLOWED,
+            f"{path} is partitioned: all messages of a batch need the same partition "
+            "key or session id",
+        )
+
+
+def _key(path: str, message: Message) -> str | None:
+    key, session_id = message.annotations.get(_PARTITION_KEY), message.session_id
+    if key is None or session_id is None:
+        return session_id if key is None else str(key)
+    if str(key) != session_id:
+        raise RefusedError(
+            Condition.NOT_ALLOWED,
+            f"{path} is partitioned: the partition key of a message with a session id "
+            "has to equal this session id",
+        )
+    return session_id

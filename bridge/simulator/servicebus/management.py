@@ -18,12 +18,12 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import check_size
 from bridge.simulator.servicebus.message import Delivery
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.rules.requests import (
+from bridge.simulator.servicebus.rules.ruleset import (
+    RuleSet,
     add_rule,
     list_rules,
     remove_rule,
 )
-from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.settings import SubscriptionSettings
 from bridge.simulator.servicebus.topics import Topic
 from bridge.simulator.servicebus.values import (

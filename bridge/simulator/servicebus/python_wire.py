@@ -4,7 +4,7 @@ import logging
 from uuid import uuid4
 
 from bridge.simulator.servicebus.endpoints import Endpoint
-from bridge.simulator.wire.connection import Connection
+from bridge.simulator.wire.connection import Connection, Terms
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
@@ -24,7 +24,6 @@ from bridge.simulator.wire.sasl import (
     PLAIN,
     Credentials,
 )
-from bridge.simulator.wire.terms import Terms
 
 log = logging.getLogger(__name__)
 

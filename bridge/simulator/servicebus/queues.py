@@ -20,13 +20,11 @@ from itertools import chain
 from types import MappingProxyType
 from uuid import UUID
 
-from bridge.simulator.servicebus.backlog import Counts, Entry
+from bridge.simulator.servicebus.backlog import Counts, Entry, Locks
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
-from bridge.simulator.servicebus.intake import Intake
-from bridge.simulator.servicebus.locks import Locks
+from bridge.simulator.servicebus.intake import Intake, check_partition
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
-from bridge.simulator.servicebus.partitions import check_partition
 from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
 from bridge.simulator.servicebus.settings import (
@@ -34,8 +32,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     check_sends,
 )
-from bridge.simulator.servicebus.storage import Storage
-from bridge.simulator.servicebus.usage import Use
+from bridge.simulator.servicebus.storage import Storage, Use
 from bridge.simulator.servicebus.wire import modify
 
 Changes = Mapping[str, object]

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
-from bridge.simulator.servicebus.intake import Intake
+from bridge.simulator.servicebus.intake import Intake, check_partition
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
-from bridge.simulator.servicebus.partitions import check_partition
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.row import Arrival
 from bridge.simulator.servicebus.settings import (
@@ -19,7 +18,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
     check_sends,
 )
-from bridge.simulator.servicebus.usage import Use
+from bridge.simulator.servicebus.storage import Use
 from bridge.simulator.servicebus.wire import cap_time_to_live
 
 FILTER_FAILED = "FilterEvaluationException"

@@ -1,4 +1,4 @@
-"""The transactions of one connection: sends and settlements, all or none.
+"""The sends and settlements of one connection, also in transactions: all or none.
 
 States of a transaction:
     declared → discharged: committed or rolled back
@@ -11,7 +11,7 @@ Source: AMQP 1.0, part 4: transactions. Azure Service Bus, overview of transacti
         processing, and its quotas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID, uuid4
 
 from msgspec import Struct
@@ -22,11 +22,19 @@ from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.settlement import apply_outcome
 from bridge.simulator.servicebus.storage import Target
-from bridge.simulator.wire.errors import DecodeError
+from bridge.simulator.wire.errors import AmqpError, DecodeError
 from bridge.simulator.wire.message import Message as Request
-from bridge.simulator.wire.outcomes import Accepted, Declared, Outcome, Rejected, State
+from bridge.simulator.wire.outcomes import (
+    Accepted,
+    Declared,
+    Modified,
+    Outcome,
+    Rejected,
+    Released,
+    State,
+    Transactional,
+)
 from bridge.simulator.wire.values import Described
 
 SECONDS = 120.0
@@ -253,3 +261,79 @@ def _discharge(fields: list[object]) -> tuple[bytes, bool]:
             Condition.DECODE_ERROR, "a discharge has the id of its transaction"
         )
     return txn_id, fields[1:2] == [True]
+
+
+# -- The outcomes of AMQP and their meaning in Service Bus -----------------------------
+#
+#     accepted                  complete
+#     released                  return the message, without a failed delivery
+#     rejected                  dead-letter
+#     modified                  abandon
+#     modified, undeliverable   defer
+#
+# The annotations in modified become application properties. So do the entries in the
+# info of rejected, except for the dead-letter reason and description.
+
+
+def apply_outcome(queue: Queue, lock_token: UUID, state: State | None) -> None:
+    """Settle a message with its receiver's disposition.
+
+    Raises:
+        RefusedError: the lock on the message is lost.
+    """
+    match state:
+        case Accepted():
+            queue.complete(lock_token)
+        case Released():
+            queue.release(lock_token)
+        case Modified(undeliverable=True, annotations=annotations):
+            queue.defer(lock_token, _changes(annotations))
+        case Modified(annotations=annotations):
+            queue.abandon(lock_token, _changes(annotations))
+        case Rejected(error):
+            queue.dead_letter(lock_token, *_reason(error))
+        case _:
+            # Settled without an outcome: the lock will expire.
+            return
+
+
+def echo(state: State | None) -> State | None:
+    """Return the state that confirms the client's; an error would mean a failure."""
+    match state:
+        case Transactional(txn_id, outcome):
+            return Transactional(txn_id, _echo(outcome))
+        case _:
+            return _echo(state)
+
+
+def _echo(state: State | None) -> Outcome | None:
+    match state:
+        case Rejected():
+            return Rejected()
+        case Modified(failed, undeliverable):
+            return Modified(failed, undeliverable)
+        case Accepted() | Released():
+            return state
+        case _:
+            return None
+
+
+def _reason(
+    error: AmqpError | None,
+) -> tuple[str | None, str | None, Mapping[str, object]]:
+    if error is None:
+        return None, None, {}
+    changes = _changes(error.info)
+    reason = _text(changes.pop("DeadLetterReason", None))
+    description = _text(changes.pop("DeadLetterErrorDescription", None))
+    return reason, description or error.description, changes
+
+
+def _changes(annotations: Mapping[object, object]) -> dict[str, object]:
+    return {str(name): value for name, value in annotations.items()}
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else None

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import BadInputError, NoSuchEntityError
 from bridge.simulator.foreign import Input
-from bridge.simulator.slack.arguments import is_true
+from bridge.simulator.slack.methods import is_true
 from bridge.simulator.slack.refusals import RefusedError, judge
 from bridge.simulator.slack.workspace import (
     TEAM,

@@ -4,20 +4,25 @@ Source:  docs.slack.dev/reference/methods/NAME
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from email.message import Message
 from typing import Final
+from urllib.parse import parse_qsl
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.simulator.slack.arguments import is_true
-from bridge.simulator.slack.rates import (
+from bridge.simulator.errors import BadInputError
+from bridge.simulator.foreign import load
+from bridge.simulator.slack.refusals import (
     POSTS,
     TIER_3,
     TIER_4,
     Limiter,
     Rate,
+    RateError,
+    RefusedError,
+    judge,
 )
-from bridge.simulator.slack.refusals import RateError, RefusedError, judge
 from bridge.simulator.slack.workspace import (
     TEAM,
     Bot,
@@ -31,6 +36,8 @@ from bridge.simulator.slack.workspace import (
 _LONGEST_TEXT: Final = 40_000  # a longer text is cut
 _LONGEST_UPDATE: Final = 4000
 _MOST_LISTED: Final = 999
+
+_READ: Final = {"C": "channels:read", "G": "groups:read", "D": "im:read"}
 
 Members = dict[str, object]
 
@@ -79,14 +86,14 @@ class Methods(Struct):
             "chat.postMessage": ("chat:write", self._post),
             "chat.update": ("chat:write", self._update),
             "conversations.history": ("channels:history", self._history),
+            "conversations.info": ("", self._info),
             "conversations.replies": ("channels:history", self._replies),
         }
         if call.method not in methods:
             raise RefusedError("unknown_method", req_method=call.method)
         scope, run = methods[call.method]
-        if scope and call.bot.scopes is not None and scope not in call.bot.scopes:
-            provided = ",".join(sorted(call.bot.scopes))
-            raise RefusedError("missing_scope", needed=scope, provided=provided)
+        if scope:
+            _need(call, scope)
         return run(call)
 
     def _test(self, call: Call) -> Members:
@@ -157,6 +164,28 @@ class Methods(Struct):
         shown = [each for each in posts if not each.thread_ts or each.is_broadcast]
         return _listed(call, channel, reversed(shown))
 
+    def _info(self, call: Call) -> Members:
+        wanted = call.text("channel")
+        if not wanted:
+            missing = "[ERROR] missing required field: channel"
+            raise RefusedError("invalid_arguments", [missing])
+        self._count(f"{call.bot.bot_id} info", TIER_3, call.now)
+        if call.bot.granted.isdisjoint(_READ.values()):
+            _need(call, ",".join(_READ.values()))
+        channel = self.workspace.seen(wanted)
+        _need(call, _READ[channel.id[0]])
+        shown = {
+            "id": channel.id,
+            "name": channel.name,
+            "is_channel": channel.id.startswith("C"),
+            "is_group": channel.id.startswith("G"),
+            "is_im": channel.id.startswith("D"),
+            "is_private": not channel.id.startswith("C"),
+            "is_archived": channel.refusal == "is_archived",
+            "is_member": channel.refusal != "not_in_channel",
+        }
+        return {"channel": shown}
+
     def _replies(self, call: Call) -> Members:
         channel = self.workspace.known(call.arguments.get("channel"))
         self._count(f"{call.bot.bot_id} replies", TIER_3, call.now)
@@ -190,6 +219,12 @@ class Methods(Struct):
 
 
 _NO_TS = "[ERROR] must match pattern: ^[0-9]{{1,12}}\\.[0-9]{{6}}$ [json-pointer:/{}]"
+
+
+def _need(call: Call, scope: str) -> None:
+    if scope not in call.bot.granted:
+        provided = ",".join(sorted(call.bot.granted))
+        raise RefusedError("missing_scope", needed=scope, provided=provided)
 
 
 def _check(call: Call) -> None:
@@ -252,3 +287,93 @@ def _whole(value: object, default: int) -> int:
 
 def _warning(code: str) -> Members:
     return {"warning": code, "response_metadata": {"warnings": [code]}}
+
+
+# -- Parse the arguments of a Web API call, from JSON or a form. Pure ------------------
+#
+# Source:  docs.slack.dev/apis/web-api (POST bodies)
+
+
+_JSON: Final = "application/json"
+_FORM: Final = "application/x-www-form-urlencoded"
+_CHARSETS: Final = frozenset({"utf-8", "utf8", "iso-8859-1"})
+# Form fields that hold JSON as text.
+_NESTED: Final = {
+    "attachments": "invalid_attachments",
+    "blocks": "invalid_blocks_format",
+    "metadata": "invalid_metadata_format",
+}
+
+
+def parse(body: bytes, content_type: str | None) -> dict[str, object]:
+    """Return the arguments of a call.
+
+    Args:
+        body: as sent.
+        content_type: the value of the header Content-Type; None: there is no header.
+
+    Raises:
+        RefusedError: the body cannot be read.
+    """
+    if not body:
+        return {}
+    if not content_type:
+        raise RefusedError("missing_post_type")
+    kind, charset = _kind(content_type)
+    if charset and charset.lower() not in _CHARSETS:
+        raise RefusedError("invalid_charset")
+    if kind == _JSON:
+        return _unpacked(_from_json(body))
+    if kind == _FORM:
+        return _unpacked(_from_form(body))
+    raise RefusedError("invalid_post_type")
+
+
+def warning(body: bytes, content_type: str | None) -> str | None:
+    """Return Slack's warning about a call that it accepts; None: no warning."""
+    kind, charset = _kind(content_type or "")
+    return "missing_charset" if body and kind == _JSON and not charset else None
+
+
+def is_true(value: object) -> bool:
+    """Return whether an argument is true."""
+    return value in (True, 1, "true", "1")
+
+
+def _kind(content_type: str) -> tuple[str, str | None]:
+    header = Message()
+    header["Content-Type"] = content_type
+    charset = header.get_param("charset")
+    return header.get_content_type(), charset if isinstance(charset, str) else None
+
+
+def _from_json(body: bytes) -> dict[str, object]:
+    try:
+        value = load(body)
+    except BadInputError as error:
+        raise RefusedError("invalid_json") from error
+    if not isinstance(value, dict):
+        raise RefusedError("json_not_object")
+    return value
+
+
+def _from_form(body: bytes) -> dict[str, object]:
+    try:
+        return dict(
+            parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=True)
+        )
+    except ValueError as error:
+        raise RefusedError("invalid_form_data") from error
+
+
+def _unpacked(arguments: Mapping[str, object]) -> dict[str, object]:
+    return {name: _value(name, value) for name, value in arguments.items()}
+
+
+def _value(name: str, value: object) -> object:
+    if name not in _NESTED or not isinstance(value, str) or not value:
+        return value
+    try:
+        return load(value)
+    except BadInputError as error:
+        raise RefusedError(_NESTED[name]) from error

@@ -22,13 +22,11 @@ from msgspec.structs import replace
 from bridge.simulator.clock import Clock
 from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import as_json
-from bridge.simulator.slack.arguments import parse as arguments_of
-from bridge.simulator.slack.arguments import warning
 from bridge.simulator.slack.clicks import ACTIONS, Click, Clicks, Interactivity
-from bridge.simulator.slack.methods import Call, Methods
+from bridge.simulator.slack.methods import Call, Members, Methods, warning
+from bridge.simulator.slack.methods import parse as arguments_of
 from bridge.simulator.slack.page import page
-from bridge.simulator.slack.rates import Rate
-from bridge.simulator.slack.refusals import RateError, RefusedError
+from bridge.simulator.slack.refusals import Rate, RateError, RefusedError
 from bridge.simulator.slack.workspace import (
     Bot,
     Channel,
@@ -42,6 +40,7 @@ API: Final = "/slack/api/"
 PAGE: Final = "/slack"
 _WEBHOOK: Final = bot_of("", "incoming-webhook")
 _WORDS: Final = re.compile(r"[a-z0-9_-]+")
+_NO_JSON: Final = {"conversations.info"}  # a method that takes no JSON ignores it
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
@@ -103,8 +102,20 @@ class SlackServer:
             rate = Rate(given.posts_per_second, given.post_burst)
             self.methods.posts = rate if given.rate_limit else None
 
-    def call(self, request: web.Request, body: bytes) -> dict[str, object]:
-        """Run the called method; return the members of the answer.
+    def answer(self, request: web.Request, body: bytes) -> web.Response:
+        """Run the called method; return the answer, with the scopes of the token.
+
+        Raises:
+            RefusedError: the call is refused.
+            RateError: the call is above a rate limit.
+        """
+        bot, members = self._call(request, body)
+        found = as_json({"ok": True, **members})
+        found.headers["X-OAuth-Scopes"] = ",".join(sorted(bot.granted))
+        return found
+
+    def _call(self, request: web.Request, body: bytes) -> tuple[Bot, Members]:
+        """Return the bot that called a method, and the members of the answer.
 
         Raises:
             RefusedError: the call is refused.
@@ -112,8 +123,11 @@ class SlackServer:
         """
         content_type = request.headers.get("Content-Type")
         arguments = {**request.query, **arguments_of(body, content_type)}
+        method = request.path.removeprefix(API)
+        if method in _NO_JSON and request.content_type == "application/json":
+            arguments = dict(request.query)
         call = Call(
-            method=request.path.removeprefix(API),
+            method=method,
             bot=self.workspace.bot(_token(request, arguments)),
             arguments=arguments,
             now=self._clock.now(),
@@ -122,7 +136,7 @@ class SlackServer:
         if remark := warning(body, content_type):
             remarks = {"warning": remark, "response_metadata": {"warnings": [remark]}}
             members = {**remarks, **members}
-        return {"ok": True, **members}
+        return call.bot, members
 
     def take(self, path: str, message: object) -> None:
         """Store a valid message to an incoming webhook, so that the page shows it.

@@ -21,6 +21,9 @@ Table = Mapping[str, object]
 
 TEAM: Final = "T012AB3CD"
 KEPT: Final = 1000
+SCOPES: Final = frozenset(
+    {"channels:history", "channels:read", "chat:write", "groups:read", "im:read"}
+)
 _ID = re.compile(r"[CGD][A-Z0-9]{7,20}")
 _NAME = re.compile(r"#?([a-z0-9][a-z0-9_-]{0,79})")
 _TS = re.compile(r"\d{1,12}\.\d{6}")
@@ -40,6 +43,11 @@ class Bot(Struct, frozen=True, kw_only=True):
     name: str
     refusal: str | None = None
     scopes: frozenset[str] | None = None
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """Its permissions."""
+        return SCOPES if self.scopes is None else self.scopes
 
 
 class Content(Struct, frozen=True, kw_only=True):
@@ -185,6 +193,20 @@ class Workspace(Struct):
         """
         found = self.channels.get(channel_id) if isinstance(channel_id, str) else None
         if found is None:
+            raise RefusedError("channel_not_found")
+        return found
+
+    def seen(self, channel_id: object) -> Channel:
+        """Return a channel by its id only, as an app sees it.
+
+        Raises:
+            RefusedError: the channel does not exist, or the app may not see it.
+        """
+        text = channel_id if isinstance(channel_id, str) else ""
+        found = self.channels.get(text)
+        if found is None and self.is_open and _ID.fullmatch(text):
+            return Channel(id=text, name=text.lower())
+        if found is None or found.refusal == "channel_not_found":
             raise RefusedError("channel_not_found")
         return found
 

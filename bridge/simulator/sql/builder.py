@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from bridge.simulator.sql.errors import SqlSyntaxError
-from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, Value
+from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, SqlSyntaxError, Value
 from bridge.simulator.sql.tree import (
     AllOf,
     AnyOf,

@@ -16,8 +16,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from bridge.simulator.sql.errors import EvaluationError
-
 Value = None | bool | int | float | str | bytes | UUID | datetime | timedelta
 Truth = bool | None
 
@@ -221,3 +219,24 @@ _OTHERS: Mapping[str, set[tuple[type, type]]] = {
     },
     "-": {(datetime, datetime), (datetime, timedelta), (timedelta, timedelta)},
 }
+
+
+# -- The errors of SQL filters and actions ---------------------------------------------
+
+
+class SqlSyntaxError(ValueError):
+    """The text of a filter or action is invalid.
+
+    Attributes:
+        what: the error, without its position.
+        position: the number of the character, from 1.
+    """
+
+    def __init__(self, what: str, position: int) -> None:
+        super().__init__(f"{what}, at character {position}")
+        self.what = what
+        self.position = position
+
+
+class EvaluationError(Exception):
+    """A filter or action cannot be applied to a message, because of its values."""

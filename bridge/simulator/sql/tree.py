@@ -13,8 +13,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import (
+    EvaluationError,
     Truth,
     Value,
     calculate,

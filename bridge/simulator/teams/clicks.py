@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import BadInputError, NoSuchEntityError
 from bridge.simulator.foreign import Input, load
-from bridge.simulator.teams.keys import Keys
 from bridge.simulator.teams.refusals import CARD_TYPE, TeamsRefusalError, checked
 from bridge.simulator.teams.team import Conversation, Person, Post, Seen, Table, Team
+from bridge.simulator.teams.tokens import Keys
 
 _SECONDS: Final = 15.0
 _SMALL: Final = 60

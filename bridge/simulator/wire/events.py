@@ -7,9 +7,9 @@ that AMQP requires. A link waits for ``accept`` or ``refuse``, and a delivery fo
 
 from msgspec import Struct
 
-from bridge.simulator.wire.deliveries import IncomingDelivery, OutgoingDelivery
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.links import Link
+from bridge.simulator.wire.outcomes import IncomingDelivery, OutgoingDelivery
 from bridge.simulator.wire.performatives import Open
 
 

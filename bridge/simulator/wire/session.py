@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from typing import Protocol
 from uuid import UUID
 
-from bridge.simulator.wire.deliveries import OutgoingDelivery
 from bridge.simulator.wire.errors import (
     HANDLE_IN_USE,
     NOT_ALLOWED,
@@ -35,8 +34,8 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
 )
 from bridge.simulator.wire.framing import HEADER_BYTES
-from bridge.simulator.wire.links import SERIAL, Link, ahead
-from bridge.simulator.wire.outcomes import State
+from bridge.simulator.wire.links import SERIAL, Link, ReceivingLink, SendingLink, ahead
+from bridge.simulator.wire.outcomes import OutgoingDelivery, State
 from bridge.simulator.wire.performatives import (
     Attach,
     Begin,
@@ -46,8 +45,6 @@ from bridge.simulator.wire.performatives import (
     Transfer,
     write,
 )
-from bridge.simulator.wire.receiving import ReceivingLink
-from bridge.simulator.wire.sending import SendingLink
 
 INCOMING_WINDOW = 2048
 """How many transfer frames a client may send before the window has to be renewed."""

@@ -14,10 +14,10 @@ become useless by time (past NotBefore).
 import asyncio
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from urllib.parse import urljoin
+from urllib.parse import urlencode, urljoin
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -33,6 +33,7 @@ from bridge.foundation.errors import (
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
+    UnprovenError,
 )
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.values import Secret
@@ -54,11 +55,16 @@ from bridge.sinks.slack.card import Card, after, key_of
 #                └─ unknown      transient: the meaning of a new error is not known
 #
 # Source, at docs.slack.dev: apis/web-api, apis/web-api/rate-limits, and the errors of
-# reference/methods/chat.postMessage and chat.update.
+# reference/methods/chat.postMessage, chat.update and conversations.info.
 
 
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,59}")  # such as invalid_auth; never a token
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+
+_CHANNEL_ID = re.compile(r"[CG][A-Z0-9]{7,}")  # a name cannot be looked up
+_MAY_POST = frozenset({"chat:write", "chat:write:bot", "bot"})
+_EVERYWHERE = "chat:write.public"  # also to public channels it is no member of
+_LOOKS = "with the scope channels:read (private: groups:read) this is looked up:"
 
 _THROTTLED = frozenset({"ratelimited", "rate_limited", "message_limit_exceeded"})
 _GONE = frozenset({"cant_update_message", "edit_window_closed", "message_not_found"})
@@ -184,17 +190,44 @@ class SlackApi:
         Raises:
             DeliveryError: the method failed, or its result is not known.
         """
+        answer = await self._answer("POST", method, orjson.dumps(arguments))
+        return read(answer, self.target)
+
+    async def owner(self) -> tuple[dict[str, object], frozenset[str]]:
+        """Return the owner of the token, and its scopes; none are known = empty.
+
+        Raises:
+            DeliveryError: as ``call``.
+        """
+        answer = await self._answer("POST", "auth.test", b"{}")
+        scopes = answer.headers.get("X-OAuth-Scopes", "").split(",")
+        found = frozenset(filter(None, map(str.strip, scopes)))
+        return read(answer, self.target), found
+
+    async def about(self, channel: str) -> Mapping[str, object]:
+        """Return what Slack says about a channel.
+
+        Raises:
+            DeliveryError: as ``call``.
+        """
+        # This method takes no JSON.
+        query = f"conversations.info?{urlencode({'channel': channel})}"
+        body = read(await self._answer("GET", query, b""), self.target)
+        found = body.get("channel")
+        return found if isinstance(found, dict) else {}
+
+    async def _answer(self, verb: str, method: str, body: bytes) -> Answer:
         request = Request(
+            method=verb,
             url=urljoin(self.url, method),
             headers={
                 "Authorization": f"Bearer {self._revealed()}",
                 "Content-Type": "application/json; charset=utf-8",
             },
-            body=orjson.dumps(arguments),
+            body=body,
             timeout=self.timeout,
         )
-        answer = await exchange(self.http, request, self.target, self.clock.now)
-        return read(answer, self.target)
+        return await exchange(self.http, request, self.target, self.clock.now)
 
     def _revealed(self) -> str:
         token = revealed(self.token, "token")
@@ -338,15 +371,50 @@ class SlackBot:
         return 0.0
 
     async def reach(self) -> str:
-        """Ask Slack for the owner of the token.
+        """Ask Slack for the owner of the token, and whether it may post.
 
         Raises:
-            DeliveryError: the token has no owner, or Slack cannot be reached.
+            DeliveryError: the token has no owner, or may not post to the channel, or
+                Slack cannot be reached.
+            UnprovenError: the token is good; whether it may post is not known.
         """
-        answer = await self.api.call("auth.test", {})
+        answer, scopes = await self.api.owner()
         names = [answer.get(name) for name in ("user", "team")]
         user, team = (n if isinstance(n, str) else "?" for n in names)
-        return f"{self.api.target} accepts the token: {user} in {team}"
+        found = f"{self.api.target} accepts the token: {user} in {team}"
+        if scopes and scopes.isdisjoint(_MAY_POST):
+            text = (
+                f"{self.api.target}: the token of {user} has no scope chat:write; add "
+                "it to the app, and install the app again"
+            )
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+        if not _CHANNEL_ID.fullmatch(self.channel):
+            advice = "only the id of a channel, such as C012AB3CD, can be looked up:"
+            raise UnprovenError(f"{found}; channel not looked up", advice)
+        return f"{found}, who may post to {await self._place(found, user, scopes)}"
+
+    async def _place(self, found: str, user: str, scopes: Collection[str]) -> str:
+        """Return the name of the channel, if the bot may post there."""
+        try:
+            channel = await self.api.about(self.channel)
+        except NoChannelError as error:
+            where = f"no channel {self.channel}, or it is private"
+            raise NoChannelError(
+                _invite(f"{error}: {where}", user), error.reason
+            ) from None
+        except RefusedDeliveryError as error:
+            if "missing_scope" not in str(error):
+                raise
+            raise UnprovenError(f"{found}; channel not looked up", _LOOKS) from None
+        name = str(channel.get("name") or self.channel)
+        if channel.get("is_archived") is True:
+            text = f"{self.api.target}: the channel {name} is archived"
+            raise NoChannelError(text, Reason.NOT_FOUND)
+        is_open = _EVERYWHERE in scopes and channel.get("is_private") is False
+        if channel.get("is_member") is False and not is_open:
+            text = f"{self.api.target}: {user} is no member of {name}"
+            raise NoChannelError(_invite(text, user), Reason.NOT_FOUND)
+        return name
 
     # -- the message of an EventId ---------------------------------------------
 
@@ -451,6 +519,10 @@ class SlackBot:
         await self.api.call(
             "chat.update", {"channel": card.channel, "ts": card.ts, **changed}
         )
+
+
+def _invite(text: str, user: str) -> str:
+    return f"{text}: write /invite @{user} in the channel"
 
 
 def _about(key: str, error: DeliveryError) -> dict[str, str]:

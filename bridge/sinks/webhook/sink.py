@@ -6,7 +6,14 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,6 +67,7 @@ from bridge.sinks.webhook.config import (
 from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.preset import Call, Standing, advanced
 from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
+from bridge.sinks.webhook.response import excerpt, secrets_of
 from bridge.sinks.webhook.template import TemplateFaultError
 
 log = logging.getLogger(__name__)
@@ -448,7 +456,30 @@ class WebhookSink:
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time
             url = _placed(request.url, call.path)
             request = replace(request, method=call.method, url=url, most=call.most)
-        return await exchange(self.http, request, redact(request.url), self.clock.now)
+        target = redact(request.url)
+        answer = await exchange(self.http, request, target, self.clock.now)
+        is_good = 200 <= answer.status < 300 and self.config.success is None
+        if is_good or not answer.body:
+            return answer
+        hidden = (*secrets_of(request.url), *self._secrets(request))
+        return replace(answer, said=excerpt(answer.body, hidden))
+
+    def _secrets(self, request: Request) -> Iterator[str]:
+        """Yield the secrets of a request besides those in its URL."""
+        auth = self.config.auth_meant
+        names = {
+            name
+            for name, value in self.config.headers.items()
+            if not value.is_literal or value.holds_secret(name)
+        }
+        if auth is not None:
+            names.add(auth.header)
+            own = (auth.token, auth.password, auth.value)
+            yield from (revealed(one, "auth") for one in own if one is not None)
+        for name in names:
+            value = request.headers.get(name, "")
+            yield value
+            yield value.partition(" ")[2]  # without a scheme, such as Bearer
 
     def _signature(self, name: str, body: bytes) -> dict[str, str]:
         if self.config.signature is None:

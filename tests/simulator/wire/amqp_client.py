@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from bridge.simulator.wire.connection import Connection
+from bridge.simulator.wire.connection import Connection, Terms
 from bridge.simulator.wire.events import Event
 from bridge.simulator.wire.framing import (
     AMQP_HEADER,
@@ -21,7 +21,6 @@ from bridge.simulator.wire.performatives import (
     read,
     write,
 )
-from bridge.simulator.wire.terms import Terms
 from bridge.simulator.wire.values import Described, ULong
 
 Said = TypeVar("Said")

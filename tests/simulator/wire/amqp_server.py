@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from uuid import UUID
 
-from bridge.simulator.wire.connection import Connection
+from bridge.simulator.wire.connection import Connection, Terms
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
@@ -15,7 +15,6 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
 )
 from bridge.simulator.wire.outcomes import Accepted
-from bridge.simulator.wire.terms import Terms
 
 TERMS = Terms(container_id="server", mechanisms=("ANONYMOUS", "PLAIN"))
 CREDIT = 20

@@ -2,7 +2,12 @@
 
 import pytest
 
-from bridge.simulator.wire.connection import CHANNEL_MAX, Connection
+from bridge.simulator.wire.connection import (
+    CHANNEL_MAX,
+    MAX_FRAME_BYTES,
+    Connection,
+    Terms,
+)
 from bridge.simulator.wire.encode import encode_value
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
@@ -31,7 +36,6 @@ from bridge.simulator.wire.performatives import (
     write,
 )
 from bridge.simulator.wire.sasl import Credentials
-from bridge.simulator.wire.terms import MAX_FRAME_BYTES, Terms
 from bridge.simulator.wire.values import Described, Symbol, ULong
 from tests.simulator.wire.amqp_client import (
     BEGIN,

@@ -5,7 +5,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from bridge.simulator.wire.deliveries import IncomingDelivery, OutgoingDelivery
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.events import (
     ConnectionClosed,
@@ -17,12 +16,14 @@ from bridge.simulator.wire.events import (
     OutcomeReceived,
 )
 from bridge.simulator.wire.framing import AMQP_HEADER
-from bridge.simulator.wire.links import Link
+from bridge.simulator.wire.links import MOST_BYTES, Link
 from bridge.simulator.wire.outcomes import (
     Accepted,
     Declared,
+    IncomingDelivery,
     Modified,
     Outcome,
+    OutgoingDelivery,
     Received,
     Rejected,
     Released,
@@ -42,7 +43,6 @@ from bridge.simulator.wire.performatives import (
     Open,
     Transfer,
 )
-from bridge.simulator.wire.receiving import MOST_BYTES
 from bridge.simulator.wire.session import INCOMING_WINDOW
 from bridge.simulator.wire.values import Array, Described, Symbol, ULong
 from tests.simulator.wire.amqp_client import Client, frames, message, receives, sends

@@ -8,6 +8,7 @@ Source: Azure Service Bus, REST: entities. @azure/service-bus 7.9 (atomXmlHelper
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from urllib.parse import quote
 from xml.etree.ElementTree import (  # nosec B405 - no document type is read
     Element,
@@ -17,8 +18,6 @@ from xml.etree.ElementTree import (  # nosec B405 - no document type is read
 from xml.sax.saxutils import escape, quoteattr  # these parse nothing  # nosec B406
 
 from msgspec import Struct
-
-from bridge.simulator.servicebus.administration.errors import bad
 
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
@@ -172,3 +171,38 @@ def _entry(base: str, entry: Entry, spaces: str) -> str:
 
 def _link(relation: str, href: str) -> str:
     return f"<link{attribute('rel', relation)}{attribute('href', href)}/>"
+
+
+# -- The errors of the administration API ----------------------------------------------
+#
+# Source: Azure Service Bus, Resource Manager exceptions: status and sub code.
+
+
+class AdministrationError(Exception):
+    """A request is refused.
+
+    Attributes:
+        status: the HTTP status.
+        detail: a text for people, with the sub code of Service Bus.
+    """
+
+    def __init__(self, status: HTTPStatus, what: str) -> None:
+        sub_code = f"{status.value}00"
+        super().__init__(what)
+        self.status = status
+        self.detail = f"SubCode={sub_code}. {status.phrase}. {what}"
+
+
+def bad(what: str) -> AdministrationError:
+    """Return the error for an invalid request."""
+    return AdministrationError(HTTPStatus.BAD_REQUEST, what)
+
+
+def missing(what: str) -> AdministrationError:
+    """Return the error for a request about an entity or rule that does not exist."""
+    return AdministrationError(HTTPStatus.NOT_FOUND, what)
+
+
+def conflict(what: str) -> AdministrationError:
+    """Return the error for creating an entity or rule that already exists."""
+    return AdministrationError(HTTPStatus.CONFLICT, what)

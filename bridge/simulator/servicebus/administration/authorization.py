@@ -13,12 +13,12 @@ from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 from bridge.simulator.servicebus.access import AccessRule, Right
 from bridge.simulator.servicebus.administration.atom import (
     attribute,
+    bad,
     child,
     element,
     local,
     text_of,
 )
-from bridge.simulator.servicebus.administration.errors import bad
 
 AUTHORIZATION = "AuthorizationRules"
 

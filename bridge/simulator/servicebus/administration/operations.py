@@ -13,22 +13,22 @@ from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 from msgspec import Struct
 
 from bridge.simulator.servicebus.administration.atom import (
+    AdministrationError,
     Entry,
+    bad,
     child,
+    conflict,
     description,
+    missing,
     read_description,
 )
 from bridge.simulator.servicebus.administration.descriptions import (
+    Record,
     queue_settings,
     shape_of,
     topic_settings,
     values_of,
-)
-from bridge.simulator.servicebus.administration.errors import (
-    AdministrationError,
-    bad,
-    conflict,
-    missing,
+    written_description,
 )
 from bridge.simulator.servicebus.administration.fields import (
     QUEUE,
@@ -38,21 +38,17 @@ from bridge.simulator.servicebus.administration.fields import (
     Values,
     read_values,
 )
-from bridge.simulator.servicebus.administration.records import (
-    Record,
-    written_description,
-)
 from bridge.simulator.servicebus.administration.rule_descriptions import (
     RULE,
     read_rule,
     written_rule,
 )
-from bridge.simulator.servicebus.changes import Changes
 from bridge.simulator.servicebus.entities import subscription_path
+from bridge.simulator.servicebus.entity_actions import Changes
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.rules.requests import MOST_NAME
 from bridge.simulator.servicebus.rules.rule import DEFAULT_NAME, Rule
+from bridge.simulator.servicebus.rules.ruleset import MOST_NAME
 from bridge.simulator.servicebus.settings import (
     QueueSettings,
     SubscriptionSettings,

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 from bridge.simulator.servicebus.administration.atom import (
     SCHEMA,
     attribute,
+    bad,
     child,
     element,
     local,
@@ -19,15 +20,13 @@ from bridge.simulator.servicebus.administration.atom import (
     type_of,
     written_moment,
 )
-from bridge.simulator.servicebus.administration.errors import bad
-from bridge.simulator.servicebus.administration.scalars import (
+from bridge.simulator.servicebus.administration.fields import (
     duration_within,
     read_flag,
     write_duration,
     write_flag,
 )
-from bridge.simulator.servicebus.rules.amqp_values import to_value
-from bridge.simulator.servicebus.rules.row import SYSTEM_TEXTS
+from bridge.simulator.servicebus.rules.row import SYSTEM_TEXTS, to_value
 from bridge.simulator.servicebus.rules.rule import (
     CorrelationFilter,
     FalseFilter,
@@ -37,8 +36,13 @@ from bridge.simulator.servicebus.rules.rule import (
     SqlFilter,
     TrueFilter,
 )
-from bridge.simulator.sql.errors import EvaluationError, SqlSyntaxError
-from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, Value
+from bridge.simulator.sql.operators import (
+    LEAST_INT,
+    MOST_INT,
+    EvaluationError,
+    SqlSyntaxError,
+    Value,
+)
 from bridge.simulator.wire.values import Byte, Int32, Short, UByte, UShort
 
 RULE = "RuleDescription"

@@ -11,8 +11,7 @@ from typing import Protocol, Self
 from msgspec import Struct
 
 from bridge.simulator.servicebus.message import Message
-from bridge.simulator.servicebus.rules.amqp_values import to_value
-from bridge.simulator.servicebus.rules.row import SYSTEM, Draft, Row
+from bridge.simulator.servicebus.rules.row import SYSTEM, Draft, Row, to_value
 from bridge.simulator.sql.operators import Value, compare
 from bridge.simulator.sql.parser import Dialect, parse_action, parse_filter
 from bridge.simulator.sql.tree import AllOf, Condition, Statement

@@ -5,32 +5,36 @@
         message = await inbox.wait_for(lambda m: m.path == "/siem", 5)
 
 Control requests: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
-/faults, PUT /options; pages of other sites are refused (see callers.py).
+/faults, PUT /options; pages of other sites are refused (see http_server.py).
 
 Under /slack/ it behaves like Slack: /slack/api/ is the Web API (see
-../slack/server.py), any other path is an incoming webhook. Under /teams/ it behaves
-like Teams for a bot (see ../teams/server.py).
+slack/server.py), any other path is an incoming webhook. Under /teams/ it behaves
+like Teams for a bot (see teams/server.py).
 """
 
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
+from weakref import WeakSet
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from msgspec import Struct
 
-from bridge.simulator.callers import for_callers_here
 from bridge.simulator.clock import Clock, SystemClock
 from bridge.simulator.faults import FaultQueue, parse_fault
 from bridge.simulator.foreign import Input, load_or_text, parse
 from bridge.simulator.http_server import (
     MAX_BODY,
     as_json,
+    for_callers_here,
     listening,
     with_json_errors,
 )
-from bridge.simulator.inbox.mailbox import Mailbox, Message
 from bridge.simulator.slack.clicks import ACTIONS
 from bridge.simulator.slack.refusals import RateError, RefusedError, refusal
 from bridge.simulator.slack.server import API, SlackServer, refused
@@ -38,6 +42,98 @@ from bridge.simulator.teams.refusals import TeamsRefusalError
 from bridge.simulator.teams.server import ROOT as TEAMS
 from bridge.simulator.teams.server import TeamsServer
 from bridge.simulator.teams.server import refused as refused_by_teams
+
+# -- Store the messages of the inbox, and wake the readers that wait for one -----------
+#
+# Used by one event loop. Only the last messages are kept, so it may run for weeks.
+
+
+KEPT: Final = 10_000
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """One accepted request.
+
+    Attributes:
+        received_at: RFC 3339, UTC.
+        headers: by their lower-case names.
+        body: JSON if the content type says so, and ``load`` accepts it; else text.
+    """
+
+    received_at: str
+    path: str
+    headers: Mapping[str, str]
+    body: object
+
+    def as_json(self) -> dict[str, object]:
+        """Return the message as GET /messages shows it."""
+        return {
+            "receivedAt": self.received_at,
+            "path": self.path,
+            "headers": dict(self.headers),
+            "body": self.body,
+        }
+
+
+class Mailbox:
+    """The messages, oldest first, and the streams that wait for more."""
+
+    def __init__(self) -> None:
+        self._messages = deque[Message](maxlen=KEPT)
+        # Weak: a stream is removed when its reader is gone.
+        self._listeners = WeakSet[asyncio.Queue[Message]]()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages, oldest first."""
+        return tuple(self._messages)
+
+    def put(self, message: Message) -> None:
+        """Store a message and pass it to the waiting streams."""
+        self._messages.append(message)
+        for listener in self._listeners:
+            listener.put_nowait(message)
+
+    def clear(self) -> None:
+        """Remove all messages."""
+        self._messages.clear()
+
+    def stream(self) -> AsyncIterator[Message]:
+        """Return a stream of all messages from now on."""
+        listener: asyncio.Queue[Message] = asyncio.Queue()
+        self._listeners.add(listener)
+        return _drained(listener)
+
+    async def wait_for(
+        self, predicate: Callable[[Message], bool], within: float
+    ) -> Message:
+        """Return the first message that matches; it may have arrived before the call.
+
+        Args:
+            predicate: returns whether a message matches.
+            within: how many seconds to wait.
+
+        Raises:
+            TimeoutError: no such message arrived.
+        """
+        coming = self.stream()  # opened first, so that no message is missed
+        for message in self._messages:
+            if predicate(message):
+                return message
+        async with asyncio.timeout(within):
+            async for message in coming:
+                if predicate(message):
+                    return message
+        raise TimeoutError  # never reached: a stream has no end
+
+
+async def _drained(listener: asyncio.Queue[Message]) -> AsyncIterator[Message]:
+    while True:
+        yield await listener.get()
+
+
+# -- A receiver on loopback for webhooks, Slack and Teams messages ---------------------
+
 
 __all__ = ["Inbox", "Message"]
 
@@ -164,12 +260,12 @@ class Inbox(Mailbox):
         self, request: web.Request, message: Message
     ) -> web.Response:
         try:
-            members = self.slack.call(request, await request.read())
+            answer = self.slack.answer(request, await request.read())
         except (RefusedError, RateError) as error:
             return refused(error)
         if request.method == "POST":
             self.put(message)
-        return as_json(members)
+        return answer
 
     async def _take_teams_request(
         self, request: web.Request, message: Message

@@ -13,19 +13,19 @@ import proton
 from proton import Event, EventType
 
 from bridge.simulator.servicebus.endpoints import Endpoint
-from bridge.simulator.servicebus.frames import (
+from bridge.simulator.wire.errors import AmqpError
+from tests.support.proton_frames import (
     MAX_FRAME_BYTES,
     FrameSplitter,
     message_format,
 )
-from bridge.simulator.servicebus.proton_links import (
+from tests.support.proton_links import (
     IncomingDelivery,
     OutgoingDelivery,
     ProtonLink,
     note_format,
     to_condition,
 )
-from bridge.simulator.wire.errors import AmqpError
 
 log = logging.getLogger(__name__)
 

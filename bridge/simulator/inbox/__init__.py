@@ -1,1 +1,0 @@
-"""A receiver for webhooks, Slack and Teams messages."""
