@@ -18,21 +18,18 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from msgspec import Struct
-
 from bridge.events.document import Document
 from bridge.events.look import Look, Posting
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Bell, Clock, PauseMeter, ReferenceClock
 from bridge.foundation.errors import (
-    MalformedDocumentError,
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
     OutboxFullError,
 )
-from bridge.imds.client import Answer
+from bridge.imds.client import Answer, Patience
 from bridge.imds.config import COUNTED_VERSION, LEAST_INTERVAL, ImdsConfig
 from bridge.telemetry.metrics import Metrics
 
@@ -131,10 +128,6 @@ class Poller:
     """The loop that reads the document and posts.
 
     Args:
-        client: sends the requests.
-        observer: receives every document.
-        clock: measures the waits.
-        metrics: counts.
         spacing: the least time between the beginnings of two requests, in seconds.
 
     Attributes:
@@ -454,75 +447,3 @@ def _no_room(fault: OutboxFullError) -> MetadataError:
 
 def _stopping() -> MetadataError:
     return MetadataUnavailableError("the bridge is stopping", outcome="stopping")
-
-
-# -- Decides by the recent answers of IMDS when to send the next request, and how ------
-
-
-_PATIENT_AFTER_TIMEOUTS = 3
-_LONGEST_BACKOFF = 2.0  # a Spot eviction is announced only 30 s before
-_LIMITED_BACKOFF = 10.0  # after a 429: there were too many requests
-_REFUSED_BACKOFF = 60.0
-_LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss events
-
-
-class Patience(Struct):
-    """The recent answers of IMDS, and when and how to send the next request.
-
-    Attributes:
-        started: when the process started, in monotonic seconds.
-        is_first: whether no read has succeeded yet.
-        failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
-        reminded: when a failure was logged last, in monotonic seconds.
-        loudest: the highest level at which these failures were logged.
-        outcome: ``ok``, ``starting``, or the label of the last failure. It is any text
-            and not an enumeration, because a label may be any HTTP status.
-        wait: seconds until the next request.
-        is_asked_for: whether IMDS asked for this wait. Then it is never shortened.
-    """
-
-    started: float
-    is_first: bool = True
-    failures: int = 0
-    refusals: int = 0
-    timeouts: int = 0
-    reminded: float = float("-inf")
-    loudest: int = logging.NOTSET
-    outcome: str = "starting"
-    wait: float = 0.0
-    is_asked_for: bool = False
-
-    def good(self) -> None:
-        """Note a read that has succeeded."""
-        self.is_first, self.failures, self.timeouts = False, 0, 0
-        self.outcome, self.wait, self.refusals = "ok", 0.0, 0
-        self.reminded, self.loudest = float("-inf"), logging.NOTSET
-
-    def bad(self, error: MetadataError, least: float) -> None:
-        """Note a read that has failed.
-
-        Args:
-            error: the failure.
-            least: the shortest wait, in seconds.
-        """
-        self.failures += 1
-        self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
-        self.outcome = error.outcome
-        is_limited = error.outcome == "429"
-        count = self.failures
-        longest = _LIMITED_BACKOFF if is_limited else _LONGEST_BACKOFF
-        if isinstance(error, MetadataRefusedError):
-            self.refusals += 1
-            count, longest = self.refusals, _REFUSED_BACKOFF
-        doubled = least * 2.0 ** min(count - 1, 10)
-        self.wait = max(least, min(doubled, longest))
-        if isinstance(error, MalformedDocumentError):
-            self.wait = least
-        wish = getattr(error, "retry_after", None)
-        self.is_asked_for = bool(wish)
-        if wish:
-            self.wait = max(self.wait, min(wish, _LONGEST_WISH))
-
-    def is_patient(self) -> bool:
-        """Return whether the next request may take two minutes."""
-        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS
