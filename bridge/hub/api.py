@@ -5,23 +5,33 @@ ETag in If-None-Match gets 304, if nothing has changed.
 """
 
 import asyncio
+import csv
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+import io
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-import orjson
+import msgspec
 from aiohttp import web
 
+from bridge.events.build import clean
 from bridge.foundation.errors import HubStoreError
-from bridge.hub import as_json, report, views
+from bridge.hub import report, views
 from bridge.hub.access import Person
+from bridge.hub.answers import (
+    LONGEST_WORD,
+    BridgeList,
+    Error,
+    EventList,
+)
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
-from bridge.hub.openapi_schemas import LONGEST_WORD
 from bridge.hub.store import fleet_view
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import PAGE, Filters, Situation
+from bridge.hub.view_rows import PAGE, Bridge, Filters, Row, Situation
 
 _DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
@@ -29,6 +39,21 @@ ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
 WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_COLUMNS = (
+    *("machine", "resourceGroup", "subscription", "eventType", "events"),
+    *("noticeSeconds", "decisionSeconds", "downSeconds", "pausedSeconds"),
+    *("plannedSeconds", "unplannedSeconds", "by"),
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
+# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
+# change the order of what is read, or cannot be seen
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
+    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
+    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
 
 
 class BadQueryError(Exception):
@@ -71,8 +96,7 @@ class Api:
             lambda connection: views.list_events(connection, filters, situation)
         )
         more = str(found[-1].version) if len(found) >= filters.limit else None
-        listed = [as_json.event(row) for row in found]
-        return answer(request, {"events": listed, "next": more})
+        return answer(request, EventList(events=tuple(found), next=more))
 
     async def event(self, request: web.Request) -> web.Response:
         """Show one event."""
@@ -85,7 +109,7 @@ class Api:
         )
         if found is None:
             return fault(404, "nothing is known of this event")
-        return answer(request, as_json.page(found))
+        return answer(request, found)
 
     async def bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
@@ -97,8 +121,8 @@ class Api:
             )
         )
         more = found[-1].vm_id if len(found) >= limit else None
-        listed = [as_json.bridge(row) for row in found]
-        return answer(request, {"bridges": listed, "next": more})
+        rows = tuple(row.only(Bridge) for row in found)
+        return answer(request, BridgeList(bridges=rows, next=more))
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Show what happened to a machine in a period; by default in the last week."""
@@ -109,7 +133,7 @@ class Api:
         found = await self._store.read(
             lambda c: report.time_line(c, machine, since, until, now)
         )
-        return answer(request, as_json.timeline(found))
+        return answer(request, found)
 
     async def report(self, request: web.Request) -> web.Response:
         """Report on a period, as JSON or CSV; one report at a time."""
@@ -120,14 +144,8 @@ class Api:
                 lambda c: report.report_of(c, since, until, now)
             )
         if not request.path.endswith(".csv"):
-            return answer(request, as_json.report(found))
-        name = 'attachment; filename="report.csv"'
-        headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
-        rows = as_json.report(found)["rows"]
-        text = as_json.csv_of(as_json.REPORT_COLUMNS, rows)
-        return web.Response(
-            text=text, content_type="text/csv", charset="utf-8", headers=headers
-        )
+            return answer(request, found)
+        return table_of("report", found.rows, _COLUMNS)
 
 
 def machine_in(query: Mapping[str, str]) -> Machine:
@@ -237,7 +255,7 @@ def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> i
 
 def answer(request: web.Request, value: object, status: int = 200) -> web.Response:
     """Return a value as JSON, or 304 if the client already has it."""
-    body = orjson.dumps(value)
+    body = msgspec.json.encode(value)
     mark = hashlib.sha256(body).hexdigest()[:32]
     etag = f'"{mark}"'
     headers = {"ETag": etag, "Cache-Control": "no-cache"}
@@ -249,9 +267,9 @@ def answer(request: web.Request, value: object, status: int = 200) -> web.Respon
     )
 
 
-def fault(status: int, words: str, **more: object) -> web.Response:
-    """Return an error as JSON, with the reason."""
-    body = orjson.dumps({"error": words, **more})
+def fault(status: int, words: str, **more: Any) -> web.Response:
+    """Return an error as JSON, with the reason; ``more`` are members of ``Error``."""
+    body = msgspec.json.encode(Error(error=words, **more))
     headers = {"Cache-Control": "no-store"}
     found = web.Response(
         body=body, status=status, content_type="application/json", headers=headers
@@ -274,3 +292,46 @@ async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if "Allow" in error.headers:
             found.headers["Allow"] = error.headers["Allow"]
         return found
+
+
+# -- tables ----------------------------------------------------------------------------
+
+
+def table_of(name: str, rows: Sequence[Row], columns: Sequence[str]) -> web.Response:
+    """Return rows as CSV, every cell in quotes.
+
+    Cells that a spreadsheet would run get a leading ', and characters that cannot be
+    seen are marked as on the pages; the JSON has them as they came.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for one in map(msgspec.to_builtins, rows):
+        writer.writerow([_cell(one[column]) for column in columns])
+    return web.Response(
+        text=out.getvalue(),
+        content_type="text/csv",
+        charset="utf-8",
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}.csv"',
+            "Cache-Control": "no-store",
+        },
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return str(round(value, 3))
+    text = ", ".join(value) if isinstance(value, list | tuple) else str(value or "")
+    plain = visible(clean(" ".join(text.split())))
+    is_formula = plain.lstrip().startswith(_FORMULA)
+    return f"'{plain}" if is_formula else plain
+
+
+def visible(text: str) -> str:
+    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
+
+    Otherwise a name could be read backwards, or look the same as another one.
+    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
+    """
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)

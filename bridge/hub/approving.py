@@ -13,16 +13,32 @@ import orjson
 from aiohttp import web
 
 from bridge.events.build import clean
-from bridge.hub import as_json, decision_view, views
+from bridge.hub import decision_view, views
 from bridge.hub.access import origin_fault
-from bridge.hub.api import ANY_ID, PERSON, BadQueryError, answer, fault, limit_of
+from bridge.hub.answers import (
+    LONGEST_ADDRESS,
+    LONGEST_CURSOR,
+    LONGEST_WORD,
+    Decided,
+    DecisionList,
+    DecisionRow,
+    EventRow,
+)
+from bridge.hub.api import (
+    ANY_ID,
+    PERSON,
+    BadQueryError,
+    answer,
+    fault,
+    limit_of,
+    table_of,
+)
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
-from bridge.hub.openapi_schemas import LONGEST_ADDRESS, LONGEST_CURSOR, LONGEST_WORD
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import DecisionRow, Situation
+from bridge.hub.view_rows import Situation
 from bridge.hub.voting import (
     ACTIONS,
     BRIDGE,
@@ -87,7 +103,7 @@ class Approving:
         )
         if found is None:
             return fault(404, "nothing is known of this event")
-        return answer(request, as_json.options(found))
+        return answer(request, found)
 
     async def approval(self, request: web.Request) -> web.Response:
         """Take a vote or a refusal."""
@@ -97,9 +113,12 @@ class Approving:
         key = key_of(request.match_info["id"])
         found = await self.submit(request, key, given)
         if found.status in {200, 202}:
-            result = {"id": found.id, "missing": found.missing}
-            state = "decided" if found.status == 200 else "counted"
-            return answer(request, {"state": state, **result}, found.status)
+            decided = Decided(
+                state="decided" if found.status == 200 else "counted",
+                missing=found.missing,
+                id=found.id,
+            )
+            return answer(request, decided, found.status)
         if found.is_changed:
             return fault(409, found.words, event=await self._now(key))
         more = {"needs": found.needs} if found.needs else {}
@@ -146,30 +165,21 @@ class Approving:
         origin = origins[0] if origins else None
         return origin_fault(origin, self._config.public_url, host)
 
-    async def _now(self, key: str) -> object:
+    async def _now(self, key: str) -> EventRow | None:
         situation = self._situation()
         found = await self._store.read(lambda c: views.one_event(c, key, situation))
-        return None if found is None else as_json.event(found.row)
+        return None if found is None else found.only(EventRow)
 
     async def decisions(self, request: web.Request) -> web.Response:
         """List decisions, the newest first."""
         rows = await self._rows(request)
         limit = limit_of(request.query)
         more = decision_view.cursor_of(rows[-1]) if len(rows) >= limit else None
-        listed = [as_json.decision(row) for row in rows]
-        return answer(request, {"decisions": listed, "next": more})
+        return answer(request, DecisionList(decisions=tuple(rows), next=more))
 
     async def table(self, request: web.Request) -> web.Response:
         """List decisions as CSV; a spreadsheet runs no cell of it as a formula."""
-        rows = await self._rows(request)
-        text = as_json.csv_of(
-            (*_COLUMNS, *_MORE), [as_json.decision(row) for row in rows]
-        )
-        name = 'attachment; filename="decisions.csv"'
-        headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
-        return web.Response(
-            text=text, content_type="text/csv", charset="utf-8", headers=headers
-        )
+        return table_of("decisions", await self._rows(request), (*_COLUMNS, *_MORE))
 
     async def _rows(self, request: web.Request) -> list[DecisionRow]:
         cursor = request.query.get("cursor", "")[:LONGEST_CURSOR]

@@ -134,7 +134,7 @@ def more_persons(fleet: Iterable[BridgeRow], now: datetime) -> int:
 def still_heard(fleet: Iterable[BridgeRow], now: datetime) -> str | None:
     """Return which bridge was heard a short time ago, whatever it said; None = none."""
     for bridge in fleet:
-        longest = min(_INTERVALS * bridge.interval or _LONGEST, _LONGEST)
+        longest = min(_INTERVALS * (bridge.interval_seconds or _LONGEST), _LONGEST)
         age = (now - bridge.heard).total_seconds()
         if age <= longest:
             return f"the bridge of {bridge.name} was heard in the last {longest:g} s"

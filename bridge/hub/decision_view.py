@@ -1,22 +1,22 @@
 """Queries for decisions, and for the record of an event."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, select, tuple_
 
 from bridge.events.document import ScheduledEvent
+from bridge.hub.answers import NAMES, DecisionRow, RecordEntry
+from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import table, text
 from bridge.hub.store.rows import json_of, micros, moment_of
 from bridge.hub.store.tables import decisions, trail
-from bridge.hub.view_rows import PAGE, DecisionRow, TrailRow
+from bridge.hub.view_rows import PAGE
 
-Place = tuple[int, str]
 _ENTRIES = 100
 
 
 def list_decisions(
-    connection: Connection, *, before: Place | None = None, limit: int = PAGE
+    connection: Connection, *, before: tuple[int, str] | None = None, limit: int = PAGE
 ) -> list[DecisionRow]:
     """Return decisions, the newest first.
 
@@ -36,25 +36,27 @@ def list_decisions(
 
 def decision_row(row: Any) -> DecisionRow:
     """Convert a row of the table into a DecisionRow."""
-    persons: dict[str, Any] = json_of(row.persons)
+    persons: Any = json_of(row.persons)
     seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
+    names = tuple(name.removeprefix("_") for name in seen.resources)
     return DecisionRow(
         id=row.id,
         event_id=row.event_id,
         action=row.action,
         via=row.via,
-        state=row.state,
+        state=DecisionState(row.state),
         by=tuple(persons["by"]),
         rule=row.rule,
-        reason=row.reason,
+        reason=row.reason or None,
         time=moment_of(row.time),
-        outcome=row.outcome,
-        outcome_reason=row.outcome_reason,
-        address=f"{row.entity} {row.session}".strip(),
-        is_overridden=row.is_overridden,
-        about=row.about,
-        event_type=text(seen.event_type),
-        machines=tuple(name.removeprefix("_") for name in seen.resources),
+        outcome=row.outcome or None,
+        outcome_reason=row.outcome_reason or None,
+        address=f"{row.entity} {row.session}".strip() or None,
+        overridden=row.is_overridden,
+        about=row.about or None,
+        event_type=text(seen.event_type) or None,
+        machines=names[:NAMES],
+        machine_count=len(names),
     )
 
 
@@ -63,20 +65,20 @@ def cursor_of(row: DecisionRow) -> str:
     return f"{micros(row.time)}-{row.id}"
 
 
-def place_of(cursor: str) -> Place | None:
+def place_of(cursor: str) -> tuple[int, str] | None:
     """Parse a cursor; None = it is invalid."""
     number, _, name = cursor.partition("-")
     is_place = number.isascii() and number.isdigit() and len(number) < 18 and name
     return (int(number), name) if is_place and "\0" not in name else None
 
 
-def trail_of(
+def record_of(
     connection: Connection,
     key: str,
     *,
     after: int | None = None,
     before: int | None = None,
-) -> Sequence[TrailRow]:
+) -> list[RecordEntry]:
     """Return the latest entries of the record of an event, the oldest first.
 
     Args:
@@ -92,13 +94,13 @@ def trail_of(
         query = query.where(trail.c.time < before)
     newest = query.order_by(trail.c.seq.desc()).limit(_ENTRIES)
     return [
-        TrailRow(
+        RecordEntry(
             time=moment_of(row.time),
             what=row.what,
             via=row.via,
-            person=row.person,
-            detail=row.detail,
-            decision=row.decision,
+            person=row.person or None,
+            detail=row.detail or None,
+            decision=row.decision or None,
         )
         for row in reversed(connection.execute(newest).all())
     ]

@@ -25,6 +25,7 @@ from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub.arm_rules import path_of
 from bridge.hub.config import AccessConfig
 from bridge.hub.facts import Address
+from bridge.hub.view_rows import StoredOutcome
 from bridge.hub.voting import ARM, CurrentEvent
 from bridge.signing import approval
 from bridge.signing.dsse import Signer
@@ -42,7 +43,7 @@ GOOD = NOTHING_TO_APPROVE | {"acknowledged"}  # the last is the answer of ARM
 
 
 class DecisionState(StrEnum):
-    """The state of a decision; the module's docstring has the transitions."""
+    """The state of a decision."""
 
     DECIDED = "decided"
     SENDING = "sending"
@@ -193,7 +194,7 @@ class End:
     reason: str
 
 
-def end_of(outcomes: Sequence[Mapping[str, object]], decision: str) -> End | None:
+def end_of(outcomes: Sequence[StoredOutcome], decision: str) -> End | None:
     """Derive the end of a decision from outcomes of bridges; None = no outcome yet.
 
     A good outcome wins over bad ones. Of several good or bad ones the latest by time
@@ -203,15 +204,15 @@ def end_of(outcomes: Sequence[Mapping[str, object]], decision: str) -> End | Non
         outcomes: the outcomes of the event, as they are stored.
         decision: the id of the decision.
     """
-    mine = [one for one in outcomes if one.get("message_id") == decision]
+    mine = [one for one in outcomes if one.message_id == decision]
     if not mine:
         return None
-    good = [one for one in mine if one.get("outcome") in GOOD]
-    last = max(good or mine, key=lambda one: (str(one["time"]), str(one["outcome"])))
+    good = [one for one in mine if one.outcome in GOOD]
+    last = max(good or mine, key=lambda one: (one.time, one.outcome))
     return End(
         state=DecisionState.DONE if good else DecisionState.FAILED,
-        outcome=clean(str(last["outcome"])),
-        reason=clean(str(last.get("reason") or "")),
+        outcome=clean(last.outcome),
+        reason=clean(last.reason or ""),
     )
 
 

@@ -119,7 +119,7 @@ class FleetMonitor:
                     c, situation, after=after, limit=_AT_ONCE
                 )
             )
-            late = [row for row in found if row.is_unreported]
+            late = [row for row in found if row.unreported]
             if late:
                 await self.store.write(
                     lambda c, late=late: note_unreported(c, late, situation.now)  # type: ignore[misc]  # as above

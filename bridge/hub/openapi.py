@@ -1,22 +1,28 @@
 """The description of the API, OpenAPI 3.1. Pure.
 
-It has all parameters with their bounds, and all answers; ``openapi_schemas`` has what
-is in them.
+It has all parameters with their bounds. What is asked and answered is made from the
+types in ``answers``, ``timeline`` and ``report``.
 """
 
+import re
+from typing import Any
+
+import msgspec
+
 from bridge import __version__
-from bridge.hub.openapi_schemas import (
-    LONGEST_CURSOR,
-    OBJECT,
-    SCHEMAS,
-    STATUS,
-    TEXT,
-    WORD,
-    YES,
-    Json,
-    ref,
-)
+from bridge.hub import answers
+from bridge.hub.answers import LONGEST_CURSOR, LONGEST_WORD, STATUSES
+from bridge.hub.report import Report
+from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import PAGE
+
+Json = dict[str, Any]
+
+TEXT: Json = {"type": "string"}
+OBJECT: Json = {"type": "object"}
+YES: Json = {"type": "boolean"}
+WORD: Json = {"type": "string", "maxLength": LONGEST_WORD}
+STATUS: Json = {"type": "string", "enum": list(STATUSES)}
 
 
 def document() -> Json:
@@ -40,8 +46,75 @@ def document() -> Json:
             "/api/v1/report.csv": {"get": _report_table()},
             "/api/v1/openapi.json": {"get": _itself()},
         },
-        "components": {"schemas": SCHEMAS},
+        "components": {"schemas": schemas()},
     }
+
+
+# -- the types of answers --------------------------------------------------------------
+
+
+_TYPES = (
+    *(answers.Error, answers.Approval, answers.Decided, answers.Options),
+    *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
+    *(TimeLine, Report),
+)
+_REF = "#/components/schemas/{name}"
+_OF_REPORT = ("ReportRow", _REF.format(name="ReportRow"))
+_NULL = {"type": "null"}
+_ATTRIBUTE = re.compile(r"^ {8}(\w+): (.+(?:\n {12}.+)*)", re.MULTILINE)
+_UNDERLINED = re.compile("_([a-z])")
+
+
+def ref(name: str) -> Json:
+    """Return a reference to a schema."""
+    return {"$ref": _REF.format(name=name)}
+
+
+def schemas() -> Json:
+    """Return the schema of each type by its name, as generators of clients need it."""
+    _, found = msgspec.json.schema_components(_TYPES, ref_template=_REF)
+    docs = {name: _docs(one["description"]) for name, one in found.items()}
+    docs["EventPage"] |= docs["EventRow"]
+    for name, one in found.items():
+        one["description"] = one["description"].partition("\n")[0]
+        del one["title"]
+        for key, words in docs[name].items():
+            one["properties"][key]["description"] = words
+    return {_plain(name): _plain(one) for name, one in found.items()}
+
+
+def _docs(docstring: str) -> dict[str, str]:
+    """Return what a docstring says of each member, by the member's name in JSON."""
+    return {
+        _UNDERLINED.sub(lambda found: found[1].upper(), name): _sentence(words)
+        for name, words in _ATTRIBUTE.findall(docstring)
+    }
+
+
+def _sentence(words: str) -> str:
+    text = " ".join(words.split())
+    is_value = text.partition(" ")[0].endswith(":")  # "null: not known"
+    return text if is_value else f"{text[:1].upper()}{text[1:]}"
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema in which a member has one type, and an object a name of its own.
+
+    Rows of lists are named without "Row": an EventRow is an Event.
+    """
+    if isinstance(schema, str):
+        return schema if schema in _OF_REPORT else schema.removesuffix("Row")
+    if isinstance(schema, list | tuple):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    options = schema.get("anyOf", [])
+    if len(options) == 2 and options[1] == _NULL and "type" in options[0]:
+        rest = {key: one for key, one in schema.items() if key != "anyOf"}
+        schema = {**options[0], **rest, "type": [options[0]["type"], "null"]}
+    if "enum" in schema:
+        schema = {"type": "string", **schema}
+    return {key: _plain(one) for key, one in schema.items()}
 
 
 # -- what is asked ---------------------------------------------------------------------

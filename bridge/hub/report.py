@@ -10,16 +10,24 @@ pairs of event and machine, and of the newest 20,000 notes. ``timeline`` finds o
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta, Struct, field
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
 from bridge.hub.facts import NoteKind
 from bridge.hub.fold import Machine
-from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.rows import (
+    Summary,
+    json_of,
+    micros,
+    moment_of,
+    moment_or_none,
+    summary_in,
+)
 from bridge.hub.store.tables import decisions, events, machines, notes
 from bridge.hub.timeline import (
     QUIET,
@@ -30,6 +38,7 @@ from bridge.hub.timeline import (
     entries_of,
     outages_of,
 )
+from bridge.hub.view_rows import Count, Row, Time
 from bridge.hub.voting import APPROVE, REFUSE
 
 MOST_PAIRS = 20_000
@@ -80,11 +89,9 @@ def time_line(
     marks = [_mark(row) for row in connection.execute(asked.limit(_MOST_NOTES))]
     outages = outages_of(found, marks, now)
     return TimeLine(
-        entries=tuple(
-            sorted(entries_of(found, marks, outages), key=lambda one: one.time)
-        ),
+        entries=tuple(entries_of(found, marks, outages)),
         outages=outages,
-        is_cut=len(rows) == _MOST_EVENTS or len(marks) == _MOST_NOTES,
+        cut=len(rows) == _MOST_EVENTS or len(marks) == _MOST_NOTES,
     )
 
 
@@ -128,14 +135,10 @@ def _mark(row: Any) -> Mark:
     return Mark(
         kind=NoteKind(row.kind),
         time=moment_of(row.time),
-        until=_moment(row.until),
+        until=moment_or_none(row.until),
         event_key=row.event_key,
         data=json_of(row.data),
     )
-
-
-def _moment(value: int | None) -> datetime | None:
-    return None if value is None else moment_of(value)
 
 
 def _events(connection: Connection, rows: Sequence[Any]) -> list[Event]:
@@ -153,9 +156,9 @@ def _events(connection: Connection, rows: Sequence[Any]) -> list[Event]:
 
 
 def _event(row: Any) -> Event:
-    summary = json_of(row.summary) if hasattr(row, "summary") else {}
-    raw: Any = summary.get("event") or {}
-    decided, by = _moment(row.decided), tuple[str, ...]()
+    summary = summary_in(row.summary) if hasattr(row, "summary") else Summary()
+    raw = summary.event or {}
+    decided, by = moment_or_none(row.decided), tuple[str, ...]()
     if decided is not None:
         by = ("somebody, without this hub",) if row.decided_by else ("a rule",)
     return Event(
@@ -165,8 +168,8 @@ def _event(row: Any) -> Event:
         event_source=row.event_source,
         status=row.status,
         opened=moment_of(row.opened),
-        started=_moment(row.started),
-        ended=_moment(row.ended),
+        started=moment_or_none(row.started),
+        ended=moment_or_none(row.ended),
         notice=None if row.notice is None else max(row.notice, 0) / 1e6,
         decided=decided,
         by=by,
@@ -189,67 +192,65 @@ def _decided(event: Event, row: Any) -> Event:
 # -- the report of a fleet -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+def _seconds(words: str) -> Any:
+    return Meta(ge=0, description=words)
+
+
+class Numbers(Row, frozen=True, kw_only=True):
+    """How long it took, and how long machines were down."""
+
+    notice_seconds: (
+        Annotated[float, _seconds("From announcement to NotBefore: median.")] | None
+    )
+    decision_seconds: (
+        Annotated[float, _seconds("From announcement to approval: median.")] | None
+    )
+    down_seconds: Annotated[float, _seconds("Down, by whatever was seen of it.")]
+    paused_seconds: Annotated[float, _seconds("Stood still.")]
+    planned_seconds: Annotated[float, _seconds("Those of both that were planned.")]
+    unplanned_seconds: Annotated[float, _seconds("Those of both that were not.")]
+
+
+class ReportRow(Numbers, frozen=True, kw_only=True):
     """The numbers of one machine and one type of event.
 
     Attributes:
-        event_type: "" = outages that belong to no event.
-        count: how many events.
-        notice: the median of the seconds from announcement to NotBefore.
-        waited: the median of the seconds from announcement to approval.
-        down: seconds that the machine was down, by whatever was seen of it.
-        paused: seconds that it stood still.
-        planned: those seconds of both that were planned.
-        unplanned: those that were not.
-        by: who decided, with how often.
+        event_type: null: outages that belong to no event.
+        by: who decided, and how often.
     """
 
-    machine: Machine
-    event_type: str
-    count: int
-    notice: float | None
-    waited: float | None
-    down: float
-    paused: float
-    planned: float
-    unplanned: float
-    by: Mapping[str, int]
+    machine: str
+    resource_group: str | None
+    subscription: str | None
+    event_type: str | None
+    events: Count
+    by: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """The numbers of a fleet; see ``Row``."""
+class ReportTotals(Numbers, frozen=True, kw_only=True):
+    """The numbers of the fleet."""
 
-    events: int
-    machines: int
-    approved: int
-    notice: float | None
-    waited: float | None
-    down: float
-    paused: float
-    planned: float
-    unplanned: float
+    events: Count
+    machines: Count
+    approved: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The report of a period.
+class Report(Row, frozen=True, kw_only=True):
+    """The numbers of a period.
 
     Attributes:
         rows: the longest outages first.
-        is_cut: whether the store holds more than a report reads.
+        cut: whether the store holds more than was read.
     """
 
-    since: datetime
-    until: datetime
-    rows: tuple[Row, ...]
-    totals: Totals
-    is_cut: bool
+    since: Time = field(name="from")
+    until: Time = field(name="to")
+    totals: ReportTotals
+    rows: tuple[ReportRow, ...]
+    cut: bool
 
 
-@dataclass(slots=True)
-class _Cell:
+class _Cell(Struct):
     """The events and outages of one machine and type, while they are collected."""
 
     events: list[Event] = field(default_factory=list)
@@ -288,10 +289,26 @@ def report_of(
         told = [*by_place.get(place, ()), *by_place.get((place[0], "", ""), ())]
         _collect(cells, place, mine, outages_of(mine, told, now) if told else ())
     made = [_row(place, kind, cell) for (place, kind), cell in cells.items()]
-    made.sort(key=lambda r: (-(r.down + r.paused), -r.count, r.machine, r.event_type))
+    made.sort(key=_worst_first)
     cut = is_cut or len(rows) == MOST_PAIRS or len(marks) == MOST_PAIRS
-    totals = _totals(made, list(found.values()))
-    return Report(since=since, until=until, rows=tuple(made), totals=totals, is_cut=cut)
+    outages = [one for cell in cells.values() for one in cell.outages]
+    totals = ReportTotals(
+        events=len(found),
+        machines=len({(r.subscription, r.resource_group, r.machine) for r in made}),
+        approved=sum(1 for one in found.values() if one.decided is not None),
+        **_numbers(list(found.values()), outages),
+    )
+    return Report(since=since, until=until, rows=tuple(made), totals=totals, cut=cut)
+
+
+def _worst_first(row: ReportRow) -> tuple[object, ...]:
+    place = (row.subscription or "", row.resource_group or "", row.machine)
+    return (
+        -row.down_seconds - row.paused_seconds,
+        -row.events,
+        place,
+        row.event_type or "",
+    )
 
 
 def _events_of_many(connection: Connection, rows: Sequence[Any]) -> list[Event]:
@@ -337,42 +354,36 @@ def _collect(
     for event in mine:
         cells.setdefault((place, event.event_type), _Cell()).events.append(event)
     for outage in outages:
-        kind = outage.event.event_type if outage.event else ""
+        kind = outage.event_type or ""
         cells.setdefault((place, kind), _Cell()).outages.append(outage)
 
 
-def _row(place: Place, kind: str, cell: _Cell) -> Row:
-    pauses = sum(one.seconds for one in cell.outages if one.how == "paused")
-    both = sum(one.seconds for one in cell.outages)
-    planned = sum(one.seconds for one in cell.outages if one.is_planned)
-    known = sum(one.seconds for one in cell.outages if one.is_planned is not None)
+def _row(place: Place, kind: str, cell: _Cell) -> ReportRow:
     subscription, group, name = place
-    return Row(
-        machine=Machine(subscription=subscription, group=group, name=name),
-        event_type=kind,
-        count=len(cell.events),
-        notice=_median(one.notice for one in cell.events),
-        waited=_median(one.waited for one in cell.events),
-        down=both - pauses,
-        paused=pauses,
-        planned=planned,
-        unplanned=known - planned,
-        by=Counter(who for one in cell.events for who in one.by),
+    by = Counter(who for one in cell.events for who in one.by)
+    return ReportRow(
+        machine=name,
+        resource_group=group or None,
+        subscription=subscription or None,
+        event_type=kind or None,
+        events=len(cell.events),
+        by=tuple(f"{who} ({n})" if n > 1 else who for who, n in by.items()),
+        **_numbers(cell.events, cell.outages),
     )
 
 
-def _totals(rows: Sequence[Row], found: Sequence[Event]) -> Totals:
-    return Totals(
-        events=len(found),
-        machines=len({row.machine for row in rows}),
-        approved=sum(1 for one in found if one.decided is not None),
-        notice=_median(one.notice for one in found),
-        waited=_median(one.waited for one in found),
-        down=sum(row.down for row in rows),
-        paused=sum(row.paused for row in rows),
-        planned=sum(row.planned for row in rows),
-        unplanned=sum(row.unplanned for row in rows),
-    )
+def _numbers(found: Sequence[Event], outages: Sequence[Outage]) -> Mapping[str, Any]:
+    def total(which: Iterable[Outage]) -> float:
+        return sum(one.seconds for one in which)
+
+    return {
+        "notice_seconds": _median(one.notice for one in found),
+        "decision_seconds": _median(one.waited for one in found),
+        "down_seconds": total(one for one in outages if one.how != "paused"),
+        "paused_seconds": total(one for one in outages if one.how == "paused"),
+        "planned_seconds": total(one for one in outages if one.planned),
+        "unplanned_seconds": total(one for one in outages if one.planned is False),
+    }
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -409,17 +420,19 @@ def digest(found: Report) -> list[str]:
     totals = found.totals
     head = f"Maintenance, {found.since:%d %b} to {found.until:%d %b}: "
     events = "1 event" if totals.events == 1 else f"{totals.events} events"
-    planned = f"{_span(totals.planned)} planned, {_span(totals.unplanned)} unplanned"
+    planned, other = _span(totals.planned_seconds), _span(totals.unplanned_seconds)
+    of_time = f"of the time: {planned} planned, {other} unplanned"
+    down, paused = _span(totals.down_seconds), _span(totals.paused_seconds)
     lines = [
-        f"{head}{events}, {_span(totals.down)} down, {_span(totals.paused)} paused",
-        f"{totals.approved} of {events} approved; of the time: {planned}",
+        f"{head}{events}, {down} down, {paused} paused",
+        f"{totals.approved} of {events} approved; {of_time}",
     ]
-    worst = [row for row in found.rows if row.down or row.paused][:_MOST_LINES]
-    for row in worst:
+    bad = [row for row in found.rows if row.down_seconds or row.paused_seconds]
+    for row in bad[:_MOST_LINES]:
         kind = row.event_type or "not announced"
-        spent = f"{_span(row.down)} down, {_span(row.paused)} paused"
-        lines.append(f"{row.machine.name}, {kind}: {spent}")
-    if more := sum(1 for row in found.rows if row.down or row.paused) - len(worst):
+        spent = f"{_span(row.down_seconds)} down, {_span(row.paused_seconds)} paused"
+        lines.append(f"{row.machine}, {kind}: {spent}")
+    if (more := len(bad) - _MOST_LINES) > 0:
         lines.append(f"and {more} more")
     return lines
 

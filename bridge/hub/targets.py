@@ -169,7 +169,7 @@ def _offered(bridge: BridgeRow, now: datetime) -> dict[Address, str]:
     """
     if bridge.address is None:
         return {}
-    longest = _INTERVALS * bridge.interval or _FRESH
+    longest = _INTERVALS * (bridge.interval_seconds or 0.0) or _FRESH
     others = {
         offer.address: f"{bridge.name or bridge.vm_id} has offered two addresses"
         for offer in bridge.offers

@@ -9,12 +9,15 @@ outage only beside an event or another note, for a bridge is stopped for an upda
 Source: learn.microsoft.com/azure/service-health/resource-health-vm-annotation
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from bridge.hub.facts import NoteKind
+from bridge.hub.view_rows import Row, Time
 
 _NEAR = timedelta(minutes=2)  # notes so near belong to one outage
 _BEFORE, _AFTER = timedelta(minutes=5), timedelta(minutes=15)
@@ -28,6 +31,13 @@ _REASONS = {
     "virtualmachinecrashed": "the guest crashed",
 }
 QUIET = (NoteKind.SILENT, NoteKind.STOPPED)
+_HOW: Mapping[NoteKind, Literal["paused", "silent", "unavailable", "stopped"]] = {
+    NoteKind.HEALTH: "unavailable",
+    NoteKind.SILENT: "silent",
+    NoteKind.STOPPED: "stopped",
+    NoteKind.PAUSED: "paused",
+}
+Seconds = Annotated[float, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,54 +94,54 @@ class Mark:
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
-    """A time in which a machine was down or paused.
+class Outage(Row, frozen=True, kw_only=True):
+    """A time in which the machine was down or paused.
 
     Attributes:
-        until: None = it goes on.
+        until: null: it goes on.
         seconds: how long, so far.
-        how: paused, silent, unavailable or stopped.
-        is_planned: None = not known.
-        why: such as "planned: host maintenance".
-        event: the scheduled event that it belongs to; None = none is known.
+        planned: null: not known.
+        why: such as: planned: host maintenance.
+        event_id: of the scheduled event that it belongs to; null: none is known.
     """
 
-    time: datetime
-    until: datetime | None
-    seconds: float
-    how: str
-    is_planned: bool | None
+    time: Time
+    until: Time | None
+    seconds: Seconds
+    how: Literal["paused", "silent", "unavailable", "stopped"]
+    planned: bool | None
     why: str
-    event: Event | None
+    event_id: str | None
+    event_type: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TimeLineEntry(Row, frozen=True, kw_only=True):
     """One line of a time line.
 
     Attributes:
         what: announced, approved, refused, started, paused, silent, stopped,
             unavailable, available, annotation, window, back, or how the event ended.
-        words: more about it; "" = nothing.
-        seconds: how long it took; None = it has no length.
-        event_id: "" = it belongs to no event.
+        words: more about it.
+        seconds: its length; of announced: the notice.
     """
 
-    time: datetime
+    time: Time
     what: str
-    words: str = ""
-    seconds: float | None = None
-    event_id: str = ""
+    words: str | None
+    seconds: Seconds | None
+    event_id: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLine:
-    """What happened to a machine in a period, the oldest first."""
+class TimeLine(Row, frozen=True, kw_only=True):
+    """What happened to a machine, the oldest first.
 
-    entries: tuple[Entry, ...]
+    Attributes:
+        cut: whether the store holds more than was read.
+    """
+
+    entries: tuple[TimeLineEntry, ...]
     outages: tuple[Outage, ...]
-    is_cut: bool
+    cut: bool
 
 
 def outages_of(
@@ -191,22 +201,17 @@ def _outage(
     seconds = max(((until or now) - begin).total_seconds(), 0.0)
     if kinds == {NoteKind.PAUSED}:
         seconds = sum(((end or now) - at).total_seconds() for at, end, _ in cluster)
-    is_planned, why = _reason(event, marks, begin, until or now)
+    planned, why = _reason(event, marks, begin, until or now)
     return Outage(
         time=begin,
         until=until,
         seconds=seconds,
-        how=_how(kinds),
-        is_planned=is_planned,
+        how=next(how for kind, how in _HOW.items() if kind in kinds),
+        planned=planned,
         why=why,
-        event=event,
+        event_id=event.event_id if event else None,
+        event_type=event.event_type if event else None,
     )
-
-
-def _how(kinds: Iterable[NoteKind]) -> str:
-    order = (NoteKind.HEALTH, NoteKind.SILENT, NoteKind.STOPPED, NoteKind.PAUSED)
-    kind = next(one for one in order if one in kinds)
-    return "unavailable" if kind is NoteKind.HEALTH else kind.value
 
 
 def _cause(
@@ -286,7 +291,7 @@ def _announced(event: Event) -> tuple[bool | None, str]:
     return True, "planned: host maintenance"
 
 
-def _by_time(one: Mark | Entry) -> datetime:
+def _by_time(one: Mark | TimeLineEntry) -> datetime:
     return one.time
 
 
@@ -294,69 +299,64 @@ def entries_of(
     found: Sequence[Event],
     marks: Sequence[Mark],
     outages: Sequence[Outage],
-) -> Iterator[Entry]:
-    """Yield the lines of a time line, in no order."""
-    for event in found:
-        yield from _steps(event)
-    for mark in marks:
-        yield _entry(mark)
-    for outage in outages:
-        if outage.until is not None:
-            yield Entry(
-                time=outage.until,
-                what="back",
-                words=outage.why,
-                seconds=outage.seconds,
-                event_id=outage.event.event_id if outage.event else "",
-            )
+) -> list[TimeLineEntry]:
+    """Return the lines of a time line, the oldest first."""
+    back = (
+        _line(one.until, "back", one.why, one.seconds, one.event_id)
+        for one in outages
+        if one.until is not None
+    )
+    steps = (line for event in found for line in _steps(event))
+    return sorted((*steps, *map(_entry, marks), *back), key=_by_time)
 
 
-def _steps(event: Event) -> Iterator[Entry]:
+def _line(
+    time: datetime,
+    what: str,
+    words: object,
+    seconds: float | None = None,
+    event_id: str | None = None,
+) -> TimeLineEntry:
+    return TimeLineEntry(
+        time=time,
+        what=what,
+        words=str(words) or None,
+        seconds=seconds,
+        event_id=event_id or None,
+    )
+
+
+def _steps(event: Event) -> Iterator[TimeLineEntry]:
     """Yield the life of an event."""
     name, about = event.event_type or "Event", event.event_id
-    yield Entry(
-        time=event.opened,
-        what="announced",
-        words=f"{name} by {event.event_source}" if event.event_source else name,
-        seconds=event.notice,
-        event_id=about,
-    )
-    if event.refused is not None:
-        by = ", ".join(event.refused_by)
-        yield Entry(
-            time=event.refused, what="refused", words=f"by {by}", event_id=about
-        )
-    if event.decided is not None:
-        by = ", ".join(event.by)
-        yield Entry(
-            time=event.decided, what="approved", words=f"by {by}", event_id=about
-        )
-    if event.started is not None:
-        yield Entry(time=event.started, what="started", words=name, event_id=about)
-    if event.ended is not None:
-        yield Entry(time=event.ended, what=event.status, words=name, event_id=about)
+    words = f"{name} by {event.event_source}" if event.event_source else name
+    yield _line(event.opened, "announced", words, event.notice, about)
+    for what, time, words in (
+        ("refused", event.refused, f"by {', '.join(event.refused_by)}"),
+        ("approved", event.decided, f"by {', '.join(event.by)}"),
+        ("started", event.started, name),
+        (event.status, event.ended, name),
+    ):
+        if time is not None:
+            yield _line(time, what, words, None, about)
 
 
-def _entry(mark: Mark) -> Entry:
-    seconds = None
+def _entry(mark: Mark) -> TimeLineEntry:
+    data, seconds = mark.data, None
     if mark.until is not None:
         seconds = (mark.until - mark.time).total_seconds()
     match mark.kind:
         case NoteKind.HEALTH:
-            what = str(mark.data.get("state") or "unknown").lower()
-            return Entry(time=mark.time, what=what, words="by Resource Health")
+            what = str(data.get("state") or "unknown").lower()
+            return _line(mark.time, what, "by Resource Health")
         case NoteKind.ANNOTATION:
-            reason = mark.data.get("reason") or mark.data.get("annotationName")
-            category = mark.data.get("category")
-            return Entry(
-                time=mark.time, what="annotation", words=f"{reason} ({category})"
-            )
+            reason = data.get("reason") or data.get("annotationName")
+            words = f"{reason} ({data.get('category')})"
+            return _line(mark.time, "annotation", words)
         case NoteKind.WINDOW:
-            name, status = (mark.data.get(k) or "" for k in ("configuration", "status"))
+            name, status = (data.get(k) or "" for k in ("configuration", "status"))
             words = f"{name}: {status}" if status else str(name)
-            return Entry(time=mark.time, what="window", words=words, seconds=seconds)
+            return _line(mark.time, "window", words, seconds)
         case _:
-            goes_on = "" if mark.until is not None else "it goes on"
-            return Entry(
-                time=mark.time, what=mark.kind.value, words=goes_on, seconds=seconds
-            )
+            words = "" if mark.until is not None else "it goes on"
+            return _line(mark.time, mark.kind.value, words, seconds)

@@ -5,16 +5,15 @@
     one_event     one event, with its messages, outcomes, decisions and record
 
 All functions read in the transaction of their connection, and none writes.
-``fleet_view`` has the queries for bridges, ``view_rows`` the types.
+``fleet_view`` has the queries for bridges, ``answers`` the types.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -26,15 +25,38 @@ from sqlalchemy import (
     tuple_,
 )
 
+from bridge.hub.answers import (
+    MESSAGES,
+    UNKNOWN,
+    ApprovalState,
+    DecisionRow,
+    EventPage,
+    EventRow,
+    MessageRow,
+    OccurrenceRow,
+    OutcomeRow,
+    PersonsRow,
+    SaidToBeOver,
+    Standing,
+    Vote,
+)
 from bridge.hub.bridges import is_unreported
 from bridge.hub.config import AccessConfig
-from bridge.hub.decision_view import decision_row, trail_of
-from bridge.hub.facts import kept_name, key_of
+from bridge.hub.decision_view import decision_row, record_of
+from bridge.hub.facts import Kind, kept_name, key_of
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.report import overlaps
 from bridge.hub.store.current_event import aside_of, homes_of
 from bridge.hub.store.outcomes import asked
-from bridge.hub.store.rows import json_of, moment_of, voices_in
+from bridge.hub.store.rows import (
+    Summary,
+    json_of,
+    moment_of,
+    moment_or_none,
+    state_in,
+    summary_in,
+    voices_in,
+)
 from bridge.hub.store.tables import (
     bridges,
     decisions,
@@ -44,17 +66,7 @@ from bridge.hub.store.tables import (
     messages,
     votes,
 )
-from bridge.hub.view_rows import (
-    MESSAGES,
-    PAGE,
-    UNKNOWN,
-    EventPage,
-    EventRow,
-    Filters,
-    MessageRow,
-    Situation,
-    Voter,
-)
+from bridge.hub.view_rows import PAGE, Filters, ReporterRow, Situation, StoredOutcome
 from bridge.hub.voting import APPROVE, REFUSE, SET_ASIDE, Persons, persons_of
 
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
@@ -87,7 +99,7 @@ def overview(
     )
     query = query.offset(skip).limit(max(1, min(filters.limit, PAGE)))
     found = _rows(connection, query, situation)
-    return sorted(found, key=lambda row: not row.is_unreported)
+    return sorted(found, key=lambda row: not row.unreported)
 
 
 def of_machine(
@@ -103,19 +115,6 @@ def of_machine(
     query = select(events).where(events.c.event_key.in_(named))
     order = (events.c.is_open.desc(), events.c.told.desc())
     return _rows(connection, query.order_by(*order).limit(PAGE), situation)
-
-
-def machines_named(connection: Connection, name: str) -> list[Machine]:
-    """Return all machines with a name, from events and from bridges."""
-    found = set[tuple[str, str]]()
-    for table in (machines, bridges):
-        query = select(table.c.subscription, table.c.group).distinct()
-        rows = connection.execute(query.where(table.c.name == name).limit(PAGE))
-        found |= {(row.subscription, row.group) for row in rows}
-    return [
-        Machine(subscription=subscription, group=group, name=name)
-        for subscription, group in sorted(found)
-    ]
 
 
 def open_without_bridge(
@@ -138,66 +137,55 @@ def one_event(
         connection: a connection within a transaction.
         key: the EventId in capitals.
         situation: the current Situation.
-        before: the cursor ``older`` of another page: only messages before it; "" = the
-            newest.
+        before: the cursor ``older_messages`` of another page: only messages before it;
+            "" = the newest.
     """
     query = select(events).where(events.c.event_key == key)
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
     (shown,) = _rows(connection, query, situation)
-    state: dict[str, Any] = json_of(row.state)
-    life = state["occurrences"][-1] if state["occurrences"] else {}
+    state = state_in(row.state)
     place = place_of_message(before)
     found = _messages(connection, key, place)
-    older = f"{found[-2].time}-{found[-2].seq}" if len(found) > MESSAGES else ""
+    older = f"{found[-2].time}-{found[-2].seq}" if len(found) > MESSAGES else None
     told = found[:MESSAGES]
     decided = select(decisions).where(decisions.c.event_key == key)
     newest = decided.order_by(decisions.c.time.desc()).limit(MESSAGES)
+    after = told[-1].time if older else None
     return EventPage(
-        row=replace(shown, event=life.get("event")),
-        occurrences=state["occurrences"],
-        outcomes=_outcomes(connection, state["outcomes"], key),
-        addresses=state["addresses"],
+        **{
+            **asdict(shown),
+            "event": state.latest.event if state.latest else None,
+        },
+        occurrences=tuple(one.only(OccurrenceRow) for one in state.occurrences),
+        outcomes=tuple(_outcomes(connection, state.outcomes, key)),
         messages=tuple(_message(one) for one in reversed(told)),
-        older=older,
+        older_messages=older,
         decisions=tuple(decision_row(one) for one in connection.execute(newest)),
-        trail=tuple(
-            trail_of(
-                connection,
-                key,
-                after=told[-1].time if older else None,
-                before=place[0] if place else None,
-            )
+        record=tuple(
+            record_of(connection, key, after=after, before=place[0] if place else None)
         ),
-        aside=tuple(sorted(aside_of(connection, key, row.lives))),
+        set_aside=tuple(sorted(aside_of(connection, key, row.lives))),
     )
 
 
 def _outcomes(
-    connection: Connection, outcomes: Sequence[Mapping[str, Any]], key: str
-) -> list[Mapping[str, Any]]:
-    """Add to each outcome whether it counts for a decision of this hub.
-
-    counted      a bridge that was asked has said it of a decision
-    not-asked    a bridge that was not asked has said it of a decision
-    rule         the rule of a bridge has approved, so there was no message
-    elsewhere    somebody has approved without this hub
-    """
+    connection: Connection, outcomes: Sequence[StoredOutcome], key: str
+) -> Iterator[OutcomeRow]:
+    """Yield the outcomes, each with whether it counts for a decision of this hub."""
     query = select(decisions).where(decisions.c.event_key == key)
     ours = {row.id: row for row in connection.execute(query)}
     counted = {
         name: {id(one) for one in asked(connection, row, outcomes)}
         for name, row in ours.items()
     }
-    found: list[Mapping[str, Any]] = []
     for one in outcomes:
-        name = one["message_id"]
-        standing = "elsewhere" if name else "rule"
+        name = one.message_id
+        standing: Standing = "elsewhere" if name else "rule"
         if name in ours:
             standing = "counted" if id(one) in counted[name] else "not-asked"
-        found.append({**one, "standing": standing})
-    return found
+        yield OutcomeRow(**asdict(one), standing=standing)
 
 
 def _messages(
@@ -272,9 +260,19 @@ def _rows(
     expected = _with_a_bridge(connection, found, situation)
     persons = _persons(connection, found, situation.access)
     return [
-        replace(
-            _event(row, expected, situation, voters, decided),
-            persons=persons.get(row.event_key),
+        _event(
+            row,
+            situation,
+            ApprovalState(
+                votes=tuple(
+                    _vote(one, situation)
+                    for one in voters.get(row.event_key, ())
+                    if one.life == row.lives
+                ),
+                persons=_persons_row(persons.get(row.event_key)),
+                decision=decided.get((row.event_key, row.lives)),
+            ),
+            is_expected=row.event_key in expected,
         )
         for row in found
     ]
@@ -289,12 +287,14 @@ def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]
     return found
 
 
-def _decided(connection: Connection, keys: Sequence[str]) -> dict[tuple[str, int], Any]:
+def _decided(
+    connection: Connection, keys: Sequence[str]
+) -> dict[tuple[str, int], DecisionRow]:
     """Return the latest decision on each occurrence of each event."""
     is_decision = decisions.c.action.in_((APPROVE, REFUSE))
     query = select(decisions).where(decisions.c.event_key.in_(keys), is_decision)
     ordered = connection.execute(query.order_by(decisions.c.time))
-    return {(row.event_key, row.life): row for row in ordered}
+    return {(row.event_key, row.life): decision_row(row) for row in ordered}
 
 
 def _persons(
@@ -358,75 +358,73 @@ def _is_azures_alone(row: Any) -> bool:
 
 
 def _event(
-    row: Any,
-    expected: set[str],
-    situation: Situation,
-    voters: Mapping[str, list[Any]],
-    decided: Mapping[tuple[str, int], Any],
+    row: Any, situation: Situation, approval: ApprovalState, *, is_expected: bool
 ) -> EventRow:
-    life: dict[str, Any] = json_of(row.summary)
-    last_reported, absent = moment_of(row.told), situation.absent_until
+    life = summary_in(row.summary)
+    absent = situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
-    mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
-    decision = decided.get((row.event_key, row.lives))
     return EventRow(
-        key=row.event_key,
         event_id=row.event_id,
         version=row.version,
         status=UNKNOWN if is_lost else row.status,
         is_open=row.is_open,
-        event_type=row.event_type,
-        event_source=row.event_source,
-        subscription=row.subscription,
-        group=row.group,
+        event_type=row.event_type or None,
+        event_source=row.event_source or None,
+        subscription=row.subscription or None,
+        resource_group=row.group or None,
         content=row.content,
-        machines=tuple(life.get("names", ())),
-        machine_count=life.get("nameCount", 0),
-        not_before=_moment(row.not_before),
+        machines=life.names,
+        machine_count=life.name_count,
+        not_before=moment_or_none(row.not_before),
         opened=moment_of(row.opened),
-        ended=_moment(row.ended),
-        last_reported=last_reported,
-        first_reported_by=life.get("firstReportedBy", {}),
-        is_unreported=_is_unreported(row, expected, life, situation),
-        bridges_say=life.get("bridgesSay"),
-        said=life.get("said"),
-        said_by=life.get("saidBy"),
-        said_until=_moment(row.said_until),
-        doubled=life.get("doubled", ()),
-        dropped=row.dropped,
-        azure=life.get("azure"),
-        lives=row.lives,
-        event=life.get("event"),
-        voters=tuple(_voter(one, situation) for one in mine),
-        decision=decision_row(decision) if decision is not None else None,
+        ended=moment_or_none(row.ended),
+        last_told=moment_of(row.told),
+        first_reported_by=life.first_reported_by,
+        unreported=_is_unreported(row, life, situation, is_expected=is_expected),
+        bridges_say=life.bridges_say,
+        said_to_be_over=_said(life, row.said_until),
+        two_reports_with_one_id=life.doubled,
+        messages_not_kept=row.dropped,
+        azure_status=life.azure_status,
+        occurrence=row.lives,
+        event=life.event,
+        approval=approval,
     )
 
 
-def _moment(value: int | None) -> datetime | None:
-    return None if value is None else moment_of(value)
+def _said(life: Summary, until: int | None) -> SaidToBeOver | None:
+    if life.said is None:
+        return None
+    by = life.said_by or ReporterRow()
+    return SaidToBeOver(status=life.said, by=by, counts_from=moment_or_none(until))
 
 
-def _voter(row: Any, situation: Situation) -> Voter:
-    time, access = moment_of(row.time), situation.access
-    age = (situation.now - time).total_seconds()
-    return Voter(
+def _persons_row(found: Persons | None) -> PersonsRow | None:
+    if found is None:
+        return None
+    raised = tuple(ReporterRow.of(one) for one in found.raised_by)
+    return PersonsRow(wanted=found.wanted, rule=found.rule, raised_by=raised)
+
+
+def _vote(row: Any, situation: Situation) -> Vote:
+    age = (situation.now - moment_of(row.time)).total_seconds()
+    lapse = situation.access.lapse(row.entry, age) if situation.access else ""
+    return Vote(
         person=row.person,
         via=row.via,
-        time=time,
-        reason=row.reason,
-        entry=row.entry,
-        lapse=access.lapse(row.entry, age) if access else "",
+        entry=row.entry or None,
+        counts=not lapse,
+        why=lapse or None,
     )
 
 
 def _is_unreported(
-    row: Any, expected: set[str], life: Mapping[str, Any], situation: Situation
+    row: Any, life: Summary, situation: Situation, *, is_expected: bool
 ) -> bool:
     if situation.missing_after is None or not _is_azures_alone(row):
         return False
-    is_expected = row.event_key in expected
     if situation.expect:
-        resource = str(life.get("resource", "")).lower()
+        resource = life.resource.lower()
         is_expected = any(fnmatchcase(resource, g.lower()) for g in situation.expect)
     return is_expected and is_unreported(
         moment_of(row.azure_received),
@@ -439,11 +437,10 @@ def _is_unreported(
 def _message(row: Any) -> MessageRow:
     return MessageRow(
         seq=row.seq,
-        kind=row.kind,
-        source=row.source,
         id=row.id,
+        source=row.source,
+        kind=Kind(row.kind),
         time=moment_of(row.time),
-        heard=moment_of(row.heard),
-        vm_id=row.vm_id,
-        body=row.body,
+        enqueued=moment_of(row.heard),
+        body=json_of(row.body.removeprefix(b"\xef\xbb\xbf")),
     )

@@ -15,10 +15,10 @@ from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.report import report_of, time_line
 from bridge.hub.store import alarms, retention
+from bridge.hub.store.fleet_view import machines_named
 from bridge.hub.store.rows import micros
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events, notes
-from bridge.hub.views import machines_named
 from bridge.sinks.email.message import describe
 from tests.support.builders import EVENT_ID, not_before
 from tests.support.fakes import START
@@ -455,12 +455,12 @@ async def test_report_of_100_000_events_is_cut(store: Store, world: HubWorld) ->
     await store.write(many_events)
     now, since, until = at(HOUR * 24), at(-HOUR), at(HOUR * 24)
     found = await store.read(lambda c: report_of(c, since, until, now))
-    assert found.is_cut
+    assert found.cut
     assert found.totals.events == 20_000
 
     (machine,) = await store.read(lambda c: machines_named(c, "web-0"))
     line = await store.read(lambda c: time_line(c, machine, since, until, now))
-    assert line.is_cut
+    assert line.cut
 
 
 async def test_unreadable_messages_show_on_the_first_page(world: HubWorld) -> None:

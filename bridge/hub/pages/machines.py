@@ -14,6 +14,7 @@ from aiohttp import web
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
+from bridge.hub.answers import EventRow
 from bridge.hub.api import PERSON, fault, period_of
 from bridge.hub.approving import Approving
 from bridge.hub.config import AccessConfig
@@ -22,10 +23,11 @@ from bridge.hub.fold import Machine
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.report import Report, Row
+from bridge.hub.report import Report, ReportRow
 from bridge.hub.store import fleet_view
-from bridge.hub.timeline import Entry, Outage, TimeLine
-from bridge.hub.view_rows import PAGE, BridgeRow, EventRow, Situation
+from bridge.hub.store.fleet_view import machines_named
+from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 log = logging.getLogger(__name__)
 
@@ -74,13 +76,13 @@ class MachinePages:
         name = kept_name(text(request.query.get("name", "")[:_LONGEST]))
 
         def make(connection: Connection, _: Situation) -> Content:
-            found = views.machines_named(connection, name)
+            found = machines_named(connection, name)
             if not found:
                 return missing("Nothing is known of a machine of this name")
             rows = [{"href": shown.address_of(one), **asdict(one)} for one in found]
             return Content("machines.html", {"rows": rows, "wanted": name})
 
-        found = await self._frame.store.read(lambda c: views.machines_named(c, name))
+        found = await self._frame.store.read(lambda c: machines_named(c, name))
         if len(found) == 1:
             return web.Response(
                 status=302, headers={"Location": shown.address_of(found[0])}
@@ -244,7 +246,7 @@ def _story(found: TimeLine, now: datetime) -> shown.Shown:
     return {
         "outages": [_outage(one, now) for one in reversed(found.outages)],
         "lines": [_line(one, now) for one in found.entries[::-1][:_MOST_LINES]],
-        "is_cut": found.is_cut or len(found.entries) > _MOST_LINES,
+        "is_cut": found.cut or len(found.entries) > _MOST_LINES,
     }
 
 
@@ -254,14 +256,14 @@ def _outage(one: Outage, now: datetime) -> shown.Shown:
     return {
         "words": f"{how} {long}",
         "why": shown.short(one.why),
-        "kind": {True: "good", False: "bad", None: "wait"}[one.is_planned],
+        "kind": {True: "good", False: "bad", None: "wait"}[one.planned],
         "time": shown.time(one.time, now),
-        "href": shown.page_of(one.event.event_id) if one.event else None,
-        "type": one.event.event_type if one.event else "",
+        "href": shown.page_of(one.event_id) if one.event_id else None,
+        "type": one.event_type or "",
     }
 
 
-def _line(one: Entry, now: datetime) -> shown.Shown:
+def _line(one: TimeLineEntry, now: datetime) -> shown.Shown:
     long = "" if one.seconds is None else words.plain_span(one.seconds)
     if one.what == "announced" and long:
         long = f"{long} of notice"
@@ -281,39 +283,44 @@ def _report(found: Report) -> shown.Shown:
     return {
         "tiles": [
             {"count": totals.events, "words": "events", "kind": ""},
-            {"count": _long(totals.down), "words": "down", "kind": "bad"},
-            {"count": _long(totals.paused), "words": "paused", "kind": "run"},
+            {"count": _long(totals.down_seconds), "words": "down", "kind": "bad"},
+            {"count": _long(totals.paused_seconds), "words": "paused", "kind": "run"},
             {
-                "count": _long(totals.unplanned),
+                "count": _long(totals.unplanned_seconds),
                 "words": "of it unplanned",
                 "kind": "wait",
             },
         ],
         "summary": [
             f"{totals.approved} of {totals.events} events were approved",
-            f"the usual notice was {_long(totals.notice)}",
-            f"the usual decision took {_long(totals.waited)}",
+            f"the usual notice was {_long(totals.notice_seconds)}",
+            f"the usual decision took {_long(totals.decision_seconds)}",
         ],
         "rows": [_report_row(one) for one in found.rows[:_MOST_LINES]],
         "more": max(len(found.rows) - _MOST_LINES, 0),
-        "is_cut": found.is_cut,
+        "is_cut": found.cut,
     }
 
 
-def _report_row(one: Row) -> shown.Shown:
+def _report_row(one: ReportRow) -> shown.Shown:
+    machine = Machine(
+        subscription=one.subscription or "",
+        group=one.resource_group or "",
+        name=one.machine,
+    )
     return {
-        "name": shown.name_of(one.machine.name or "a machine without a name"),
-        "href": shown.address_of(one.machine),
-        "group": shown.short(one.machine.group),
+        "name": shown.name_of(one.machine or "a machine without a name"),
+        "href": shown.address_of(machine),
+        "group": shown.short(one.resource_group),
         "type": one.event_type or "not announced",
-        "kind": shown.KINDS.get(one.event_type.lower(), "other"),
-        "count": one.count,
-        "notice": _long(one.notice),
-        "waited": _long(one.waited),
-        "down": _long(one.down),
-        "paused": _long(one.paused),
-        "unplanned": _long(one.unplanned),
-        "by": shown.short(", ".join(f"{who}" for who in one.by)),
+        "kind": shown.kind_of(one.event_type),
+        "count": one.events,
+        "notice": _long(one.notice_seconds),
+        "waited": _long(one.decision_seconds),
+        "down": _long(one.down_seconds),
+        "paused": _long(one.paused_seconds),
+        "unplanned": _long(one.unplanned_seconds),
+        "by": shown.short(", ".join(one.by)),
     }
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
 from bridge.hub import decision_view, views
+from bridge.hub.answers import NO_OPTIONS
 from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.bridges import Liveness
@@ -26,7 +27,7 @@ from bridge.hub.store import fleet_view
 from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import PAGE, BridgeRow, Options, Situation
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
 _LONGEST = 256
@@ -114,9 +115,9 @@ class Pages:
             "event.html",
             {
                 "event": shown.page(found, access, now, is_older=bool(before)),
-                "options": shown.options(possible or Options()),
-                "raised": shown.raised(found.row),
-                "set_aside": found.aside,
+                "options": shown.options(possible or NO_OPTIONS),
+                "raised": shown.raised(found),
+                "set_aside": found.set_aside,
                 "reason": "",
             },
         )

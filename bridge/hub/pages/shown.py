@@ -1,7 +1,6 @@
 """Converts rows into the values that the templates show. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 from typing import Any
@@ -10,20 +9,19 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from bridge.foundation.hashing import hash32
-from bridge.hub.bridges import Liveness
-from bridge.hub.config import AccessConfig
-from bridge.hub.facts import kept_name
-from bridge.hub.fold import Machine
-from bridge.hub.pages import words
-from bridge.hub.view_rows import (
-    BridgeRow,
+from bridge.hub.answers import (
     DecisionRow,
     EventPage,
     EventRow,
     MessageRow,
     Options,
-    TrailRow,
+    RecordEntry,
 )
+from bridge.hub.bridges import Liveness
+from bridge.hub.config import AccessConfig
+from bridge.hub.fold import Machine
+from bridge.hub.pages import words
+from bridge.hub.view_rows import BridgeRow
 from bridge.hub.voting import ARM, BRIDGE
 
 Shown = dict[str, Any]
@@ -34,20 +32,15 @@ _LONGEST_NAME = 80
 _LONGEST_TEXT = 512
 _LONGEST_SEARCH = 256
 _MOST_BYTES = 16 * 1024  # of a message on the page of its event
-KINDS = {
-    "freeze": "freeze",
-    "reboot": "reboot",
-    "redeploy": "redeploy",
-    "preempt": "preempt",
-    "terminate": "terminate",
-}
+_KINDS = ("freeze", "reboot", "redeploy", "preempt", "terminate")
 _QUIET = {Liveness.SILENT, Liveness.STOPPED, Liveness.UNKNOWN}
 _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"}
 
 
 def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
     """Return the values of an event, as in lists."""
-    wanted = row.persons.wanted if row.persons else access.most_persons
+    decision, persons = row.approval.decision, row.approval.persons
+    wanted = persons.wanted if persons else access.most_persons
     text, kind = words.approval(row, wanted)
     is_waiting = row.status == "scheduled"
     return {
@@ -55,91 +48,92 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "row_id": f"e-{hash32(row.key)[:12]}",
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
-        "kind": KINDS.get(row.event_type.lower(), "other"),
+        "kind": kind_of(row.event_type),
         "source": row.event_source,
         "status": row.status,
         "status_words": words.status(row.status),
         "is_open": row.is_open,
-        "is_unreported": row.is_unreported,
+        "is_unreported": row.unreported,
         "duration": words.duration(row.event),
         "description": short((row.event or {}).get("Description")),
         "names": few(row.machines, row.machine_count),
         "machine_count": row.machine_count,
-        "group": short(row.group),
+        "group": short(row.resource_group),
         "key": row.key,
         "not_before": time(row.not_before, now) if is_waiting else None,
         "urgency": words.urgency(row.not_before, now) if is_waiting else "",
         "opened": time(row.opened, now),
         "ended": time(row.ended, now),
-        "reporter": name_of(row.first_reported_by.get("name") or "an unnamed VM"),
+        "reporter": name_of(row.first_reported_by.name),
         "bridges_say": row.bridges_say,
         "doubts": [short(text) for text in words.doubts(row, now)],
-        "azure": short((row.azure or {}).get("status")),
-        "standing": _obstacle(row),
-        "is_undecided": is_waiting and not _is_decided(row),
-        "is_on_its_way": row.decision is not None and row.decision.state == "decided",
+        "azure": short(row.azure_status),
+        "standing": _obstacle(decision),
+        "is_undecided": is_waiting and not _is_decided(decision),
+        "is_on_its_way": decision is not None and decision.state == "decided",
         "way": words.way(row, wanted),
         "missing": words.missing(row, wanted),
-        "voter_ids": _voters(row, BRIDGE),
-        "arm_voter_ids": _voters(row, ARM),
+        "voter_ids": row.approval.voters(BRIDGE),
+        "arm_voter_ids": row.approval.voters(ARM),
         "approval": text,
         "approval_kind": kind,
         "content": row.content,
-        "voters": [words.voter(one) for one in row.voters],
+        "voters": [words.voter(one) for one in row.approval.votes],
         "wanted": wanted,
     }
 
 
+def kind_of(event_type: str | None) -> str:
+    """Return the CSS class of an EventType."""
+    kind = (event_type or "").lower()
+    return kind if kind in _KINDS else "other"
+
+
 def raised(row: EventRow) -> list[Shown]:
     """Return the reporters by whose word more people must approve an event."""
-    found = row.persons.raised_by if row.persons else ()
+    persons = row.approval.persons
     return [
-        {"name": one.name or one.vm_id or "an unnamed VM", "vm_id": one.vm_id}
-        for one in found
+        {"name": one.vm_name or one.vm_id or "an unnamed VM", "vm_id": one.vm_id or ""}
+        for one in (persons.raised_by if persons else ())
     ]
-
-
-def _voters(row: EventRow, via: str) -> list[str]:
-    """Return the ids of the people whose votes count."""
-    return [one.person for one in row.voters if one.via == via and not one.lapse]
 
 
 def options(found: Options) -> Shown:
     """Return which decisions are possible, without times that change all the while."""
-    may_override = found.is_refused or (
-        found.is_contested and any(one.refusal for one in found.addresses)
+    bridge, arm = found.bridge, found.arm
+    may_override = bridge.refused or (
+        bridge.contested and any(one.refusal for one in found.addresses)
     )
     return {
         "closed": found.closed,
-        "bridge_why": found.bridge_why,
-        "is_contested": found.is_contested,
-        "is_refused": found.is_refused,
+        "bridge_why": bridge.why,
+        "is_contested": bridge.contested,
+        "is_refused": bridge.refused,
         "may_override": may_override,
-        "may_ask": not found.bridge_why or found.is_contested or found.is_refused,
-        "addresses": [asdict(one) for one in found.addresses[:_MACHINES]],
-        "arm_why": found.arm_why,
-        "arm_more": found.arm_more,
+        "may_ask": not bridge.why or bridge.contested or bridge.refused,
+        "addresses": found.addresses[:_MACHINES],
+        "arm_why": arm.why,
+        "arm_more": arm.more_persons,
         "offers": [
             {
                 "id": one.id,
-                "machine": one.machine,
-                "answer": one.answer,
+                "machine": one.vm_name,
+                "answer": one.answer.value,
                 "why": one.why,
             }
-            for one in found.offers
+            for one in arm.offers
             if one.answer != "allows"
         ][:_MACHINES],
     }
 
 
-def _is_decided(row: EventRow) -> bool:
-    """Whether the event has a decision that has not failed and is not void."""
-    return row.decision is not None and row.decision.state not in {"failed", "void"}
+def _is_decided(decision: DecisionRow | None) -> bool:
+    """Whether a decision has not failed and is not void."""
+    return decision is not None and decision.state not in {"failed", "void"}
 
 
-def _obstacle(row: EventRow) -> str:
+def _obstacle(decision: DecisionRow | None) -> str:
     """Return why another decision is not possible; "" = it is."""
-    decision = row.decision
     if decision is None or decision.state not in {"sending", "sent", "done"}:
         return ""
     if decision.state == "done":
@@ -181,9 +175,9 @@ def page(
         is_older: whether these are not its newest messages.
     """
     steps = [(one.time, _message(one, now)) for one in found.messages]
-    steps += [(one.time, _trail(one, now)) for one in found.trail]
+    steps += [(one.time, _trail(one, now)) for one in found.record]
     steps.sort(key=lambda one: one[0])
-    shown, names = event(found.row, access, now), found.row.machines
+    shown, names = event(found, access, now), found.machines
     href = str(shown["href"])
     return {
         **shown,
@@ -191,12 +185,14 @@ def page(
             {"name": name_of(name), "href": machine_search(name)}
             for name in names[:_MACHINES]
         ],
-        "more_machines": max(found.row.machine_count - _MACHINES, 0),
+        "more_machines": max(found.machine_count - _MACHINES, 0),
         "json": f"/api/v1{href}",
         "steps": [one for _, one in reversed(steps)],
         "messages": [_raw(one, href) for one in reversed(found.messages)],
         "is_older": is_older,
-        "older": with_query(href, before=found.older) if found.older else "",
+        "older": with_query(href, before=found.older_messages or "")
+        if found.older_messages
+        else "",
         "decisions": [decision(one, now) for one in found.decisions],
         "outcomes": [words.outcome(one) for one in found.outcomes],
         "lives": len(found.occurrences),
@@ -214,7 +210,8 @@ def machine_search(name: str) -> str:
 
 
 def _message(row: MessageRow, now: datetime) -> Shown:
-    data = _data(row)
+    given = row.body.get("data")
+    data = given if isinstance(given, dict) else {}
     reporter = data.get("reporter")
     who = reporter.get("vmName") if isinstance(reporter, dict) else "Azure"
     detail = ""
@@ -234,25 +231,20 @@ def _message(row: MessageRow, now: datetime) -> Shown:
     }
 
 
-def _data(row: MessageRow) -> Mapping[str, Any]:
-    found = orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")).get("data")
-    return found if isinstance(found, dict) else {}
-
-
-def _trail(row: TrailRow, now: datetime) -> Shown:
+def _trail(row: RecordEntry, now: datetime) -> Shown:
+    detail = row.detail or ""
     return {
         "time": time(row.time, now),
         "title": words.step(row.what),
         "kind": row.what.replace(" ", "-"),
         "who": row.person or "the hub",
-        "detail": row.detail if row.via == "bridge" else f"{row.detail} (through ARM)",
+        "detail": detail if row.via == "bridge" else f"{detail} (through ARM)",
     }
 
 
 def _raw(row: MessageRow, href: str) -> Shown:
     """Return a message as it was received, cut: its page must not grow without end."""
-    parsed = orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf"))
-    text = orjson.dumps(parsed, option=orjson.OPT_INDENT_2)
+    text = orjson.dumps(row.body, option=orjson.OPT_INDENT_2)
     cut = text[:_MOST_BYTES].decode(errors="ignore")
     while len(escape(cut, quote=False).encode()) > 2 * _MOST_BYTES:
         cut = cut[: len(cut) // 2]
@@ -281,8 +273,8 @@ def decision(row: DecisionRow, now: datetime) -> Shown:
         "event_id": row.event_id,
         "href": page_of(row.event_id),
         "type": row.event_type or "Unknown type",
-        "type_kind": KINDS.get(row.event_type.lower(), "other"),
-        "names": few(row.machines, len(row.machines)),
+        "type_kind": kind_of(row.event_type),
+        "names": few(row.machines, row.machine_count),
         "time": time(row.time, now),
         "action": words.action(row),
         "by": ", ".join(row.by),
@@ -299,7 +291,8 @@ def bridge(row: BridgeRow, now: datetime) -> Shown:
     offer = row.approvals or {}
     rules = offer.get("rules")
     count = len(rules) if isinstance(rules, list) else 0
-    every = f"every {words.plain_span(row.interval)}" if row.interval else "off"
+    interval = row.interval_seconds
+    every = f"every {words.plain_span(interval)}" if interval else "off"
     known = "1 rule" if count == 1 else f"{count} rules"
     return {
         "name": name_of(row.name or row.vm_id),
@@ -312,8 +305,8 @@ def bridge(row: BridgeRow, now: datetime) -> Shown:
         "kind": _LIVENESS.get(row.liveness.value, ""),
         "heard": time(row.heard, now),
         "interval": every,
-        "version": name_of(row.version),
-        "location": name_of(row.location),
+        "version": name_of(row.version or ""),
+        "location": name_of(row.location or ""),
         "pending": row.pending,
         "dead": row.dead,
         "takes": short(offer.get("entity")),
@@ -333,10 +326,7 @@ def page_of(event_id: str) -> str:
 
 def machine_of(row: BridgeRow) -> str:
     """Return the path of the page of a bridge's machine."""
-    name = kept_name(row.name)
-    return address_of(
-        Machine(subscription=row.subscription, group=row.group, name=name)
-    )
+    return address_of(row.machine)
 
 
 def address_of(machine: Machine) -> str:

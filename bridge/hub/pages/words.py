@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.events.build import rfc3339
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
-from bridge.hub.view_rows import DecisionRow, EventRow, Voter
+from bridge.hub.answers import DecisionRow, EventRow, OutcomeRow, Vote
 from bridge.hub.voting import ARM, BRIDGE, DROP_OFFER, SET_ASIDE
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -80,20 +80,20 @@ def when(moment: datetime, now: datetime) -> When:
 def doubts(row: EventRow, now: datetime) -> list[str]:
     """Return what is said of an event that counts less than the rest."""
     found = []
-    if row.said is not None and row.said_until is not None:
-        who = (row.said_by or {}).get("name") or "an unnamed VM"
-        until = when(row.said_until, now).clock
+    said, doubled = row.said_to_be_over, row.two_reports_with_one_id
+    if said is not None and said.counts_from is not None:
+        until = when(said.counts_from, now).clock
         found.append(
-            f"Said to be {row.said}, by the word of {who} alone: it counts once one of "
-            f"its machines or Azure agrees, or from {until}"
+            f"Said to be {said.status}, by the word of {said.by.name} alone: it counts "
+            f"once one of its machines or Azure agrees, or from {until}"
         )
-    for one in row.doubled[:_FEW]:
-        who = one.get("name") or one.get("vm_id") or "an unnamed VM"
+    for one in doubled[:_FEW]:
+        who = one.vm_name or one.vm_id or "an unnamed VM"
         found.append(f"Two reports with one id, both shown: from {who}")
-    if len(row.doubled) > _FEW:
-        found.append(f"and from {len(row.doubled) - _FEW} more")
-    if row.dropped:
-        found.append(f"{row.dropped} more messages were received and are not kept")
+    if len(doubled) > _FEW:
+        found.append(f"and from {len(doubled) - _FEW} more")
+    if count := row.messages_not_kept:
+        found.append(f"{count} more messages were received and are not kept")
     return found
 
 
@@ -153,18 +153,18 @@ def action(row: DecisionRow) -> str:
     if row.action == DROP_OFFER:
         return f"Offer {row.about} dropped"
     name = "Refused" if row.action == "refuse" else "Approved"
-    return f"{name}, although a bridge would refuse it" if row.is_overridden else name
+    return f"{name}, although a bridge would refuse it" if row.overridden else name
 
 
-def outcome(found: Mapping[str, Any]) -> str:
+def outcome(found: OutcomeRow) -> str:
     """Return the outcome of an approval, who said it, and whether it counts."""
-    who = found["reporter"].get("name") or "an unnamed VM"
-    what = " ".join(filter(None, (found["outcome"], found["reason"])))
-    match found["standing"]:
+    who = found.reporter.name
+    what = " ".join(filter(None, (found.outcome, found.reason)))
+    match found.standing:
         case "not-asked":
             return f"{what}: said by {who}, not asked"
         case "elsewhere":
-            is_good = found["outcome"] in NOTHING_TO_APPROVE
+            is_good = found.outcome in NOTHING_TO_APPROVE
             done = "approved elsewhere" if is_good else "asked elsewhere"
             return f"{what}: {done}, said by {who}"
         case "rule":
@@ -202,9 +202,9 @@ def approval(row: EventRow, wanted: int) -> tuple[str, str]:
         row: the event.
         wanted: how many people must approve via one channel.
     """
-    decision = row.decision
+    decision = row.approval.decision
     return progress(
-        Counter(one.via for one in row.voters if not one.lapse),
+        Counter(one.via for one in row.approval.votes if one.counts),
         wanted,
         status=row.status,
         decision=None if decision is None else (decision.state, *decided(decision)),
@@ -247,18 +247,17 @@ def _votes(given: Mapping[str, int], wanted: int) -> str:
     return ", ".join(found)
 
 
-def voter(row: Voter) -> str:
+def voter(row: Vote) -> str:
     """Return who has voted, the channel if it is ARM, and why a vote does not count."""
     name = f"{row.person} (through ARM)" if row.via == ARM else row.person
     if row.via.startswith(SET_ASIDE):
         name = f"{row.person} (to {row.via.replace('-', ' ')})"
-    return f"{name} (does not count: {row.lapse})" if row.lapse else name
+    return f"{name} (does not count: {row.why})" if row.why else name
 
 
 def missing(row: EventRow, wanted: int) -> str:
     """Return how many more people must approve, of those that a bridge needs."""
-    mine = {v.person for v in row.voters if v.via == BRIDGE and not v.lapse}
-    left = max(wanted - len(mine), 0)
+    left = max(wanted - len({*row.approval.voters(BRIDGE)}), 0)
     people = "person must" if left == 1 else "people must"
     return f"{left} more {people} approve." if left else ""
 
@@ -269,10 +268,10 @@ def way(row: EventRow, wanted: int) -> list[Mapping[str, str]]:
     Each has ``words`` and ``kind``: done, now, bad, or "" for what is still to come.
     [] = nobody has approved it.
     """
-    decision = row.decision
+    decision = row.approval.decision
     if decision is not None and decision.state in {"refused", "void"}:
         decision = None
-    counts = Counter(one.via for one in row.voters if not one.lapse)
+    counts = Counter(one.via for one in row.approval.votes if one.counts)
     if decision is None and not counts:
         return []
     via = decision.via if decision else max(counts, key=lambda one: counts[one])
@@ -294,7 +293,8 @@ def _reached(row: EventRow) -> int:
     if row.status not in {"scheduled", "unknown", "other"}:
         return 5
     states = {"decided": 2, "sending": 2, "sent": 3, "failed": 3, "done": 4}
-    return states.get(row.decision.state, 0) if row.decision else 0
+    decision = row.approval.decision
+    return states.get(decision.state, 0) if decision else 0
 
 
 def _step_kind(number: int, reached: int) -> str:
@@ -305,6 +305,7 @@ def _step_kind(number: int, reached: int) -> str:
 
 def _answer(row: EventRow, via: str) -> str:
     """Return the name of the step in which the bridge or Azure answers."""
-    if row.decision is not None and row.decision.outcome:
-        return row.decision.outcome
+    decision = row.approval.decision
+    if decision is not None and decision.outcome:
+        return decision.outcome
     return "acknowledged by Azure" if via == ARM else "relayed to Azure"

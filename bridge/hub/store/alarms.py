@@ -15,6 +15,7 @@ from sqlalchemy import Connection, func, select, update
 from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
+from bridge.hub.answers import EventRow
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.bridge_intake import end_silence, keep_silence
 from bridge.hub.store.fleet_view import bridge_rows
@@ -29,7 +30,7 @@ from bridge.hub.store.rows import (
     put,
 )
 from bridge.hub.store.tables import alarms, bridges, meta
-from bridge.hub.view_rows import BridgeRow, EventRow, Situation
+from bridge.hub.view_rows import BridgeRow, Situation
 
 _MOST = 20_000
 _AT_ONCE = 500
@@ -100,7 +101,7 @@ def _of_bridge(row: BridgeRow, what: str, now: datetime) -> Values:
             {
                 "vmId": row.vm_id,
                 "vmName": row.name,
-                "resourceId": row.resource_id,
+                "resourceId": row.resource_id or "",
                 "heard": heard,
                 "state": row.liveness.value,
             }
@@ -119,16 +120,16 @@ def note_unreported(
 def _of_event(row: EventRow, now: datetime) -> Values:
     kind = f"hub.{UNREPORTED}"
     return {
-        "id": hash32([kind, row.key, row.lives]),
+        "id": hash32([kind, row.key, row.occurrence]),
         "kind": kind,
         "time": micros(now),
         "data": dumped(
             {
                 "eventId": row.event_id,
-                "eventType": row.event_type,
+                "eventType": row.event_type or "",
                 "notBefore": rfc3339(row.not_before) if row.not_before else None,
                 "machines": list(row.machines),
-                "resourceGroup": row.group,
+                "resourceGroup": row.resource_group or "",
             }
         ),
         "handed": None,

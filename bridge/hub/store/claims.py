@@ -37,6 +37,7 @@ from bridge.hub.store.rows import (
     micros,
     moment_of,
     record,
+    state_in,
 )
 from bridge.hub.store.tables import decisions, events
 from bridge.hub.targets import Wishes
@@ -90,7 +91,7 @@ def _has_outcome(connection: Connection, row: Any, now: datetime) -> bool:
         return False
     query = select(events.c.state).where(events.c.event_key == row.event_key)
     state = connection.scalar(query)
-    outcomes: Any = json_of(state)["outcomes"] if state else []
+    outcomes = state_in(state).outcomes if state else ()
     if not settle_one(connection, row, outcomes, now):
         return False
     mark_changed(connection, row.event_key)

@@ -10,9 +10,9 @@ from bridge.events.vocabulary import PRESENT
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, Voice
+from bridge.hub.fold import Voice
 from bridge.hub.store.fleet_view import bridge_rows
-from bridge.hub.store.rows import json_of, moment_of, named_in, voices_in
+from bridge.hub.store.rows import json_of, moment_of, named_in, state_in, voices_in
 from bridge.hub.store.tables import (
     addresses,
     bridges,
@@ -45,10 +45,8 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    state: Any = json_of(row.state)
-    lives = state["occurrences"]
-    life = lives[-1] if lives else {}
-    azure = life.get("azure") or {}
+    life = state_in(row.state).latest
+    azure = life.azure if life else None
     details = _details(connection, key)
     voices = voices_in(details)
     return CurrentEvent(
@@ -58,19 +56,19 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         is_open=row.is_open,
         status=row.status,
         content=row.content,
-        event=life.get("event"),
-        is_whole=bool(life.get("isWhole")),
+        event=life.event if life else None,
+        is_whole=life is not None and life.is_whole,
         since=moment_of(_content_since(connection, key) or row.told),
-        prefix=str(life.get("prefix", "")),
-        source=str(life.get("source", "")),
-        resource=str(life.get("resource", "")),
-        machines=tuple(Machine(**one) for one in life.get("machines", ())),
+        prefix=life.prefix if life else "",
+        source=life.source if life else "",
+        resource=life.resource if life else "",
+        machines=life.machines if life else (),
         named=named_in(details),
         voices=voices,
         homes=homes_of(connection, [key], {key: voices})[key],
         aside=aside_of(connection, key, row.lives),
-        is_by_others=bool(life.get("isByOthers")),
-        azure=azure.get("event"),
+        is_by_others=life is not None and life.is_by_others,
+        azure=azure.event if azure else None,
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
     )
 

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select
 from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, liveness
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
-from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.rows import json_of, micros, moment_of, moment_or_none
 from bridge.hub.store.tables import bridges, events, machines, offers, unreadable
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
@@ -100,6 +100,19 @@ def bridges_like(
     return [(name, machine) for machine, name in found.items()]
 
 
+def machines_named(connection: Connection, name: str) -> list[Machine]:
+    """Return all machines with a name, from events and from bridges."""
+    found = set[tuple[str, str]]()
+    for of in (machines.c, bridges.c):
+        query = select(of.subscription, of.group).distinct()
+        rows = connection.execute(query.where(of.name == name).limit(PAGE))
+        found |= {(row.subscription, row.group) for row in rows}
+    return [
+        Machine(subscription=subscription, group=group, name=name)
+        for subscription, group in sorted(found)
+    ]
+
+
 def bridges_of(
     connection: Connection, machine: Machine, situation: Situation
 ) -> list[BridgeRow]:
@@ -170,7 +183,7 @@ def offer_of(row: Any) -> Offer:
         digest=row.digest,
         first_heard=moment_of(row.first_heard),
         heard=moment_of(row.heard),
-        dropped=_moment(row.dropped),
+        dropped=moment_or_none(row.dropped),
         data=data,
     )
 
@@ -201,18 +214,21 @@ def _bridge(
 ) -> BridgeRow:
     mine = offered.of(row)
     state = BridgeState.from_json(row.vm_id, moment_of(row.heard), row.state)
-    ends = [gone.get((row.subscription, row.group, row.name)), _moment(row.forgotten)]
+    ends = [
+        gone.get((row.subscription, row.group, row.name)),
+        moment_or_none(row.forgotten),
+    ]
     known = [end for end in ends if end is not None]
     offer = state.current_offer(mine)
     return BridgeRow(
         vm_id=row.vm_id,
         origin=row.origin,
         name=state.reporter.name,
-        resource_id=state.reporter.resource_id,
-        subscription=row.subscription,
-        group=row.group,
-        version=str(state.who.data.get("version", "")),
-        location=str(state.who.data.get("location", "")),
+        resource_id=state.reporter.resource_id or None,
+        subscription=row.subscription or None,
+        group=row.group or None,
+        version=str(state.who.data.get("version", "")) or None,
+        location=str(state.who.data.get("location", "")) or None,
         liveness=liveness(
             state,
             situation.now,
@@ -223,8 +239,8 @@ def _bridge(
         ),
         heard=state.heard,
         first_heard=moment_of(row.first_heard),
-        stopped=_moment(row.stopped),
-        interval=state.interval,
+        stopped=moment_or_none(row.stopped),
+        interval_seconds=state.interval or None,
         pending=_number(state.beat.data.get("pending")),
         dead=_number(state.beat.data.get("dead")),
         approvals=offer.data if offer else state.approvals,
@@ -243,7 +259,3 @@ def forget_bridge(connection: Connection, vm_id: str, now: datetime) -> bool:
     change = bridges.update().where(bridges.c.vm_id == vm_id)
     done = connection.execute(change.values(forgotten=micros(now)))
     return bool(done.rowcount)
-
-
-def _moment(value: int | None) -> datetime | None:
-    return None if value is None else moment_of(value)

@@ -15,6 +15,7 @@ from bridge.hub.store.fleet_view import offers_of
 from bridge.hub.store.rows import Entry, alarm, record
 from bridge.hub.store.tables import decisions, votes
 from bridge.hub.targets import has_offered
+from bridge.hub.view_rows import StoredOutcome
 from bridge.hub.voting import is_void
 
 _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
@@ -38,13 +39,13 @@ def settle(connection: Connection, states: Mapping[str, State]) -> None:
     )
     for row in connection.execute(query).all():
         state = with_outcomes[row.event_key]
-        settle_one(connection, row, rows.outcomes_json(state), state.last_reported)
+        settle_one(connection, row, rows.outcomes_of(state), state.last_reported)
 
 
 def settle_one(
     connection: Connection,
     row: Any,
-    outcomes: Sequence[Mapping[str, Any]],
+    outcomes: Sequence[StoredOutcome],
     now: datetime,
 ) -> bool:
     """Close a decision by the outcomes of its event; returns whether one does.
@@ -64,19 +65,18 @@ def settle_one(
 
 
 def asked(
-    connection: Connection, row: Any, outcomes: Sequence[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+    connection: Connection, row: Any, outcomes: Sequence[StoredOutcome]
+) -> list[StoredOutcome]:
     """Return the outcomes with the id of a decision, of bridges that were asked.
 
     They offer an address that it was sent to, or have never made an offer.
     """
-    mine = [one for one in outcomes if one["message_id"] == row.id]
-    vm_ids = {str(one["reporter"]["vm_id"]) for one in mine}
-    known = {vm_id: list[Offer]() for vm_id in vm_ids}
-    for offer in offers_of(connection, sorted(vm_ids)) if mine else ():
+    mine = [one for one in outcomes if one.message_id == row.id]
+    known = {one.reporter.vm_id or "": list[Offer]() for one in mine}
+    for offer in offers_of(connection, sorted(known)) if mine else ():
         known[offer.vm_id].append(offer)
     tried = tried_of(row)
-    return [one for one in mine if has_offered(known[one["reporter"]["vm_id"]], tried)]
+    return [o for o in mine if has_offered(known[o.reporter.vm_id or ""], tried)]
 
 
 def tried_of(row: Any) -> list[tuple[str, str, str]]:

@@ -1,30 +1,34 @@
 """Converts states of events into rows, and values of rows back. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+import msgspec
 import orjson
 from sqlalchemy import Connection, Executable, Table, func, select, text, update
 from sqlalchemy.dialects import postgresql
 
-from bridge.events.build import clean, rfc3339
+from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.foundation.hashing import hash32
-from bridge.hub.facts import Fact, Reporter, digest_of
+from bridge.hub import view_rows
+from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
+from bridge.hub.facts import Fact, digest_of
+from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
 from bridge.hub.store.tables import alarms, events, trail
+from bridge.hub.view_rows import ReporterRow, StoredOutcome
 from bridge.hub.vote_rules import digest
 from bridge.hub.voting import CurrentEvent
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST = 256
-NAMES = 100  # of an event in a list
-_NOT_LISTED = ("machines", "named", "voices")
 _MOST_LISTED = 4000
+_encode = msgspec.json.Encoder().encode
 
 Row = dict[str, object]
 
@@ -37,6 +41,11 @@ def micros(moment: datetime) -> int:
 def moment_of(value: int) -> datetime:
     """Convert stored microseconds into a time."""
     return _EPOCH + timedelta(microseconds=value)
+
+
+def moment_or_none(value: int | None) -> datetime | None:
+    """Convert stored microseconds into a time, if there are any."""
+    return None if value is None else moment_of(value)
 
 
 def event_row(state: State) -> Row:
@@ -68,8 +77,13 @@ def event_row(state: State) -> Row:
         "told": micros(state.last_reported),
         "notice": _notice(now.first) if now else None,
         **_approved(state),
-        "summary": _summary_json(state),
-        "state": _state_json(state),
+        "summary": _encode(_summary(now)),
+        "state": _encode(
+            StoredState(
+                occurrences=tuple(map(_stored, state.occurrences)),
+                outcomes=outcomes_of(state),
+            )
+        ),
     }
 
 
@@ -100,23 +114,43 @@ def short(value: str | None) -> str:
     return clean((value or "")[:_LONGEST])
 
 
-def _summary_json(state: State) -> bytes:
-    """Return what a list shows of the latest occurrence: small, whatever was sent.
+class Summary(view_rows.Row, frozen=True, kw_only=True):
+    """What a list shows of the latest occurrence, as it is stored.
 
-    The state has all names of Resources, several times: a list of 200 events must not
-    parse it.
+    It is small, whatever was sent: the state has all names of Resources, several times,
+    and a list of 200 events must not parse it.
     """
-    if state.now is None:
-        return orjson.dumps({})
-    life = {k: v for k, v in _occurrence(state.now).items() if k not in _NOT_LISTED}
-    if event := state.now.event:
-        names = spelt(event)
-        life |= {"names": names[:NAMES], "nameCount": len(names)}
-        life["event"] = {**event.raw, "Resources": list(event.resources[:NAMES])}
-    if azure := state.now.azure:
-        status = azure.event.raw.get("EventStatus") if azure.event else None
-        life["azure"] = {"status": status, "time": rfc3339(azure.time)}
-    return orjson.dumps(life)
+
+    first_reported_by: ReporterRow = ReporterRow()
+    bridges_say: str | None = None
+    said: str | None = None
+    said_by: ReporterRow | None = None
+    doubled: tuple[ReporterRow, ...] = ()
+    resource: str = ""
+    names: tuple[str, ...] = ()
+    name_count: int = 0
+    event: Mapping[str, Any] | None = None
+    azure_status: str | None = None
+
+
+def _summary(now: Occurrence | None) -> Summary:
+    if now is None:
+        return Summary()
+    event, azure = now.event, now.azure and now.azure.event
+    names = spelt(event) if event else ()
+    shown = {"Resources": list(event.resources[:NAMES])} if event else {}
+    return Summary(
+        first_reported_by=ReporterRow.of(now.first.reporter),
+        bridges_say=now.bridges_say,
+        said=now.said,
+        said_by=ReporterRow.of(now.said_by) if now.said_by else None,
+        doubled=tuple(map(ReporterRow.of, now.doubled)),
+        resource=now.resource,
+        names=names[:NAMES],
+        name_count=len(names),
+        event={**event.raw, **shown} if event else None,
+        azure_status=text_of(azure.raw.get("EventStatus")) if azure else None,
+    )
 
 
 def spelt(event: ScheduledEvent) -> tuple[str, ...]:
@@ -124,53 +158,60 @@ def spelt(event: ScheduledEvent) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.removeprefix("_") for name in event.resources))
 
 
-def _state_json(state: State) -> bytes:
-    """Return the JSON with the occurrences, outcomes and addresses of an event."""
-    return orjson.dumps(
-        {
-            "eventId": state.event_id,
-            "occurrences": [_occurrence(life) for life in state.occurrences],
-            "outcomes": outcomes_json(state),
-            "addresses": state.addresses,
-        }
+class StoredOccurrence(OccurrenceRow, frozen=True, kw_only=True):
+    """An occurrence as it is stored: with the fingerprint of its message."""
+
+    digest: str
+
+
+class StoredState(view_rows.Row, frozen=True, kw_only=True):
+    """What is stored of the state of an event, beside its columns."""
+
+    occurrences: tuple[StoredOccurrence, ...]
+    outcomes: tuple[StoredOutcome, ...]
+
+    @property
+    def latest(self) -> StoredOccurrence | None:
+        """The latest occurrence; None = there is none."""
+        return self.occurrences[-1] if self.occurrences else None
+
+
+state_in = msgspec.json.Decoder(StoredState).decode
+summary_in = msgspec.json.Decoder(Summary).decode
+
+
+def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
+    """Return the results of approvals, the oldest first."""
+    return tuple(
+        StoredOutcome(
+            outcome=fact.outcome.outcome,
+            message_id=fact.outcome.message_id,
+            reason=fact.outcome.reason or None,
+            time=fact.time,
+            reporter=ReporterRow.of(fact.reporter),
+        )
+        for fact in state.outcomes
+        if fact.outcome is not None
     )
 
 
-def outcomes_json(state: State) -> list[Row]:
-    """Return the results of approvals, the oldest first."""
-    return [
-        {
-            **asdict(fact.outcome),
-            "time": rfc3339(fact.time),
-            "reporter": asdict(fact.reporter),
-        }
-        for fact in state.outcomes
-        if fact.outcome is not None
-    ]
-
-
-def _occurrence(life: Occurrence) -> Row:
-    azure = life.azure
-    return {
-        "status": life.status.value,
-        "event": life.event.raw if life.event else None,
-        "isWhole": life.is_whole,
-        "opened": rfc3339(life.opened),
-        "ended": rfc3339(life.ended) if life.ended else None,
-        "firstReportedBy": asdict(life.first.reporter),
-        "bridgesSay": life.bridges_say.value if life.bridges_say else None,
-        "azure": _azure(azure) if azure else None,
-        "machines": life.machines,
-        "digest": life.digest,
-        "said": life.said.value if life.said else None,
-        "saidBy": asdict(life.said_by) if life.said_by else None,
-        "saidUntil": rfc3339(life.said_until) if life.said_until else None,
-        "isByOthers": life.is_by_others,
-        "doubled": [asdict(reporter) for reporter in life.doubled],
-        "prefix": life.prefix,
-        "source": life.source,
-        "resource": life.resource,
-    }
+def _stored(life: Occurrence) -> StoredOccurrence:
+    return StoredOccurrence(
+        status=life.status,
+        event=life.event.raw if life.event else None,
+        is_whole=life.is_whole,
+        opened=life.opened,
+        ended=life.ended,
+        first_reported_by=ReporterRow.of(life.first.reporter),
+        bridges_say=life.bridges_say,
+        azure=_azure(life.azure) if life.azure else None,
+        machines=life.machines,
+        is_by_others=life.is_by_others,
+        prefix=life.prefix,
+        source=life.source,
+        resource=life.resource,
+        digest=life.digest,
+    )
 
 
 def details_json(folded: Folded) -> bytes:
@@ -216,33 +257,24 @@ def named_in(details: Mapping[str, Any]) -> tuple[Machine, ...]:
 
 def voices_in(details: Mapping[str, Any]) -> tuple[Voice, ...]:
     """Return the reporters of an occurrence as ``details_json`` has stored them."""
-    return tuple(
-        Voice(
-            reporter=Reporter(**one["reporter"]),
-            group=tuple(one["group"]),
-            groups=tuple(tuple(group) for group in one["groups"]),
-            event_types=tuple(one["event_types"]),
-        )
-        for one in details.get("voices", ())
-    )
+    return msgspec.convert(details.get("voices", ()), tuple[Voice, ...])
 
 
 def events_in(state: bytes) -> dict[str, ScheduledEvent | None]:
     """Return the IMDS objects in a stored state, by their messages' fingerprints."""
     found: dict[str, ScheduledEvent | None] = {}
-    lives: Any = json_of(state)["occurrences"]
-    for life in lives:
-        for one in (life, life["azure"] or {}):
-            if (raw := one.get("event")) is not None:
-                event_id = clean(str(raw.get("EventId")))
-                found[one["digest"]] = ScheduledEvent(event_id=event_id, raw=raw)
+    for life in state_in(state).occurrences:
+        for one in (life, life.azure):
+            if one is not None and one.event is not None:
+                event_id = clean(str(one.event.get("EventId")))
+                found[one.digest] = ScheduledEvent(event_id=event_id, raw=one.event)
     return found
 
 
-def _azure(fact: Fact) -> Row:
-    raw = dict(fact.event.raw) if fact.event else {}
-    time, status = rfc3339(fact.time), raw.get("EventStatus")
-    return {"status": status, "event": raw, "time": time, "digest": fact.digest}
+def _azure(fact: Fact) -> AzureReport:
+    raw = fact.event.raw if fact.event else {}
+    status = text_of(raw.get("EventStatus")) or None
+    return AzureReport(status=status, event=raw, time=fact.time, digest=fact.digest)
 
 
 def named_print(state: State) -> str:

@@ -101,8 +101,8 @@ async def test_step_is_kept_with_its_machines_and_its_bridge(store: Store) -> No
     assert (row.group, row.event_type, row.lives) == ("web", "Freeze", 1)
     assert moment(row.heard) == at(5)
     assert (row.azure_received, row.azure_seen) == (None, None)
-    shown = rows.json_of(row.state)["occurrences"][0]  # type: ignore[index]
-    assert shown["firstReportedBy"]["name"] == "web-0"
+    (shown,) = rows.state_in(row.state).occurrences
+    assert shown.first_reported_by.vm_name == "web-0"
     assert [m.name for m in await rows_of(store, machines)] == ["web-0", "web-1"]
     (address,) = await rows_of(store, addresses)
     assert (address.entity, address.vm_id) == ("vm-approvals", vm().vm_id)
@@ -131,8 +131,8 @@ async def test_of_one_id_each_reporter_is_kept_with_its_address(store: Store) ->
 
     found = await rows_of(store, messages, messages.c.time)
     assert [message.vm_id for message in found] == [vm(n).vm_id for n in range(3)]
-    shown = rows.json_of((await the_event(store)).state)
-    assert [a["session"] for a in shown["addresses"]] == ["s0", "s1", "s2"]  # type: ignore[attr-defined]
+    kept = await rows_of(store, addresses, addresses.c.session)
+    assert [address.session for address in kept] == ["s0", "s1", "s2"]
 
 
 async def test_times_of_azure_are_the_first_and_the_last(store: Store) -> None:
@@ -380,8 +380,8 @@ async def test_object_of_an_earlier_message_is_read_again(store: Store) -> None:
     await store.keep([told(first, 30)])
     await store.keep([told(second, 31)])
 
-    shown: Any = rows.json_of((await the_event(store)).state)["occurrences"]
-    assert shown[0]["event"] == event()
+    (shown,) = rows.state_in((await the_event(store)).state).occurrences
+    assert shown.event == event()
 
 
 async def test_what_cannot_be_read_is_kept_and_capped(store: Store) -> None:

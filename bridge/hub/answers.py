@@ -1,0 +1,450 @@
+"""The answers of the API, and what pages show of events and decisions. Pure.
+
+Each is typed once: its JSON is its encoding, and ``openapi`` describes it from its type
+and its docstring. All members are always there, unless they have a default.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType, field
+
+from bridge.hub.decisions import DecisionState
+from bridge.hub.facts import Kind, key_of
+from bridge.hub.fold import Machine
+from bridge.hub.targets import Verdict
+from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
+from bridge.hub.voting import ACTIONS, BRIDGE, CHANNELS
+
+MESSAGES = 20  # of an event at once
+NAMES = 100  # of an event in a list, or of a decision
+UNKNOWN = "unknown"
+LONGEST_WORD = 1024  # of a parameter, and of a reason
+LONGEST_CURSOR = 256  # of decisions
+LONGEST_ADDRESS = 64
+
+STATUSES = (*(k for k in Kind if k not in {Kind.UPDATED, Kind.OUTCOME}), UNKNOWN)
+Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
+Status = Annotated[str, Meta(extra_json_schema={"enum": STATUSES})]
+Via = Annotated[str, Meta(extra_json_schema={"enum": CHANNELS})]
+Action = Annotated[str, Meta(extra_json_schema={"enum": ACTIONS})]
+Names = Annotated[tuple[str, ...], Meta(max_length=NAMES)]
+Standing = Literal["counted", "not-asked", "rule", "elsewhere"]
+Large = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
+
+
+class SaidToBeOver(Row, frozen=True, kw_only=True):
+    """An end by the word of others than machines in Resources: it does not count yet.
+
+    Attributes:
+        by: who said so first.
+        counts_from: when it counts, unless somebody whose word counts agrees.
+    """
+
+    status: str
+    by: ReporterRow
+    counts_from: Time | None
+
+
+class Vote(Row, frozen=True, kw_only=True):
+    """A vote.
+
+    Attributes:
+        via: bridge or arm; of a vote on something else, such as set-aside, what it is
+            and whom it is about.
+        entry: the entry of approvers it counts by.
+        why: why it does not count.
+    """
+
+    person: str
+    via: str
+    entry: str | None
+    counts: bool
+    why: str | None
+
+
+class PersonsRow(Row, frozen=True, kw_only=True):
+    """How many people must approve.
+
+    Attributes:
+        raised_by: whose word has raised the number.
+    """
+
+    wanted: Count
+    rule: str
+    raised_by: tuple[ReporterRow, ...]
+
+
+class DecisionRow(Row, frozen=True, kw_only=True):
+    """A decision and its outcome.
+
+    Attributes:
+        event_type: of the event at that time.
+        machines: the first 100 names.
+        by: who decided.
+        address: where it was sent last.
+        overridden: it was sent although a bridge would refuse it.
+        about: the vmId that is set aside, or the offer that is dropped.
+    """
+
+    id: str
+    event_id: str
+    event_type: str | None
+    machines: Names
+    machine_count: Count
+    action: Action = field(name="decision")
+    via: Via
+    state: DecisionState
+    by: tuple[str, ...]
+    rule: str
+    reason: str | None
+    time: Time
+    outcome: str | None
+    outcome_reason: str | None
+    address: str | None
+    overridden: bool
+    about: str | None
+
+
+class ApprovalState(Row, frozen=True, kw_only=True):
+    """Votes and the latest decision of the present occurrence.
+
+    Attributes:
+        persons: null: it is not known who may approve.
+    """
+
+    votes: tuple[Vote, ...]
+    persons: PersonsRow | None
+    decision: DecisionRow | None
+
+    def voters(self, via: str) -> list[str]:
+        """Return the people whose votes count, of one channel."""
+        return [one.person for one in self.votes if one.via == via and one.counts]
+
+
+class EventRow(Row, frozen=True, kw_only=True):
+    """An event in a list.
+
+    Attributes:
+        version: the number of its last change, over all events.
+        is_open: whether it is pending or running.
+        machines: the first 100 names, as they were spelt.
+        content: its fingerprint, which a vote must name; may be empty.
+        last_told: when somebody last reported it.
+        unreported: Azure has reported it, and no bridge did in time.
+        bridges_say: the end by the bridges, if Azure says another one.
+        two_reports_with_one_id: who has reported two things with one id.
+        messages_not_kept: how many there were.
+        azure_status: the EventStatus that Azure has reported.
+        occurrence: how many times the event has appeared.
+        event: the event as IMDS shows it; in a list, with the first 100 names of
+            Resources.
+    """
+
+    event_id: str
+    version: Large
+    status: Status
+    is_open: bool
+    event_type: str | None
+    event_source: str | None
+    subscription: str | None
+    resource_group: str | None
+    machines: Names
+    machine_count: Count
+    content: str
+    not_before: Time | None
+    opened: Time
+    ended: Time | None
+    last_told: Time
+    first_reported_by: ReporterRow
+    unreported: bool
+    bridges_say: str | None
+    said_to_be_over: SaidToBeOver | None
+    two_reports_with_one_id: tuple[ReporterRow, ...]
+    messages_not_kept: Count
+    azure_status: str | None
+    occurrence: Count
+    event: Mapping[str, Any] | None
+    approval: ApprovalState
+
+    @property
+    def key(self) -> str:
+        """The EventId in the form that is compared."""
+        return key_of(self.event_id)
+
+
+class AzureReport(Row, frozen=True, kw_only=True):
+    """The last report of Azure.
+
+    Attributes:
+        status: the EventStatus.
+    """
+
+    status: str | None
+    event: Mapping[str, Any]
+    time: Time
+    digest: str
+
+
+class OccurrenceRow(Row, frozen=True, kw_only=True):
+    """One appearance of the event, until its end.
+
+    Attributes:
+        event: the event as IMDS shows it.
+        is_whole: whether its event was not truncated.
+        machines: the machines in Resources.
+        is_by_others: no machine in Resources has reported it.
+        prefix: the prefix of the types of events; may be empty.
+        source: the source of the events; may be empty.
+        resource: the resource that Azure names; may be empty.
+    """
+
+    status: Status
+    event: Mapping[str, Any] | None
+    is_whole: bool
+    opened: Time
+    ended: Time | None
+    first_reported_by: ReporterRow
+    bridges_say: str | None
+    azure: AzureReport | None
+    machines: tuple[Machine, ...]
+    is_by_others: bool
+    prefix: str
+    source: str
+    resource: str
+
+
+class OutcomeRow(StoredOutcome, frozen=True, kw_only=True):
+    """What a bridge made of a StartRequest.
+
+    Attributes:
+        message_id: of the approval; empty: of a rule.
+        standing: counted: for a decision of this hub; not-asked: by a bridge that the
+            hub did not ask; rule: by a rule of a bridge; elsewhere: without this hub.
+    """
+
+    standing: Standing
+
+
+class MessageRow(Row, frozen=True, kw_only=True):
+    """A message as it came.
+
+    Attributes:
+        seq: its number: /events/{id}/messages/{seq} has its bytes.
+        enqueued: when the broker enqueued it.
+    """
+
+    seq: Large
+    id: str
+    source: str
+    kind: Kind
+    time: Time
+    enqueued: Time
+    body: Mapping[str, Any]
+
+
+class RecordEntry(Row, frozen=True, kw_only=True):
+    """A vote, a decision or an attempt to send it.
+
+    Attributes:
+        what: voted, decided, refused, sending, not taken, sent, done, failed, void.
+        person: null: the hub.
+        decision: its id; null: a vote before there was one.
+    """
+
+    time: Time
+    what: str
+    via: str
+    person: str | None
+    detail: str | None
+    decision: str | None
+
+
+class EventPage(EventRow, frozen=True, kw_only=True):
+    """An event with all that is known.
+
+    Attributes:
+        occurrences: the oldest first.
+        outcomes: of all approvals that were reported.
+        messages: 20, the oldest of them first.
+        older_messages: the value of before; null: there are none.
+        decisions: the last 20, the newest first.
+        record: the oldest first, as far back as the messages.
+        set_aside: the vmIds of reporters whose word does not count for the number of
+            people in the present occurrence.
+    """
+
+    occurrences: tuple[OccurrenceRow, ...]
+    outcomes: tuple[OutcomeRow, ...]
+    messages: tuple[MessageRow, ...]
+    older_messages: str | None
+    decisions: tuple[DecisionRow, ...]
+    record: tuple[RecordEntry, ...]
+    set_aside: tuple[str, ...]
+
+
+# -- which decisions are possible ------------------------------------------------------
+
+
+class AddressRow(Row, frozen=True, kw_only=True):
+    """Where an approval may be sent.
+
+    Attributes:
+        machines: the names of the machines whose bridges take approvals there.
+        answers: a bridge there is alive, or may be.
+        in_resources: a bridge there is on a machine in Resources.
+        older: named by bridges that made no offer.
+        contested: why it is not known whose it is.
+        refusal: why a bridge there would refuse.
+        best: the hub sends to it by itself.
+    """
+
+    id: str
+    entity: str
+    session: str | None
+    prefix: str
+    machines: tuple[str, ...]
+    answers: bool
+    in_resources: bool
+    older: bool
+    contested: str | None
+    refusal: str | None
+    best: bool
+
+
+class OfferRow(Row, frozen=True, kw_only=True):
+    """An offer of the last day, in the name of a machine of the event."""
+
+    id: str
+    vm_name: str
+    vm_id: str
+    first_heard: Time | None
+    last_heard: Time | None
+    answer: Verdict
+    why: str | None
+
+
+class BridgeOptions(Row, frozen=True, kw_only=True):
+    """Whether a bridge can be asked.
+
+    Attributes:
+        why: why not.
+        contested: if a person chooses the address.
+        refused: if a person overrides a bridge that would refuse.
+    """
+
+    why: str | None
+    contested: bool
+    refused: bool
+
+
+class ArmOptions(Row, frozen=True, kw_only=True):
+    """Whether Azure Resource Manager can be asked.
+
+    Attributes:
+        why: why not.
+        more_persons: how many people more that takes.
+        offers: those that count for it.
+    """
+
+    why: str | None
+    more_persons: Count
+    offers: tuple[OfferRow, ...]
+
+
+class Options(Row, frozen=True, kw_only=True):
+    """Which decisions are possible.
+
+    Attributes:
+        closed: why nothing can be decided.
+        addresses: the best one first.
+    """
+
+    closed: str | None
+    bridge: BridgeOptions
+    addresses: tuple[AddressRow, ...]
+    arm: ArmOptions
+
+
+NO_OPTIONS = Options(
+    closed=None,
+    bridge=BridgeOptions(why=None, contested=False, refused=False),
+    addresses=(),
+    arm=ArmOptions(why=None, more_persons=0, offers=()),
+)
+
+
+class Approval(Row, frozen=True, kw_only=True):
+    """A vote, or another decision.
+
+    Attributes:
+        content: the content of the event, as it was shown.
+        reporter: the vmId to set aside.
+        offer: the id of the offer to drop.
+        address: the id of the address to send to, if it is contested.
+        override: send it although a bridge would refuse it.
+    """
+
+    decision: Action
+    content: str
+    via: Via = BRIDGE
+    reason: Word = ""
+    reporter: str = ""
+    offer: str = ""
+    address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
+    override: bool = False
+
+
+class Decided(Row, frozen=True, kw_only=True):
+    """The result of a vote.
+
+    Attributes:
+        missing: how many more people must approve.
+        id: of the decision.
+    """
+
+    state: Literal["decided", "counted"]
+    missing: Count
+    id: str | None
+
+
+# -- lists and errors ------------------------------------------------------------------
+
+
+class List(Row, frozen=True, kw_only=True):
+    """A part of a list, and the cursor of the next answer."""
+
+    next: Annotated[
+        str | None, Meta(description="The cursor; null: this was the last.")
+    ]
+
+
+class EventList(List, frozen=True, kw_only=True):
+    """Events, and the cursor of the next answer."""
+
+    events: tuple[EventRow, ...]
+
+
+class DecisionList(List, frozen=True, kw_only=True):
+    """Decisions, and the cursor of the next answer."""
+
+    decisions: tuple[DecisionRow, ...]
+
+
+class BridgeList(List, frozen=True, kw_only=True):
+    """Bridges, and the cursor of the next answer."""
+
+    bridges: tuple[Bridge, ...]
+
+
+class Error(Row, frozen=True, kw_only=True):
+    """Why a request was refused.
+
+    Attributes:
+        needs: of 409: what the request lacks. Left out if it lacks nothing.
+        event: of 409: the event as it is now, if it has changed.
+    """
+
+    error: str
+    needs: Literal["address", "override"] | UnsetType = UNSET
+    event: EventRow | UnsetType | None = UNSET
