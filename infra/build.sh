@@ -14,7 +14,8 @@ usage: infra/build.sh [--out FOLDER] [--only KIND[,KIND]…] [--arch MACHINE]
        [--wheels FOLDER] [--version VERSION] [--python FILE]
 
   --out FOLDER      where the artefacts go (default: dist)
-  --only KINDS      of wheel, sdist, kit, windows, deb, rpm, image, sbom (default: all)
+  --only KINDS      of wheel, sdist, kit, windows, deb, rpm, image, sbom (default: all);
+                    deb and rpm are the forwarder's package and sebridge-hub
   --arch MACHINE    x86_64 or aarch64 (default: this machine's; an image of another
                     machine than this cannot be built)
   --wheels FOLDER   take the wheels of this folder, and fetch none
@@ -112,6 +113,9 @@ fi
 same_times "$work/source"
 "$python" -m build --no-isolation --outdir "$work/built" "$work/source" >"$work/build.log" 2>&1 ||
   { cat "$work/build.log" >&2 && fail "the wheel could not be built"; }
+# Machines get it without the local Azure and the demo.
+mkdir "$work/vm"
+"$python" "$here/packaging/vm_wheel.py" "$work"/built/*.whl "$work/vm"
 ! wants wheel || cp "$work"/built/*.whl "$out"
 ! wants sdist || cp "$work"/built/*.tar.gz "$out"
 
@@ -121,18 +125,26 @@ sums() {
     xargs -0 sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
 }
 
-# kit: the folder that is /usr/lib/sebridge in a package, and the archive for offline use.
-kit() {
-  local kit=$work/kit
-  step "wheels for $arch"
-  mkdir -p "$kit/wheels" "$kit/hooks"
+# get_wheels FOLDER MACHINE LOCK: all of a lock file, and the program.
+get_wheels() {
+  mkdir -p "$1"
   if [ -n "$wheels" ]; then
-    cp "$wheels"/*.whl "$kit/wheels"
+    cp "$wheels"/*.whl "$1"
   else
-    "$python" "$here/packaging/wheelhouse.py" "$kit/wheels" "$arch"
+    "$python" "$here/packaging/wheelhouse.py" "$@"
   fi
-  cp "$work"/built/*.whl "$kit/wheels"
-  cp "$here"/{install.sh,uninstall.sh,lib.sh,program.sh} "$here/packaging/requirements.txt" "$kit"
+  cp "$work"/vm/*.whl "$1"
+}
+
+# kit FOLDER LOCK: what is /usr/lib/sebridge or /usr/lib/sebridge-hub in a package; the
+# forwarder's is the archive for offline use, too.
+kit() {
+  local kit=$1
+  step "wheels for $arch: $2"
+  get_wheels "$kit/wheels" "$arch" "$2"
+  mkdir -p "$kit/hooks"
+  cp "$here"/{install.sh,uninstall.sh,lib.sh,program.sh} "$kit"
+  cp "$here/packaging/$2" "$kit/requirements.txt"
   cp -r "$here/systemd" "$kit/systemd"
   cp "$here"/hooks/hook.sh "$kit/hooks"
   rm -rf "$kit/systemd/README.md" "$kit/systemd/__pycache__"
@@ -160,13 +172,7 @@ archive() {
 windows() {
   local name=scheduled-events-bridge-$version-windows-amd64 folder=$work/windows
   step "$name.zip"
-  mkdir -p "$folder/wheels"
-  if [ -n "$wheels" ]; then
-    cp "$wheels"/*.whl "$folder/wheels"
-  else
-    "$python" "$here/packaging/wheelhouse.py" "$folder/wheels" win_amd64
-  fi
-  cp "$work"/built/*.whl "$folder/wheels"
+  get_wheels "$folder/wheels" win_amd64 requirements-windows.txt
   cp "$here"/windows/{lib,install,upgrade,uninstall,vm-application}.ps1 "$here/windows/bridge.toml" "$folder"
   cp "$here/windows/kit-readme.md" "$folder/README.md"
   cp "$here/packaging/requirements-windows.txt" "$folder/requirements.txt"
@@ -187,7 +193,7 @@ program() {
   "$work/program/bin/python" -I "$pip/pip" --isolated install -q --no-index --no-deps \
     --find-links "$work/kit/wheels" --require-hashes -r "$work/kit/requirements.txt"
   "$work/program/bin/python" -I "$pip/pip" --isolated install -q --no-index --no-deps \
-    "$work"/built/*.whl
+    "$work"/vm/*.whl
 }
 
 # tree: the files of a package, as they are installed.
@@ -217,6 +223,26 @@ tree() {
   same_times "$tree"
 }
 
+# hub_tree: the files of the package sebridge-hub.
+hub_tree() {
+  local tree=$work/hub-tree docs=usr/share/doc/sebridge-hub
+  [ ! -d "$tree" ] || return 0
+  step "files of sebridge-hub"
+  mkdir -p "$tree"/{etc/sebridge-hub,usr/{bin,sbin,lib/{systemd/system,sysusers.d}}} "$tree/$docs"
+  cp -a "$work/hub-kit" "$tree/usr/lib/sebridge-hub"
+  ln -s /opt/sebridge-hub/bin/sebridge "$tree/usr/bin/sebridge-hub"
+  cp "$here/packaging/sebridge-hub-setup" "$tree/usr/sbin"
+  cp "$here/systemd/sebridge-hub.service" "$tree/usr/lib/systemd/system"
+  cp "$here/systemd/sysusers-hub.conf" "$tree/usr/lib/sysusers.d/sebridge-hub.conf"
+  cp "$here/systemd/hub.toml" "$tree/etc/sebridge-hub"
+  cp "$top/LICENSE" "$tree/$docs/copyright"
+  cp "$top/config/hub.md" "$tree/$docs"
+  chmod -R u=rwX,go=rX "$tree"
+  chmod 0750 "$tree/etc/sebridge-hub"
+  chmod 0640 "$tree/etc/sebridge-hub/hub.toml"
+  same_times "$tree"
+}
+
 # manual: the manual page; by what runs this where it can import the program.
 manual() {
   if "$python" -c 'import aiohttp, click, msgspec, orjson' 2>/dev/null; then
@@ -230,45 +256,46 @@ manual() {
 # day FORMAT: the date of the build.
 day() { LC_ALL=C date --utc --date "@$SOURCE_DATE_EPOCH" "$@"; }
 
-# debian_changelog: in the form that Debian's programs read; the text is in CHANGELOG.md.gz.
+# debian_changelog PACKAGE: in the form that Debian's programs read.
 debian_changelog() {
   cat <<TEXT
-scheduled-events-bridge ($version) unstable; urgency=medium
+$1 ($version) unstable; urgency=medium
 
-  * Version $version: see CHANGELOG.md.gz beside this file.
+  * Version $version: see CHANGELOG.md of the program.
 
  -- $(sed -n 's/^Maintainer: //p' "$here/packaging/deb/control")  $(day -R)
 TEXT
 }
 
+# deb PACKAGE TREE SCRIPTS CONFIGURATION
 deb() {
-  local name=scheduled-events-bridge_${version}_$deb_arch.deb
+  local name=$1_${version}_$deb_arch.deb build=$2.deb docs=usr/share/doc/$1
   step "$name"
-  cp -a "$work/tree" "$work/deb"
-  debian_changelog | gzip -n -9 >"$work/deb/usr/share/doc/scheduled-events-bridge/changelog.gz"
-  chmod 0644 "$work/deb/usr/share/doc/scheduled-events-bridge/changelog.gz"
-  install -d -m 0755 "$work/deb/DEBIAN"
-  install -m 0755 "$here"/packaging/deb/{postinst,prerm,postrm} "$work/deb/DEBIAN"
-  sed "s/@VERSION@/$version/; s/@ARCH@/$deb_arch/; s/@SIZE@/$(size)/" \
-    "$here/packaging/deb/control" >"$work/deb/DEBIAN/control"
-  echo /etc/sebridge/bridge.toml >"$work/deb/DEBIAN/conffiles"
-  (cd "$work/deb" && find usr etc -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
-  same_times "$work/deb"
-  dpkg-deb --root-owner-group -Zgzip -z6 --build "$work/deb" "$out/$name" >/dev/null
+  cp -a "$2" "$build"
+  debian_changelog "$1" | gzip -n -9 >"$build/$docs/changelog.gz"
+  chmod 0644 "$build/$docs/changelog.gz"
+  install -d -m 0755 "$build/DEBIAN"
+  install -m 0755 "$3"/{postinst,prerm,postrm} "$build/DEBIAN"
+  sed "s/@VERSION@/$version/; s/@ARCH@/$deb_arch/; s/@SIZE@/$(size "$2")/" \
+    "$3/control" >"$build/DEBIAN/control"
+  echo "$4" >"$build/DEBIAN/conffiles"
+  (cd "$build" && find usr etc -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+  same_times "$build"
+  dpkg-deb --root-owner-group -Zgzip -z6 --build "$build" "$out/$name" >/dev/null
 }
 
-# size: of what is installed, in KiB; of the files, as folders differ by file system.
-size() { find "$work/tree" -type f -printf '%s\n' | awk '{ n += int(($1 + 1023) / 1024) } END { print n }'; }
+# size TREE: of what is installed, in KiB; of the files, as folders differ by file system.
+size() { find "$1" -type f -printf '%s\n' | awk '{ n += int(($1 + 1023) / 1024) } END { print n }'; }
 
+# rpm PACKAGE TREE SPEC
 rpm() {
-  local name=scheduled-events-bridge-$version-1.$arch.rpm
+  local name=$1-$version-1.$arch.rpm spec=$work/$1.spec
   step "$name"
-  sed "s|@VERSION@|$version|; s|@TREE@|$work/tree|" "$here/packaging/rpm/sebridge.spec" \
-    >"$work/sebridge.spec"
+  sed "s|@VERSION@|$version|; s|@TREE@|$2|" "$here/packaging/rpm/$3" >"$spec"
   rpmbuild -bb --quiet --target "$arch-linux" --define "_topdir $work/rpm" \
     --define "_buildhost localhost" --define "use_source_date_epoch_as_buildtime Y" \
     --define "clamp_mtime_to_source_date_epoch Y" --define "_dbpath $work/rpmdb" \
-    "$work/sebridge.spec" >"$work/rpm.log" 2>&1 ||
+    "$spec" >"$work/rpm.log" 2>&1 ||
     { cat "$work/rpm.log" >&2 && fail "the .rpm could not be built"; }
   cp "$work/rpm/RPMS/$arch/$name" "$out"
 }
@@ -285,6 +312,7 @@ image() {
   chroot "$root" env -i PATH=/usr/bin:/bin DESTDIR=/. /kit/install.sh --no-start >"$work/image.log" 2>&1 ||
     { cat "$work/image.log" >&2 && fail "the image could not be built"; }
   lean "$root"
+  echo image | tee "$root"/opt/sebridge-versions/*/installed >/dev/null
   install -d -m 0700 "$root/var/lib/sebridge"
   "$python" "$here/packaging/oci_image.py" "$root" "$out/$name" "$arch" "$version"
 }
@@ -317,12 +345,24 @@ sbom() {
     2>"$work/sbom.log" || { cat "$work/sbom.log" >&2 && fail "no SBOM could be made"; }
 }
 
-if wants kit || wants deb || wants rpm || wants image || wants sbom; then kit; fi
+if wants kit || wants deb || wants rpm || wants image || wants sbom; then
+  kit "$work/kit" requirements.txt
+fi
 ! wants kit || archive
 ! wants windows || windows
-if wants deb || wants rpm; then tree; fi
-! wants deb || deb
-! wants rpm || rpm
+if wants deb || wants rpm; then
+  kit "$work/hub-kit" requirements-hub.txt
+  tree
+  hub_tree
+fi
+if wants deb; then
+  deb scheduled-events-bridge "$work/tree" "$here/packaging/deb" /etc/sebridge/bridge.toml
+  deb sebridge-hub "$work/hub-tree" "$here/packaging/hub" /etc/sebridge-hub/hub.toml
+fi
+if wants rpm; then
+  rpm scheduled-events-bridge "$work/tree" sebridge.spec
+  rpm sebridge-hub "$work/hub-tree" sebridge-hub.spec
+fi
 ! wants image || image
 ! wants sbom || sbom
 (cd "$out" && rm -f SHA256SUMS && find . -maxdepth 1 -type f -printf '%f\n' | sort |

@@ -10,10 +10,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 usage() {
   cat <<'TEXT'
-usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--traffic]
+usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--hub] [--dry-run] [--no-start] [--traffic]
        [--hook NAME=FILE]… [--wheel FILE] [--packaged]
-       infra/install.sh --rollback
+       infra/install.sh [--hub] --rollback
 
+  --hub         the hub in place of the forwarder: sebridge-hub in each of the names below,
+                hub.toml; it has no --traffic and no --hook
   --dry-run     print what would be done, and do nothing
   --no-start    install, but neither enable nor start the service
   --traffic     let systemd hold the listener of [traffic], so that a restart refuses no
@@ -45,6 +47,7 @@ TEXT
 start=yes
 traffic=no
 packaged=no
+maker=archive
 rollback=no
 package=$(dirname "$here")
 wanted=()
@@ -53,7 +56,8 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --no-start) start=no ;;
     --traffic) traffic=yes ;;
-    --packaged) packaged=yes ;;
+    --packaged) packaged=yes maker=package ;;
+    --hub) hub ;;
     --rollback) rollback=yes ;;
     --hook)
       [[ $# -ge 2 && $2 == *=* ]] || fail "--hook wants NAME=FILE" 2
@@ -73,6 +77,9 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+if is_hub && [ "$traffic${wanted[*]+x}" != no ]; then
+  fail "--traffic and --hook are the forwarder's, not the hub's" 2
+fi
 need_root
 # shellcheck source=infra/program.sh
 . "$here/program.sh"
@@ -105,7 +112,7 @@ done
 
 say "# account"
 if [ "$packaged" = yes ]; then
-  on_machine systemd-sysusers /usr/lib/sysusers.d/sebridge.conf
+  on_machine systemd-sysusers "/usr/lib/sysusers.d/$name.conf"
 else
   account
 fi
@@ -124,21 +131,23 @@ if [ "$packaged" = no ]; then
     [ -d "$root${command%/*}" ] || run mkdir -p "$root${command%/*}"
     run ln -sfn "$program/bin/sebridge" "$root$command"
   fi
-  [ -d "$root${completion%/*}" ] || run mkdir -p "$root${completion%/*}"
-  put "$completion" 0644 root <"$here/systemd/completion.bash"
+  if ! is_hub; then
+    [ -d "$root${completion%/*}" ] || run mkdir -p "$root${completion%/*}"
+    put "$completion" 0644 root <"$here/systemd/completion.bash"
+  fi
 fi
 
 say "# configuration"
-folder "$settings" 0750 sebridge
+folder "$settings" 0750 "$name"
 folder "$settings/secrets" 0700 root
-if [ -f "$root$settings/bridge.toml" ]; then
-  say "= $root$settings/bridge.toml"
+if [ -f "$root$settings/$toml" ]; then
+  say "= $root$settings/$toml"
 else
-  put "$settings/bridge.toml" 0640 sebridge <"$here/systemd/bridge.toml"
+  put "$settings/$toml" 0640 "$name" <"$here/systemd/$toml"
 fi
 
 # Root's alone, with all that is above: the launcher runs nothing else.
-if [ ${#wanted[@]} -gt 0 ] || [ -d "$root$hooks" ]; then
+if ! is_hub && { [ ${#wanted[@]} -gt 0 ] || [ -d "$root$hooks" ]; }; then
   say "# hooks"
   folder "$hooks" 0755 root
   put "$hooks/hook.sh" 0644 root <"$here/hooks/hook.sh"
@@ -157,14 +166,14 @@ if [ ${#wanted[@]} -gt 0 ] || [ -d "$root$hooks" ]; then
 fi
 
 say "# service"
-[ -d "$root$units/sebridge.service.d" ] || run mkdir -p "$root$units/sebridge.service.d"
+[ -d "$root$units/$service.d" ] || run mkdir -p "$root$units/$service.d"
 if [ "$packaged" = no ]; then
-  put "$units/sebridge.service" 0644 root <"$here/systemd/sebridge.service"
-elif [ -f "$root$units/sebridge.service" ]; then
-  say "! $root$units/sebridge.service is used, and not that of the package: remove it"
+  put "$units/$service" 0644 root <"$here/systemd/$service"
+elif [ -f "$root$units/$service" ]; then
+  say "! $root$units/$service is used, and not that of the package: remove it"
 fi
-credentials | put "$units/sebridge.service.d/credentials.conf" 0644 root
-[ ! -f "$root$units/sebridge-traffic.socket" ] || traffic=yes
+credentials | put "$units/$service.d/credentials.conf" 0644 root
+is_hub || [ ! -f "$root$units/sebridge-traffic.socket" ] || traffic=yes
 if [ "$traffic" = yes ]; then
   put "$units/sebridge-traffic.socket" 0644 root <"$here/systemd/sebridge-traffic.socket"
   put "$units/sebridge.service.d/traffic.conf" 0644 root <"$here/systemd/traffic.conf"
@@ -173,18 +182,18 @@ on_service systemctl daemon-reload
 for hook in ${wanted[@]+"${wanted[@]}"}; do
   on_service systemctl enable --now "sebridge-hook@${hook%%=*}.path"
 done
-configured() { grep -q '^[[:space:]]*\[' "$root$settings/bridge.toml" 2>/dev/null; }
+configured() { grep -q '^[[:space:]]*\[' "$root$settings/$toml" 2>/dev/null; }
 if [ "$traffic" = yes ] && ! grep -q '^[[:space:]]*\[traffic\]' \
   "$root$settings/bridge.toml" 2>/dev/null; then
   say "! $settings/bridge.toml has no [traffic]: nobody would answer the probe"
 fi
 if [ "$start" = yes ] && ! configured; then
-  on_machine systemctl enable sebridge.service
-  say "! $settings/bridge.toml names no sink yet: edit it, then restart sebridge.service"
+  on_machine systemctl enable "$service"
+  say "! $settings/$toml has no settings yet: edit it, then restart $service"
   note
 elif [ "$start" = yes ]; then
   or_back check
-  on_machine systemctl enable sebridge.service
+  on_machine systemctl enable "$service"
   if [ "$traffic" = yes ] && ! systemctl is-active --quiet \
     sebridge-traffic.socket 2>/dev/null; then
     # A running forwarder holds the port itself, and is to let go of it first.

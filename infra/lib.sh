@@ -2,17 +2,25 @@
 # What install.sh and uninstall.sh share. Every change goes through `run` or `put`, which
 # say what they do; with --dry-run they only say it.
 
-program=/opt/sebridge
-versions=/opt/sebridge-versions
-settings=/etc/sebridge
-state=/var/lib/sebridge
+# of NAME CONFIGURATION EXTRAS: what is installed, and so the places of its files.
+of() {
+  name=$1 toml=$2 extras=$3
+  service=$name.service
+  program=/opt/$name
+  versions=/opt/$name-versions
+  settings=/etc/$name
+  state=/var/lib/$name
+  command=/usr/local/bin/$name
+}
+of sebridge bridge.toml email,slack,template
+hub() { of sebridge-hub hub.toml email,hub,slack,template; }
+is_hub() { [ "$name" = sebridge-hub ]; }
 units=/etc/systemd/system
 accounts=/etc/sysusers.d
-command=/usr/local/bin/sebridge
-hooks=$settings/hooks
-launcher=$program/libexec/hook_launcher.py
+hooks=/etc/sebridge/hooks
+launcher=/opt/sebridge/libexec/hook_launcher.py
 completion=/usr/local/share/bash-completion/completions/sebridge
-export program versions settings state units accounts command completion hooks launcher
+export toml extras service units command completion hooks launcher state
 
 root=${DESTDIR:-}
 root=${root%/}
@@ -58,7 +66,9 @@ name = "$1"
 type = "command"
 unit = "$unit"
 [sinks.when]
-event_types = ["Reboot", "Redeploy", "Preempt", "Terminate"]
+event_types = $("$root$program/bin/python" -c 'import json
+from bridge.events.vocabulary import DISRUPTIVE
+print(json.dumps(DISRUPTIVE))')
 TEXT
   if CREDENTIALS_DIRECTORY=$root$settings/secrets \
     "$root$program/bin/sebridge" check -c "$file.new" >/dev/null 2>&1; then
@@ -95,8 +105,8 @@ own() {
 # shellcheck disable=SC2154 # $here: the folder of the script
 account() {
   [ -d "$root$accounts" ] || run mkdir -p "$root$accounts"
-  put "$accounts/sebridge.conf" 0644 root <"$here/systemd/sysusers.conf"
-  on_machine systemd-sysusers "$accounts/sebridge.conf"
+  put "$accounts/$name.conf" 0644 root <"$here/systemd/sysusers${name#sebridge}.conf"
+  on_machine systemd-sysusers "$accounts/$name.conf"
 }
 
 need_root() {

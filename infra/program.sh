@@ -63,7 +63,7 @@ stage() {
   else
     run "$python" -m venv "$folder"
     run "$folder/bin/pip" install --quiet --disable-pip-version-check \
-      --constraint "$(dirname "$here")/constraints.txt" "${package}[slack,template]"
+      --constraint "$(dirname "$here")/constraints.txt" "${package}[$extras]"
   fi
   run movable "$folder"
   run touch "$folder/whole"
@@ -82,6 +82,8 @@ from_wheels() {
     --requirement "$here/requirements.txt"
   run "$1/bin/python" -I "$pip/pip" --isolated install --quiet --disable-pip-version-check \
     --no-index --no-deps "$own"
+  # What the program says of how to add to it (bridge/foundation/errors.py).
+  run sh -c "echo $maker >'$1/installed'"
 }
 
 # try VERSION: use it, and note which ones were in use before, for the way back. A run that
@@ -125,22 +127,22 @@ tidy() {
 # check: does this version take the configuration?
 check() {
   on_machine env "CREDENTIALS_DIRECTORY=$settings/secrets" \
-    "$program/bin/sebridge" check -c "$settings/bridge.toml"
+    "$program/bin/sebridge" check -c "$settings/$toml"
 }
 
 # answers: does a forwarder answer on its port? Its state file is not opened: root has
 # no business in the files of the account.
 answers() {
   env "CREDENTIALS_DIRECTORY=$settings/secrets" "$program/bin/sebridge" status --live \
-    -c "$settings/bridge.toml" >/dev/null 2>&1
+    -c "$settings/$toml" >/dev/null 2>&1
 }
 
 # fingerprint: of the program and the unit. What the service was started with stands in
 # $versions/started.
 fingerprint() {
   current
-  { cat "$units/sebridge.service" "$units/sebridge.service.d"/*.conf \
-    /usr/lib/systemd/system/sebridge.service 2>/dev/null || true; } | sha256sum
+  { cat "$units/$service" "$units/$service.d"/*.conf \
+    /usr/lib/systemd/system/"$service" 2>/dev/null || true; } | sha256sum
 }
 
 # note: the next start of the service, by whomever, is with all of this.
@@ -151,27 +153,27 @@ note() {
 # is_started: the service runs with this program, unit, configuration and secrets.
 is_started() {
   local since
-  systemctl is-active --quiet sebridge.service || return 1
+  systemctl is-active --quiet "$service" || return 1
   [ "$(cat "$versions/started" 2>/dev/null)" = "$(fingerprint)" ] || return 1
   # Whole seconds would not do: the file may be of the second of the start.
-  since=$(systemctl show --timestamp=us+utc -p ExecMainStartTimestamp --value sebridge.service)
+  since=$(systemctl show --timestamp=us+utc -p ExecMainStartTimestamp --value "$service")
   since=$(date -d "$since" +@%s.%N)
-  [ -z "$(find "$settings/bridge.toml" "$settings/secrets" -newermt "$since" 2>/dev/null)" ]
+  [ -z "$(find "$settings/$toml" "$settings/secrets" -newermt "$since" 2>/dev/null)" ]
 }
 
 # start_anew: restart the service if something has changed, and wait until it is ready.
 start_anew() {
   local answered=no
   if [ "$dry_run" = yes ] || [ -n "$root" ] || [ ! -d /run/systemd/system ]; then
-    on_service systemctl restart sebridge.service
+    on_service systemctl restart "$service"
     return
   fi
   if is_started; then
-    say "= sebridge.service runs with all of this"
+    say "= $service runs with all of this"
     return
   fi
   if answers; then answered=yes; fi
-  run systemctl restart sebridge.service || return 1
+  run systemctl restart "$service" || return 1
   is_ready "$answered" || return 1
   note
 }
@@ -181,28 +183,28 @@ start_anew() {
 is_ready() {
   local end restarts
   end=$((SECONDS + patience))
-  until systemctl is-active --quiet sebridge.service && { [ "$1" = no ] || answers; }; do
+  until systemctl is-active --quiet "$service" && { [ "$1" = no ] || answers; }; do
     [ $SECONDS -lt $end ] || return 1
     sleep 1
   done
-  restarts=$(systemctl show -p NRestarts --value sebridge.service)
+  restarts=$(systemctl show -p NRestarts --value "$service")
   sleep 5
-  systemctl is-active --quiet sebridge.service &&
-    [ "$restarts" = "$(systemctl show -p NRestarts --value sebridge.service)" ]
+  systemctl is-active --quiet "$service" &&
+    [ "$restarts" = "$(systemctl show -p NRestarts --value "$service")" ]
 }
 
 # or_back COMMAND: what must go well with the new version, else the one before is used.
 or_back() {
   if "$@"; then return; fi
   if [ -z "$(previous)" ] || [ "$last_version" = "$(current)" ]; then
-    fail "the service does not get ready: journalctl -u sebridge"
+    fail "the service does not get ready: journalctl -u $name"
   fi
   say "! this version does not get ready: the one before is used again"
   switch "$last_version"
   [ "$rollback" = yes ] || forget
   proved
-  if [ -d /run/systemd/system ]; then run systemctl restart sebridge.service; fi
-  fail "the version before is in use again; what was wrong: journalctl -u sebridge"
+  if [ -d /run/systemd/system ]; then run systemctl restart "$service"; fi
+  fail "the version before is in use again; what was wrong: journalctl -u $name"
 }
 
 # forget: remove the version that failed; before the present one is what was before.
@@ -224,7 +226,7 @@ back() {
   switch "$(previous)"
   on_service systemctl daemon-reload
   if [ "$dry_run" = no ] && [ -z "$root" ] &&
-    systemctl is-active --quiet sebridge.service 2>/dev/null; then
+    systemctl is-active --quiet "$service" 2>/dev/null; then
     or_back start_anew
   fi
   proved

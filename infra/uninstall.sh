@@ -7,8 +7,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 usage() {
   cat <<'TEXT'
-usage: [DESTDIR=…] infra/uninstall.sh [--dry-run] [--purge] [--packaged]
+usage: [DESTDIR=…] infra/uninstall.sh [--hub] [--dry-run] [--purge] [--packaged]
 
+  --hub      the hub in place of the forwarder: sebridge-hub in each name
   --dry-run  print what would be done, and do nothing
   --purge    also remove /etc/sebridge with its hooks, /var/lib/sebridge (what is not
              delivered yet is lost), /var/lib/sebridge-hooks, drop-ins of your own, and
@@ -24,6 +25,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --purge) purge=yes ;;
     --packaged) packaged=yes ;;
+    --hub) hub ;;
     -h | --help) usage && exit 0 ;;
     *) usage >&2 && fail "unknown argument: $1" 2 ;;
   esac
@@ -41,36 +43,41 @@ on_service() {
   if [ "$dry_run" = yes ] || [ -d /run/systemd/system ]; then on_machine "$@"; fi
 }
 
-# The socket first: the next probe would start the service again.
-[ ! -e "$root$units/sebridge-traffic.socket" ] ||
-  on_service systemctl disable --now sebridge-traffic.socket
-if [ -e "$root$units/sebridge.service" ] || [ "$packaged" = yes ]; then
-  on_service systemctl disable --now sebridge.service
+# around: take away what stands around the forwarder's service.
+around() {
+  # The socket first: the next probe would start the service again.
+  [ ! -e "$root$units/sebridge-traffic.socket" ] ||
+    on_service systemctl disable --now sebridge-traffic.socket
+  for wants in "$root$units"/*.wants/sebridge-hook@*.path; do
+    [ ! -L "$wants" ] || on_service systemctl disable --now "${wants##*/}"
+  done
+  gone "$units/sebridge-hook@.path"
+  gone "$units/sebridge-hook@.service"
+  gone "$units/sebridge-traffic.socket"
+  gone "$units/sebridge.service.d/traffic.conf"
+}
+
+is_hub || around
+if [ -e "$root$units/$service" ] || [ "$packaged" = yes ]; then
+  on_service systemctl disable --now "$service"
 fi
-for wants in "$root$units"/*.wants/sebridge-hook@*.path; do
-  [ ! -L "$wants" ] || on_service systemctl disable --now "${wants##*/}"
-done
-gone "$units/sebridge-hook@.path"
-gone "$units/sebridge-hook@.service"
-gone "$units/sebridge-traffic.socket"
-gone "$units/sebridge.service.d/traffic.conf"
-gone "$units/sebridge.service"
-gone "$units/sebridge.service.d/credentials.conf"
-drop_ins=$root$units/sebridge.service.d
+gone "$units/$service"
+gone "$units/$service.d/credentials.conf"
+drop_ins=$root$units/$service.d
 if [ -d "$drop_ins" ] && [ -z "$(ls -A "$drop_ins")" ]; then run rmdir "$drop_ins"; fi
 on_service systemctl daemon-reload
 if [ "$(readlink "$root$command")" = "$program/bin/sebridge" ]; then
   run rm -f -- "$root$command"
 fi
-gone "$completion"
+is_hub || gone "$completion"
 gone "$program"
 gone "$versions"
 
 if [ "$purge" = yes ]; then
-  gone "$units/sebridge.service.d"
+  gone "$units/$service.d"
   gone "$settings"
   gone "$state"
   gone "$state-hooks"
-  gone "$accounts/sebridge.conf"
-  if getent passwd sebridge >/dev/null; then on_machine userdel sebridge; fi
+  gone "$accounts/$name.conf"
+  if getent passwd "$name" >/dev/null; then on_machine userdel "$name"; fi
 fi

@@ -15,12 +15,12 @@ receiver without a session is tried first. If it is refused, a session is accept
 import asyncio
 import logging
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import orjson
+from msgspec import Struct
 
 from bridge.events.cloudevent import DEEPEST
 from bridge.events.document import is_deep
@@ -45,8 +45,7 @@ _PAGE = 100  # messages per peek; and how many may be locked to receive the own 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The reply, found by a peek.
 
     Attributes:

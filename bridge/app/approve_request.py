@@ -9,12 +9,12 @@ Source: config/approvals.md.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 from urllib.parse import quote
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.approvals.config import ApprovalsConfig
@@ -40,8 +40,7 @@ _MOST = 5  # EventIds in an error
 _CUT = frozenset({"event", "Resources"})  # if in data.truncated, the event is not whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenEvent:
+class SeenEvent(Struct, frozen=True, kw_only=True):
     """An event of the bridge, as an approver received it.
 
     Attributes:
@@ -260,8 +259,7 @@ def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Struct, frozen=True, kw_only=True):
     """The approval of one event.
 
     Attributes:

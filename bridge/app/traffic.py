@@ -8,10 +8,10 @@ Until it is attached, the probe answers from the values in the state file.
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 from prometheus_client import Gauge
 
 from bridge.app.identify import IDENTITY, remembered
@@ -34,8 +34,7 @@ from bridge.traffic.probe import open_app, serve
 from bridge.traffic.rotation import Record, decode
 
 
-@dataclass(slots=True)
-class Known:
+class Known(Struct):
     """The present watch and identity; until the observer exists, the stored ones.
 
     Attributes:
@@ -61,8 +60,7 @@ class Known:
         return self.last.overridden(self.given)
 
 
-@dataclass(slots=True)
-class Probe:
+class Probe(Struct):
     """The probe while the forwarder runs.
 
     Attributes:

@@ -375,7 +375,7 @@ def _as_before(outgoing: OutgoingEvent, data: dict[str, Any]) -> OutgoingEvent:
     own: Any = outgoing.event.data["request"]
     if own["messageId"] != data["request"]["messageId"]:
         data = {**data, "request": own}
-    event = replace(outgoing.event, data=data, time=str(data["observedAt"]))
+    event = with_fields(outgoing.event, data=data, time=str(data["observedAt"]))
     return with_fields(outgoing, event=event)
 
 

@@ -37,11 +37,11 @@ from bridge.approvals.evidence import (
 )
 from bridge.events.document import (
     EVENT_SOURCES,
-    EVENT_TYPES,
     ScheduledEvent,
     misspelt,
 )
 from bridge.events.identity import Identity, bare
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration

@@ -4,12 +4,12 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 from uuid import uuid4
 
 import click
+from msgspec import Struct, field
 
 from bridge.app.approve_reply import Answers
 from bridge.app.approve_request import (
@@ -47,8 +47,7 @@ from bridge.telemetry.metrics import LogConfig, configure_logging
 # -- Sends an approval, and waits for the reply if one is wanted -----------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What is known about an approval that was sent.
 
     Attributes:
@@ -98,8 +97,7 @@ class Answer:
         return f"{self.event_id}: {self.outcome}" + (f": {reason}" if reason else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """An approval that is to be sent.
 
     Attributes:
@@ -354,8 +352,7 @@ def _approve_remotely(
         raise SystemExit(FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """The options of the command, as typed.
 
     Attributes:

@@ -4,12 +4,12 @@ import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 from typing import TypeVar
 
 import click
+from msgspec import Struct
 
 from bridge.app.approve_request import SeenEvent
 from bridge.cli import door
@@ -43,8 +43,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """The event that an approval is about; empty fields are not known.
 
     Attributes:

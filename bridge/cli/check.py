@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from bridge.cli import hub
 from bridge.cli.common import (
     allow_empty_option,
     config_option,
@@ -18,7 +19,7 @@ from bridge.cli.ending import FAILED, WRONG
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
-from bridge.foundation.errors import ConfigError
+from bridge.foundation.errors import ConfigError, MissingExtraError
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import Fault
 from bridge.hub import load as hub_load
@@ -45,8 +46,8 @@ def check(
 ) -> None:
     """Validate the configuration: report all faults.
 
-    Exit code 0: no fault. 1: a connection does not work, or with --strict there is a
-    warning. 2: the configuration has faults.
+    Exit code 0: no fault. 1: an optional package is missing, a connection does not
+    work, or with --strict there is a warning. 2: the configuration has faults.
 
     Example: sebridge check --connect
     """
@@ -58,7 +59,9 @@ def check(
         _echo_report(path, faults=error.faults)
         sys.exit(WRONG)
     warnings, notes = config.warnings(), config.notes()
-    findings = _examined(config) if connect else []
+    findings = list(_missing(config))
+    if connect and not findings:
+        findings = _examined(config)
     if as_json:
         _echo_report(path, warnings=warnings, notes=notes, findings=findings)
     else:
@@ -110,6 +113,21 @@ def _fault_as_json(fault: str) -> dict[str, str | int | None]:
     if isinstance(fault, Fault):
         return {"line": fault.line, "place": fault.place, "text": fault.what}
     return {"line": None, "place": "", "text": fault}  # concerns the whole file
+
+
+def _missing(config: Config | HubFile) -> Iterator[Finding]:
+    """Yield each extra that the configuration needs and that is not installed."""
+    loads: list[Callable[[], None]] = [sink.load for sink in config.sinks]
+    if isinstance(config, HubFile):
+        loads.append(hub.load_extra)
+    found = set[str]()
+    for load in loads:
+        try:
+            load()
+        except MissingExtraError as error:
+            if error.need not in found:
+                found.add(error.need)
+                yield Finding(is_good=False, text=error.need, advice=error.advice)
 
 
 def _examined(config: Config | HubFile) -> list[Finding]:

@@ -73,10 +73,8 @@ def demo(  # noqa: PLR0913 - each is an option
 
 
 def _play_fleet(count: int, *, is_ended: bool) -> int:
-    from bridge.cli.hub import needs_extra  # noqa: PLC0415 - an extra
+    from bridge.cli.hub import load_extra  # noqa: PLC0415 - an extra
     from bridge.demo import fleet  # noqa: PLC0415 - an extra
 
-    with needs_extra():
-        for name in ("alembic", "jinja2", "sqlalchemy"):
-            import_module(name)
+    load_extra()
     return fleet.play(count, is_ended=is_ended)

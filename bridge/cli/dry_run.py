@@ -22,10 +22,11 @@ from bridge.configuration.config import Config, Settings
 from bridge.diagnostics import dry_run
 from bridge.diagnostics.dry_run import Report, Routing, ShownIdentity
 from bridge.events import samples
-from bridge.events.document import EVENT_TYPES, misspelt
+from bridge.events.document import misspelt
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.samples import Sample
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
 from bridge.telemetry.metrics import LogConfig, configure_logging

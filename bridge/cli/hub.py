@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -38,6 +39,17 @@ def hub(path: Path) -> None:
     raise_file_limit()
     door.enter_for(config, *config.files)
     _run(config)
+
+
+def load_extra() -> None:
+    """Import the optional packages that the hub needs.
+
+    Raises:
+        MissingExtraError: one of them is not installed.
+    """
+    with needs_extra():
+        for name in ("alembic", "jinja2", "psycopg", "sqlalchemy"):
+            import_module(name)
 
 
 def _run(config: HubFile) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import click
 import orjson
+from msgspec import Struct
 
 from bridge import __version__
 from bridge.cli.approve_view import Subject
@@ -42,8 +42,7 @@ _GOOD = {"relayed", "already-started", "acknowledged"}  # not event-ended
 _LIFETIME = timedelta(minutes=15)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteOptions:
+class RemoteOptions(Struct, frozen=True, kw_only=True):
     """The options of ``approve`` for an approval that does not use Service Bus.
 
     Attributes:

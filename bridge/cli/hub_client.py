@@ -5,7 +5,7 @@ The fields that commands use are checked: the address may be that of another ser
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -260,13 +260,22 @@ async def fetch(url: str, scope: str | None) -> dict[str, Any]:
     async with open_hub(url, scope) as hub:
         events = await hub.pages("/api/v1/events", "events", HubEvent, open="true")
         bridges = await hub.pages("/api/v1/bridges", "bridges", HubBridge)
+        missing = await _missing(hub)
     counts = Counter(one["state"] for one in bridges)
     silent = [one for one in bridges if one["state"] == "silent"]
     return {
         "hub": url,
         "events": sorted(events, key=lambda one: one["notBefore"] or ""),
         "bridges": {"count": len(bridges), "states": dict(counts), "silent": silent},
+        "missing": missing,
     }
+
+
+async def _missing(hub: HubClient) -> list[str]:
+    """Return why the hub is not ready; [] also where a proxy does not let one ask."""
+    with suppress(BridgeError):
+        return checked((await hub.get("/readyz"))[1], list[str])
+    return []
 
 
 def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
@@ -274,6 +283,8 @@ def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
     events, bridges = found["events"], found["bridges"]
     yield f"Hub {found['hub']}"
     states = ", ".join(f"{n} {state}" for state, n in sorted(bridges["states"].items()))
+    for why in found["missing"]:
+        yield paint(printable(f"Not ready: {why}"), "bad")
     yield f"Bridges: {states or 'none has been heard yet'}"
     if silent := bridges["silent"]:
         names = ", ".join(_name(one) for one in silent[:_MOST_NAMES])
@@ -285,13 +296,15 @@ def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
         yield paint(f"Not reported by a bridge: {late}", "bad")
     yield ""
     if not events:
-        yield _nothing(bridges)
+        yield _nothing(bridges, found["missing"])
         return
     yield from _table([_HEADS, *(_cells(one) for one in events)])
 
 
-def _nothing(bridges: dict[str, Any]) -> str:
+def _nothing(bridges: dict[str, Any], missing: Sequence[str]) -> str:
     """Return what an empty list of events means."""
+    if missing:
+        return "No event is known, but the hub may have missed some: see Not ready"
     if not bridges["states"]:
         return "No event can be shown until a bridge has been heard"
     if bridges["silent"]:

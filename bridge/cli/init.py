@@ -10,10 +10,10 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from bridge.cli.common import CONFIG_VARIABLE, default_config
 from bridge.cli.ending import WRONG, fail

@@ -4,11 +4,12 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
 import click
+from msgspec import Struct
 
 from bridge.cli import completion, door
 from bridge.cli.common import Suggesting, config_option, echo_json
@@ -241,8 +242,7 @@ def confirm_all(state: Path) -> None:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class StateFile:
+class StateFile(Struct, frozen=True):
     """A state file that exists, and the names of the sinks of its configuration."""
 
     path: Path

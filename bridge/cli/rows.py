@@ -13,11 +13,12 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.cli.common import echo_json, painter
 from bridge.events.document import parse_time
@@ -44,8 +45,7 @@ _EVENT_HEADS = ("TIME", "EVENT", "STEP", "VM", "EVENTID", "WENT TO")
 Row = Sequence[Sequence[Cell]]  # columns; each has parts, joined by a blank
 
 
-@dataclass(slots=True)
-class Listing:
+class Listing(Struct):
     """A table that stays aligned even if its rows arrive one after another.
 
     A row of one column is a note about the row before, and is printed unaligned.
@@ -215,8 +215,7 @@ def _cell(text: str) -> Cell:
     return Cell(shown if len(text) <= _LONGEST else f"{shown}…")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gist:
+class Gist(Struct, frozen=True, kw_only=True):
     """The fields of a CloudEvent that the table shows; ``-`` for a missing one."""
 
     type: str = ""
@@ -295,8 +294,7 @@ HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 T = TypeVar("T")
 
 
-@dataclass(kw_only=True)
-class Show(Generic[T]):
+class Show(Struct, Generic[T], kw_only=True):
     """Displays deliveries or events, once or each time that they are read.
 
     A terminal gets a table that is redrawn; a pipe gets a line for each change.

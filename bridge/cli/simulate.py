@@ -159,10 +159,15 @@ def simulate(*, emulator: bool, as_json: bool, **options: object) -> None:
 
 @contextmanager
 def simulator_extra(what: str) -> Iterator[None]:
-    """Turn a failed import into a message that says how to install the extra."""
+    """Turn a failed import into a message that says how to install the extra.
+
+    What is installed on a VM by a package has neither simulator nor demo.
+    """
     try:
         yield
     except ImportError as error:
-        if (error.name or "").split(".")[0] != "rich":
+        if not (error.name or "").startswith(
+            ("rich", "bridge.simulator", "bridge.demo")
+        ):
             raise
         raise MissingExtraError(what, "simulator") from error

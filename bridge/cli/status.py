@@ -5,10 +5,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from bridge.cli import door
 from bridge.cli.common import (
@@ -89,8 +89,7 @@ def status(  # noqa: PLR0913  each is an option
         sys.exit(FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What was read: as JSON, and as text for people."""
 
     report: Mapping[str, object]

@@ -13,11 +13,12 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from bridge.app import forwarder as app
 from bridge.app.supervisor import Supervisor
@@ -70,8 +71,7 @@ class Manager(Protocol):
 Work = Callable[[asyncio.Event, Supervisor], Awaitable[None]]
 
 
-@dataclass(slots=True)
-class Service:
+class Service(Struct):
     """The life of one service: starting, running, stopping.
 
     Attributes:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.rules import Rule, catch_all, label_of
-from bridge.events.document import EVENT_SOURCES, EVENT_TYPES, misspelt
+from bridge.events.document import EVENT_SOURCES, misspelt
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, PublicKeys, Secret
 from bridge.servicebus.namespace import Entity

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bridge.events.vocabulary import EVENT_TYPES
+
 Json = dict[str, Any]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -35,7 +37,7 @@ IMDS_EVENT = {
 }
 IMDS_MEANINGS = {
     "EventId": "The id of the event. Compare it without regard to case.",
-    "EventType": "Freeze, Reboot, Redeploy, Preempt, Terminate, or a future one.",
+    "EventType": f"{', '.join(EVENT_TYPES)}, or a future one.",
     "ResourceType": "The kind of the affected resources.",
     "Resources": "The names of the affected VMs.",
     "EventStatus": "Scheduled or Started.",

@@ -8,9 +8,11 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.configuration.load import parse
+from bridge.events.vocabulary import DISRUPTIVE
 from bridge.foundation.errors import ConfigError
 
 _HOST = ".servicebus.windows.net"
@@ -28,8 +30,7 @@ _HEAD = """\
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(Struct, frozen=True, kw_only=True):
     """The user's choices: what the bridge shall do. An empty text leaves a part out.
 
     Attributes:
@@ -202,11 +203,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-_WHEN = """\
+_WHEN = f"""\
 lead = "30m"       # prepare at most this long before NotBefore
 timeout = "10m"    # the longest run
 [sinks.when]       # without Freeze: it lasts seconds and needs no drain
-event_types = ["Reboot", "Redeploy", "Preempt", "Terminate"]
+event_types = {json.dumps(DISRUPTIVE)}
 """
 _TRAFFIC = """\
 [traffic]

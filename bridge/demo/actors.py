@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import aiohttp
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
+from msgspec import Struct, field
 
 from bridge.demo.timeline import Timeline
 from bridge.simulator.imds.scenario import Scenario
@@ -65,8 +65,7 @@ channel = "ops"
 api_url = "{inbox}/slack/api/\""""
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(Struct):
     """What arrived on one channel, in order, and its latency in milliseconds."""
 
     what: list[str] = field(default_factory=list)
@@ -116,8 +115,7 @@ async def forwarder(
                 await process.wait()
 
 
-@dataclass(slots=True)
-class Consumer:
+class Consumer(Struct):
     """Reads the topic like an Azure Function, and sends an approval.
 
     Attributes:
@@ -258,8 +256,7 @@ def _free_port() -> int:
         return port
 
 
-@dataclass(slots=True)
-class Acting:
+class Acting(Struct):
     """The hook and the load balancer.
 
     Attributes:

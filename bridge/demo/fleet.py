@@ -16,12 +16,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from msgspec import Struct, field
 
 from bridge.demo.actors import secret_file
 from bridge.demo.timeline import Line, Timeline, undone_by_signal
@@ -48,8 +48,7 @@ class FleetError(Exception):
     """The demo cannot go on."""
 
 
-@dataclass(slots=True)
-class HubPage:
+class HubPage(Struct):
     """A client of the hub's API; ``until`` polls it until a condition is met.
 
     Attributes:
@@ -286,8 +285,7 @@ async def _opened(
         yield fleet
 
 
-@dataclass(slots=True)
-class Fleet:
+class Fleet(Struct):
     """One run of the demo.
 
     Attributes:

@@ -15,10 +15,10 @@ import sys
 import tempfile
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from azure.servicebus.aio import ServiceBusClient
+from msgspec import Struct, field
 
 from bridge.demo import actors
 from bridge.demo.actors import (
@@ -119,8 +119,7 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
             return await stage.perform(simulator, stack)
 
 
-@dataclass(slots=True)
-class Stage:
+class Stage(Struct):
     """One run of the demo."""
 
     scenario: Scenario

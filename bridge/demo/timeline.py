@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct, field
 from rich import box
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
@@ -31,8 +31,7 @@ _STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """One row of the final table: what was expected on a channel, and what arrived."""
 
     channel: str
@@ -52,8 +51,7 @@ def _console() -> Console:
     return Console(record=True, highlight=False, width=width)
 
 
-@dataclass(slots=True)
-class Timeline:
+class Timeline(Struct):
     """The console, and the time at which the demo began."""
 
     console: Console = field(default_factory=_console)

@@ -4,10 +4,10 @@ import asyncio
 import base64
 import errno
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import orjson
+from msgspec import Struct, field
 
 from bridge import __version__
 from bridge.approvals.config import ApprovalsConfig
@@ -72,6 +72,8 @@ _LOCKED_IMDS = (
     "systemd.imds.network=unlocked) or a firewall, see infra/guarded-imds.md"
 )
 _PROHIBITED = {errno.EACCES, errno.EPERM}
+_IS_NO = " answered "  # of a service that was reached; others name the cure themselves
+_NO_LONGER_VALID = "is its secret expired, or without the right to do this? Replace it"
 _UNREACHABLE = "check name resolution, routes and firewalls of this VM"
 _NO_SUCH_NAME = "does not exist (ServiceBusConnectionError"
 _NAME = (
@@ -172,6 +174,8 @@ def _advice(error: Exception, if_unreachable: str) -> str:
     if certificate_fault(error) is not None:
         return _CERTIFICATE
     reason = error.reason if isinstance(error, DeliveryError) else None
+    if reason is Reason.UNAUTHORIZED and _IS_NO in str(error):
+        return _NO_LONGER_VALID
     return if_unreachable if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
 
 
@@ -195,8 +199,7 @@ def _is_prohibited(error: BaseException | None) -> bool:
     return False
 
 
-@dataclass(slots=True)
-class _Checks:
+class _Checks(Struct):
     """The tests of one examination; each method is one test and returns its result.
 
     Attributes:

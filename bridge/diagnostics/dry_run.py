@@ -6,10 +6,10 @@ Nothing here changes the outbox: a forwarder may run with the same configuration
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
@@ -130,8 +130,7 @@ def event_context_of(config: Settings, identity: Identity) -> EventContext:
 # -- send-test -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """The result of one attempt.
 
     Attributes:
@@ -144,8 +143,7 @@ class Attempt:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The event that was sent, and the answers of the sinks.
 
     Attributes:
@@ -228,8 +226,7 @@ async def _sent(
 # -- render --------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class ShownIdentity:
+class ShownIdentity(Struct):
     """The identity of this VM, with invented values for what is not known.
 
     Attributes:
@@ -300,8 +297,7 @@ async def preview(
 # -- route ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
+class Routing(Struct, frozen=True, kw_only=True):
     """Whether a sink gets an event, and if not, why.
 
     Attributes:

@@ -13,10 +13,11 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec import Struct
 
 from bridge import __version__
 from bridge.configuration.config import Config
@@ -58,8 +59,7 @@ def _user() -> str:
     return f"uid {os.getuid()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """Functions and files that describe this machine; tests replace them.
 
     Attributes:

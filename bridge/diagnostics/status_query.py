@@ -1,11 +1,11 @@
 """Get the status from the running forwarder, or else from its state file."""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
@@ -35,8 +35,7 @@ _NO_ANSWER = (  # nothing answers at the port, or a program that is not a bridge
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The status, in the shape of ``/status``.
 
     Attributes:

@@ -4,8 +4,9 @@ Source: config/hub.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from bridge.events.build import OutgoingEvent, clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
@@ -17,8 +18,7 @@ SLOW, CLOCK, REPORT = "message-slow", "clock-wrong", "report"
 _FAMILY = ".hub."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
+class Alarm(Struct, frozen=True, kw_only=True):
     """One alarm of a hub.
 
     Attributes:
@@ -41,8 +41,7 @@ class Alarm:
     more: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubContext:
+class HubContext(Struct, frozen=True, kw_only=True):
     """The values that all events of a hub share.
 
     Attributes:

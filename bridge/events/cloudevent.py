@@ -8,11 +8,12 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2 (spec.md, json-format
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import msgspec
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 SPEC_VERSION = "1.0"
 STRUCTURED_TYPE = "application/cloudevents+json"
@@ -37,8 +38,7 @@ _OWN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloudEvent:
+class CloudEvent(Struct, frozen=True, kw_only=True, dict=True):
     """One event as it is sent.
 
     Attributes:
@@ -57,7 +57,7 @@ class CloudEvent:
     subject: str | None = None
     extensions: Mapping[str, str | int] = field(default_factory=dict)
     data: Mapping[str, object] = field(default_factory=dict)
-    _read: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    _read: ClassVar[bytes | None] = None  # of one event; no part of its value
 
     def attributes(self) -> dict[str, str | int]:
         """Return every context attribute that is set, in the order of writing."""
@@ -106,7 +106,7 @@ class CloudEvent:
                 extensions[name] = value
         own["extensions"] = extensions
         event = msgspec.convert(own, cls)
-        object.__setattr__(event, "_read", body)
+        event.__dict__["_read"] = body
         return event
 
     def unsigned(self) -> Self:

@@ -1,7 +1,8 @@
 """Makes the CloudEvent about the result of a command: ``command.<outcome>``. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from bridge.events.build import (
     EventContext,
@@ -20,8 +21,7 @@ from bridge.foundation.hashing import hash32
 _SEVERITIES = {"succeeded": "INFO", "failed": "ERROR", "skipped": "INFO"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True, kw_only=True):
     """The result of a command for one transition.
 
     Attributes:

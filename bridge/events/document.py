@@ -41,7 +41,6 @@ _USUAL_TIME = re.compile(
 )
 
 # The documented values. Azure may add others; those are passed on.
-EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 EVENT_SOURCES = ("Platform", "User")
 
 

@@ -5,12 +5,13 @@ A made-up event is made by the same code as a real one (diff, then event).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 
 import msgspec
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.build import EventContext, OutgoingEvent, from_transition, rfc3339
 from bridge.events.cloudevent import DEEPEST, CloudEvent
@@ -39,8 +40,7 @@ _TYPE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """An event as it would be sent, and the values that routing decides by."""
 
     event: CloudEvent

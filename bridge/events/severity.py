@@ -1,9 +1,8 @@
 """How severe an event is. Pure."""
 
 from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
+from bridge.events.vocabulary import DISRUPTIVE, TransitionKind
 
-DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
 _NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
 
 

@@ -8,9 +8,8 @@ document. ``data.truncated`` names what was dropped.
 Source: config/events.md; CloudEvents asks intermediaries to pass on 64 KiB.
 """
 
-from dataclasses import replace
-
 import orjson
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 

@@ -8,6 +8,50 @@ Source: config/events.md, config/approvals.md.
 
 from enum import StrEnum
 
+from msgspec import Struct
+
+
+class EventType(Struct, frozen=True):
+    """What an EventType means for the VM.
+
+    Attributes:
+        name: as in IMDS.
+        impact: what happens to the VM, as part of a sentence.
+        is_disruptive: what runs on the VM ends: it is severe, and the default of
+            ``[traffic]`` and of hooks.
+        ends_vm: the VM is gone afterwards, and reports nothing more.
+        cause: why the VM was down, if the type alone says it; "": it does not.
+    """
+
+    name: str
+    impact: str
+    is_disruptive: bool = True
+    ends_vm: bool = False
+    cause: str = ""
+
+
+# The documented values. Azure may send others; those are passed on. A further one is a
+# line here: all that depends on the type reads this table.
+_EVENT_TYPES = (
+    EventType(
+        "Freeze",
+        "the VM is paused for some seconds; memory and connections are kept",
+        is_disruptive=False,
+    ),
+    EventType("Reboot", "the VM is restarted; what is only in memory is lost"),
+    EventType("Redeploy", "the VM moves to another host; temporary disks are lost"),
+    EventType(
+        "Preempt",
+        "a Spot VM is evicted; temporary disks are lost",
+        ends_vm=True,
+        cause="Spot capacity",
+    ),
+    EventType("Terminate", "the VM is deleted", ends_vm=True),
+)
+KNOWN_TYPES = {one.name: one for one in _EVENT_TYPES}
+EVENT_TYPES = tuple(KNOWN_TYPES)
+DISRUPTIVE = tuple(one.name for one in _EVENT_TYPES if one.is_disruptive)
+
 
 class EventStatus(StrEnum):
     """The documented values of EventStatus; Azure may send others."""

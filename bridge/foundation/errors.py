@@ -39,10 +39,13 @@ a webhook has the beginning of the receiver's answer.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from bridge import __version__
 
 
 class BridgeError(Exception):
@@ -61,8 +64,9 @@ class MissingExtraError(BridgeError):
     """The configuration needs an optional package that is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs the extra [{extra}]: {install_command(extra)}")
-        self.extra = extra
+        self.extra, self.advice = extra, install_command(extra)
+        self.need = f"{what} needs the extra [{extra}]"
+        super().__init__(f"{self.need}: {self.advice}")
 
 
 class MetadataError(BridgeError):
@@ -264,16 +268,43 @@ class WorkerExitedError(BridgeError):
 # -- Finds out where this program was installed from, for messages about missing
 #    extras
 #
-# A package index may not have this package. So the note that pip made at the
-# installation (PEP 610, ``direct_url.json``) is read: it names the wheel, checkout or
-# address.
+# A .deb, a .rpm, the offline archive or an image says in a file of its environment that
+# it made it. Else pip did; a package index may not have this package, so the note that
+# pip made (PEP 610, ``direct_url.json``) names the wheel, checkout or address.
 
 
 NAME = "scheduled-events-bridge"
 
 
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra from the origin of this program."""
+INSTALLED = "installed"
+"""The file of an environment that names the maker: package, archive or image."""
+
+
+def install_command(extra: str, prefix: Path | None = None) -> str:
+    """Return the command that adds an extra to this installation.
+
+    Args:
+        extra: the extra, such as ``slack``.
+        prefix: the folder of the environment; None: that of this Python.
+    """
+    prefix = prefix or Path(sys.prefix)
+    try:
+        maker = (prefix / INSTALLED).read_text().strip()
+    except OSError:
+        return _by_pip(extra)
+    if maker == "image":
+        return (
+            f"docker build -f infra/container/Dockerfile --build-arg EXTRAS={extra} ."
+        )
+    if maker == "package" and extra == "hub":
+        return (
+            "apt-get install ./sebridge-hub_*.deb, or dnf install ./sebridge-hub-*.rpm"
+        )
+    wheel = f"./scheduled_events_bridge-{__version__}-py3-none-any.whl"
+    return f"python3 -m venv more && more/bin/pip install '{wheel}[{extra}]'"
+
+
+def _by_pip(extra: str) -> str:
     from importlib.metadata import (  # noqa: PLC0415 - only messages need it
         PackageNotFoundError,
         distribution,
@@ -282,8 +313,13 @@ def install_command(extra: str) -> str:
     try:
         record = distribution(NAME).read_text("direct_url.json")
     except PackageNotFoundError:  # it runs from a checkout
-        return _of_file(Path(__file__).parents[2], extra)
-    return command_of(record, extra)
+        command = _of_file(Path(__file__).parents[2], extra)
+    else:
+        command = command_of(record, extra)
+    if sys.prefix == sys.base_prefix:
+        return command
+    # Another pip than this environment's would install it elsewhere.
+    return command.replace("pip", f"{sys.executable} -m pip", 1)
 
 
 def command_of(record: str | None, extra: str) -> str:

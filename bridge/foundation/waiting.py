@@ -7,13 +7,13 @@ function. If no command has asked for a record, nothing is recorded.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """What the program is waiting for, and since when."""
 
     clock: Clock

@@ -5,9 +5,10 @@ unexpected type counts as absent, and control characters are escaped. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+
+from msgspec import Struct
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
@@ -20,8 +21,7 @@ from bridge.foundation.printable import printable
 Mood = Literal["", "good", "warning", "bad"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One value.
 
     Attributes:
@@ -36,8 +36,7 @@ class Cell:
     moment: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table with heads and rows; without rows, the text ``empty`` is shown."""
 
     title: str
@@ -58,6 +57,7 @@ _NOT_ASKED = (
     "http.listen is off, so it is not known whether the forwarder runs. This is the "
     "content of its state file."
 )
+_UNTOLD = {"not answering", "unknown"}  # of a forwarder that does not run
 _QUIET_STATES = {
     "starting": "The bridge is starting: it asks IMDS who this VM is.",
     "not answering": _NOBODY_ANSWERS,
@@ -68,8 +68,7 @@ _QUIET_STATES = {
 _READY = Cell("Ready.", "good")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(Struct, frozen=True, kw_only=True):
     """The parts of the status that the page and the shell show.
 
     Attributes:
@@ -126,7 +125,7 @@ def _nothing(imds: Mapping[str, object]) -> str:
     if parse_time(_text(imds, "lastSuccess")) is not None:
         return "Nothing is scheduled."
     state = _text(imds, "state")
-    if state in {"not answering", "unknown"}:  # said of a forwarder that does not run
+    if state in _UNTOLD:
         return f"not known, no forwarder has read a document yet: {_TEST}"
     return f"not known, IMDS has not answered yet ({state}): {_TEST}"
 
@@ -170,13 +169,18 @@ def _facts(
     mood: Mood = "good" if state == "ok" else "warning"
     found = [
         *((name, Cell(_text(vm, key))) for name, key in _VM_FACTS),
-        ("IMDS", Cell(state, mood)),
+        ("IMDS", Cell(_spoken(state), mood)),
         ("Last document", _since(_text(imds, "lastSuccess"), now)),
         ("Incarnation", Cell(_plain(_table(status, "document").get("incarnation")))),
         ("Traffic", _traffic(_table(status, "traffic"))),
         ("Bridge", Cell(_text(vm, "version"))),
     ]
     return [(name, cell) for name, cell in found if cell.text]
+
+
+def _spoken(state: str) -> str:
+    """Return a state in words: a forwarder that does not answer tells none."""
+    return "not known" if state in _UNTOLD else state
 
 
 def corrected(status: Mapping[str, object], now: datetime) -> datetime:
@@ -307,7 +311,7 @@ def _delivery(sink: Mapping[str, object]) -> tuple[Cell, ...]:
         mood = "warning"
     return (
         Cell(_text(sink, "name")),
-        Cell(state, mood),
+        Cell(_spoken(state), mood),
         Cell(_plain(sink.get("pending"))),
         Cell(_plain(sink.get("dead")), "bad" if sink.get("dead") else ""),
         Cell(_duration(sink.get("oldestSeconds"))),

@@ -204,8 +204,10 @@ class Parts:
             missing_after=min((one.missing_after for one in azure), default=None),
             store_fault=self.store.health.fault,
             expect=tuple(glob for one in azure for glob in one.expect),
-            not_connected=tuple(
-                one.config.name for one in self.readers if not one.is_connected
-            ),
+            not_connected={
+                one.config.name: one.last_error or "not yet"
+                for one in self.readers
+                if not one.is_connected
+            },
             access=hub.access,
         )

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.hub.facts import NoteKind
 from bridge.hub.view_rows import Row, Time
 
@@ -281,8 +282,9 @@ def _annotated(data: Mapping[str, Any]) -> tuple[bool | None, str] | None:
 
 def _announced(event: Event) -> tuple[bool | None, str]:
     """Return the reason of an outage by its event: Azure has said no more of it."""
-    if event.event_type == "Preempt":
-        return False, "unplanned: Spot capacity"
+    known = KNOWN_TYPES.get(event.event_type or "")
+    if known and known.cause:
+        return False, f"unplanned: {known.cause}"
     if event.event_source == "User":
         return True, f"planned: {event.event_type}, asked for by a user"
     words = event.description.lower()

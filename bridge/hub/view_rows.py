@@ -5,6 +5,7 @@ The JSON of an answer of the API is the encoding of its ``Row``: see ``answers``
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -50,7 +51,7 @@ class Situation:
         expect: patterns for the resource ids whose events a bridge should report; () =
             machines of known bridges.
         store_fault: why the store cannot be used; None = it can.
-        not_connected: the names of the sources that are not connected.
+        not_connected: why sources are not connected, by their names.
         access: who may decide; None = not known here, so every vote is shown as valid.
     """
 
@@ -62,7 +63,7 @@ class Situation:
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
     store_fault: str | None = None
-    not_connected: tuple[str, ...] = ()
+    not_connected: Mapping[str, str] = dataclass_field(default_factory=dict)
     access: AccessConfig | None = None
 
     @property

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from bridge.events.document import EVENT_TYPES, ScheduledEvent
-from bridge.events.vocabulary import EventStatus, TransitionKind
+from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import EVENT_TYPES, EventStatus, TransitionKind
 from bridge.hub.config import AccessConfig, AccessRule
 from bridge.hub.facts import Reporter
 from bridge.hub.fold import Machine, Voice

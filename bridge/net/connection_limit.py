@@ -15,10 +15,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import http_exceptions, web
+from msgspec import Struct, field
 
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listen
@@ -34,8 +34,7 @@ _READ_SECONDS = 30.0
 _BACKLOG = 128
 
 
-@dataclass(slots=True, kw_only=True)
-class Guard:
+class Guard(Struct, kw_only=True):
     """The connections of one server.
 
     Attributes:

@@ -12,7 +12,9 @@ result. This module does not know what an action does: see ``bridge.sinks.acting
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import CloudEvent

@@ -8,7 +8,9 @@ approvals may require.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command

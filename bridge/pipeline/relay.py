@@ -163,7 +163,8 @@ class Relay:
         if (error := circuit.last_error) is None:
             return None
         if circuit.is_parked:
-            return f"parked ({error})"
+            cure = f"once that is mended, sebridge outbox retry --sink {self.sink}"
+            return f"parked ({error}): {cure}"
         what = "failing" if circuit.was_reached else "nothing delivered since the start"
         return f"{what} ({error})"
 

@@ -7,9 +7,10 @@ error: the messages that are not settled by then are delivered again.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
@@ -149,8 +150,7 @@ _UNKNOWN_LIFE = 20.0  # shorter: too many connections; longer: approvals come to
 Renew = Callable[[], Awaitable[object]]
 
 
-@dataclass(slots=True)
-class LockTime:
+class LockTime(Struct):
     """How long a session stays locked; the same for all sessions of an entity.
 
     Attributes:
@@ -165,8 +165,7 @@ class LockTime:
         return (self.seconds or _UNKNOWN_LIFE) / 4
 
 
-@dataclass(slots=True)
-class _Lock:
+class _Lock(Struct):
     renew: Renew
     life: float
     period: float

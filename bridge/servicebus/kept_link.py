@@ -8,8 +8,9 @@ not about the message itself, the link is closed.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from bridge.servicebus.errors import failures, leaves_link_whole
 from bridge.servicebus.namespace import NamespaceConfig, open_handle
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusSender
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(Struct, eq=False):
     """A message for which a caller of ``send`` waits, and its result."""
 
     message: "ServiceBusMessage"
@@ -39,8 +39,7 @@ class Waiting:
         return self.message.session_id
 
 
-@dataclass(slots=True)
-class Pack:
+class Pack(Struct):
     """A batch that was packed while another one was on its way.
 
     Attributes:

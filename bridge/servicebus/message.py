@@ -1,16 +1,16 @@
 """A message that was received from the approval entity. Pure: without the SDK."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
+
+from msgspec import Struct, field
 
 # The value of an application property of a type that the SDK cannot decode.
 UNDECODABLE: Final = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedMessage:
+class ReceivedMessage(Struct, frozen=True, kw_only=True):
     """A message, as the listener sees it.
 
     Attributes:

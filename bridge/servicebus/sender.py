@@ -19,12 +19,13 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from bridge.foundation.errors import DeliveryError
 from bridge.foundation.hashing import hash32
@@ -52,8 +53,7 @@ def short_id(value: str) -> str:
     return value if len(value) <= _LONGEST_ID else hash32(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message to send, with the properties of Service Bus."""
 
     body: bytes

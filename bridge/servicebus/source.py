@@ -1,10 +1,9 @@
 """The queue, subscription or session that a receiver receives from."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalSource:
+class ApprovalSource(Struct, frozen=True, kw_only=True):
     """Where approvals come from: a queue, or a subscription of a topic.
 
     Attributes:

@@ -7,11 +7,12 @@ aside and another one is made.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.truncate import fitted

@@ -5,9 +5,10 @@ a step is reported once. ``bridge.pipeline.acting`` calls it.
 """
 
 import asyncio
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document
@@ -50,8 +51,7 @@ class Outlook(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """A step that is to be acted on.
 
     Attributes:
@@ -74,20 +74,17 @@ class Step:
     older: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True):
     """The step may begin now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """The step may not begin yet; ask again after at most this many seconds."""
 
     seconds: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Struct, frozen=True):
     """The step will not begin any more; this is final."""
 
     reason: str
@@ -97,8 +94,7 @@ class Skip:
 Verdict = Begin | Wait | Skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """The end of one attempt.
 
     Attributes:

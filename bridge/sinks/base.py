@@ -301,6 +301,13 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         """
         return None
 
+    def load(self) -> None:
+        """Import the optional package that the sink needs, if any.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+
     def open(self, resources: Resources) -> AbstractAsyncContextManager[Sink]:
         """Return a context manager that connects lazily and closes cleanly.
 

@@ -24,7 +24,7 @@ from prometheus_client import (
 )
 from pythonjsonlogger.orjson import OrjsonFormatter
 
-from bridge.events.vocabulary import OutcomeKind, TransitionKind
+from bridge.events.vocabulary import EVENT_TYPES, OutcomeKind, TransitionKind
 from bridge.foundation.errors import Reason
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import Section
@@ -92,7 +92,7 @@ _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 OUTCOMES = tuple(kind.value for kind in OutcomeKind)
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
-EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
+TYPES = (*EVENT_TYPES, "other")
 # The label for each reason of a failed attempt: a small set, for use in alerts.
 _FAILURE_OF = {
     Reason.UNAUTHORIZED: "auth",
@@ -338,7 +338,7 @@ class Metrics:
         for method in ("GET", "POST"):
             self.imds_requests.labels(method, "ok")
         for kind in TransitionKind:
-            for event_type in EVENT_TYPES:
+            for event_type in TYPES:
                 self.transitions.labels(kind.value, event_type)
         for outcome in OUTCOMES:
             self.start_requests.labels(outcome)
@@ -359,7 +359,7 @@ def failure_label(reason: Reason) -> str:
 
 
 def type_label(event_type: str | None) -> str:
-    """Return the label for an event type: one of ``EVENT_TYPES``, else "other"."""
+    """Return the label for an event type: one of ``TYPES``, else "other"."""
     return event_type if event_type in EVENT_TYPES else "other"
 
 

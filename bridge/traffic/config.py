@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 from urllib.parse import urlsplit
 
+from bridge.events.vocabulary import DISRUPTIVE
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
 from bridge.net.addresses import (
@@ -41,7 +42,7 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
 
     listen: str | tuple[str, ...] = "0.0.0.0:9466"
     lead: Duration = Duration(300)
-    event_types: tuple[str, ...] = ("Reboot", "Redeploy", "Preempt", "Terminate")
+    event_types: tuple[str, ...] = DISRUPTIVE
     resume_after: Duration = Duration(30)
     settle: Duration = Duration(15)
     app: str = ""

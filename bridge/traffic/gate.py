@@ -7,10 +7,11 @@ moment, so that no answer is older than the document.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from msgspec.structs import replace
 from prometheus_client import Gauge
 
 from bridge.events.build import EventContext, from_bridge, rfc3339

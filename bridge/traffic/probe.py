@@ -13,7 +13,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -21,6 +20,7 @@ from typing import Protocol
 import aiohttp
 import orjson
 from aiohttp import web
+from msgspec import Struct, field
 
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import Clock
@@ -48,8 +48,7 @@ class App(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class AppCheck:
+class AppCheck(Struct):
     """Requests the application's health URL; callers at the same time share a request.
 
     Attributes:

@@ -13,11 +13,12 @@ Purpose:   a machine leaves rotation before maintenance, and comes back after it
 """
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.events.document import ScheduledEvent
@@ -39,8 +40,7 @@ class Why(StrEnum):
     UNKNOWN = "unknown"  # IMDS does not answer, and on_unknown = "out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Whether this VM is in rotation.
 
     Attributes:
@@ -63,8 +63,7 @@ class Standing:
         return self.why is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """The state that is stored, to be used after a restart.
 
     Attributes:
@@ -75,8 +74,7 @@ class Record:
     is_told_out: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Sight(Struct, frozen=True, kw_only=True):
     """All inputs of a decision at one moment.
 
     Attributes:

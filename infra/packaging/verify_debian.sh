@@ -58,7 +58,7 @@ try: socket.create_connection(("192.0.2.1", 443), 2)
 except OSError as error: print(error)')" no there python3 -c \
     'import socket; socket.create_connection(("192.0.2.1", 443), 2)'
   ok "install" install present
-  sed 's/^/       | /' "$work/last.log" | grep -aE 'names no sink|Setting up' || true
+  sed 's/^/       | /' "$work/last.log" | grep -aE 'has no settings|Setting up' || true
   ok "Python $(there /opt/sebridge/bin/python -c 'import sys; print(sys.version.split()[0])'), $(there sebridge --version)" \
     there sebridge --version
   ok "account, unit enabled, completion, manual page" there sh -c \

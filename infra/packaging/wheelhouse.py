@@ -1,9 +1,10 @@
 """Fetches the wheels that the packages hold, for each Python and one kind of machine.
 
-    python wheelhouse.py FOLDER x86_64|aarch64|win_amd64
+    python wheelhouse.py FOLDER x86_64|aarch64|win_amd64 LOCK
 
-Only wheels are taken, and only those whose hash stands in the lock file or in pip.txt.
-pip cannot look at the markers of another Python, so that is done here.
+LOCK is the lock file beside this script. Only wheels are taken, and only those whose
+hash stands in the lock file or in pip.txt. pip cannot look at the markers of another
+Python, so that is done here.
 """
 
 import subprocess
@@ -27,10 +28,9 @@ WINDOWS = {
 }
 
 
-def locked(machine: str) -> list[str]:
-    """Return the entries of the lock files, each with its hashes."""
-    name = "requirements-windows.txt" if is_windows(machine) else "requirements.txt"
-    text = (HERE / name).read_text() + (HERE / "pip.txt").read_text()
+def locked(lock: str) -> list[str]:
+    """Return the entries of a lock file and of pip.txt, each with its hashes."""
+    text = (HERE / lock).read_text() + (HERE / "pip.txt").read_text()
     return text.replace("\\\n", " ").splitlines()
 
 
@@ -39,7 +39,7 @@ def is_windows(machine: str) -> bool:
     return machine.startswith("win_")
 
 
-def wanted(python: str, machine: str) -> list[str]:
+def wanted(python: str, machine: str, lock: str) -> list[str]:
     """Return the entries that this Python needs, without their markers."""
     linux = {
         "platform_machine": machine,
@@ -53,7 +53,7 @@ def wanted(python: str, machine: str) -> list[str]:
         **(WINDOWS if is_windows(machine) else linux),
     }
     found = []
-    for line in locked(machine):
+    for line in locked(lock):
         text, *hashes = line.split(" --hash=")
         one = Requirement(text)
         if one.marker is None or one.marker.evaluate(environment):
@@ -62,10 +62,10 @@ def wanted(python: str, machine: str) -> list[str]:
     return found
 
 
-def download(folder: Path, python: str, machine: str) -> None:
+def download(folder: Path, python: str, machine: str, lock: str) -> None:
     """Fetch the wheels for one Python."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("\n".join(wanted(python, machine)))
+        file.write("\n".join(wanted(python, machine, lock)))
         file.flush()
         platforms = [f"--platform=manylinux{glibc}_{machine}" for glibc in GLIBC]
         if is_windows(machine):
@@ -84,4 +84,4 @@ def download(folder: Path, python: str, machine: str) -> None:
 
 if __name__ == "__main__":
     for version in PYTHONS:
-        download(Path(sys.argv[1]), version, sys.argv[2])
+        download(Path(sys.argv[1]), version, sys.argv[2], sys.argv[3])

@@ -5,11 +5,12 @@ killed, and a second listener on the same state file gets the message again.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.message_flow import key_of

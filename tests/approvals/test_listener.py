@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.message_flow import Settlement, key_of
@@ -628,7 +629,7 @@ class RedeliveringQueue(PlayedQueue):
 
     async def complete(self, message: ReceivedMessage) -> None:
         if message.lock_token == "old":
-            self.waiting.put_nowait(replace(message, lock_token="new"))
+            self.waiting.put_nowait(structs.replace(message, lock_token="new"))
             while not self.waiting.empty():
                 await asyncio.sleep(0)
             for _ in range(20):  # until the listener has it

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.posting import Waits
@@ -195,7 +196,7 @@ async def test_message_without_an_id_is_identified_by_its_number(world: World) -
     await world.handle(nameless)
 
     await world.handle(nameless)
-    await world.handle(replace(nameless, sequence_number=8))
+    await world.handle(structs.replace(nameless, sequence_number=8))
 
     assert world.counts == ["relayed", "relayed"]
     assert len(world.imds.posts) == 2

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bridge.approvals.posting import Waits
 from bridge.foundation.hashing import hash32
@@ -24,8 +25,8 @@ from tests.support.fakes import START, FakeClock
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
 FIRST = message(EVENT_ID, sequence=7, reply_to="replies")
-SECOND = replace(FIRST, sequence_number=8, lock_token="lock-8")
-AGAIN = replace(FIRST, delivery_count=1)
+SECOND = structs.replace(FIRST, sequence_number=8, lock_token="lock-8")
+AGAIN = structs.replace(FIRST, delivery_count=1)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ async def answers(world: World) -> list[object]:
 
 def resent(twin: ReceivedMessage, world: World) -> ReceivedMessage:
     """Return a message as if it were sent again now."""
-    return replace(twin, enqueued_at=world.clock.now() + timedelta(seconds=1))
+    return structs.replace(twin, enqueued_at=world.clock.now() + timedelta(seconds=1))
 
 
 async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
@@ -119,7 +120,7 @@ async def test_refused_twin_with_other_claims_is_another_message(world: World) -
     world.imds.shows(imds_event())
     late = START - timedelta(hours=1)
     properties = {"expiresAt": late.isoformat()}
-    await world.handle(replace(FIRST, application_properties=properties))
+    await world.handle(structs.replace(FIRST, application_properties=properties))
 
     await world.handle(SECOND)
 
@@ -151,7 +152,7 @@ async def test_each_invalid_twin_gets_one_outcome(world: World) -> None:
 async def test_open_event_ids_get_the_outcome_of_the_twin(tmp_path: Path) -> None:
     """One outcome was published for the first twin, all for the second twin."""
     both = message(EVENT_ID, OTHER_ID, sequence=7, reply_to="replies")
-    twin = replace(both, sequence_number=8)
+    twin = structs.replace(both, sequence_number=8)
     async with world_of(tmp_path / "state.db") as world:
         world.imds.shows(imds_event())
         await die_with_a_rest(world, both)

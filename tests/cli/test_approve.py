@@ -5,7 +5,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from click.testing import CliRunner, Result
 from jsonschema import FormatChecker, validate
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.app.approve_reply import Answers

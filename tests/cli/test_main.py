@@ -969,6 +969,54 @@ def test_missing_extra_is_one_sentence_with_the_command_that_installs_it() -> No
     )
 
 
+@pytest.mark.parametrize("is_json", [False, True])
+def test_check_says_which_extra_is_missing_and_fails(
+    tmp_path: Path, *, is_json: bool
+) -> None:
+    sink = """
+        [[sinks]]
+        name = "mail"
+        type = "email"
+        host = "smtp.example"
+        sender = "vm@contoso.example"
+        recipients = ["ops@contoso.example"]
+    """
+    path = written(tmp_path, KNOWN + sink + sink.replace('"mail"', '"more"'))
+    options = ["--json"] if is_json else []
+
+    hook = BLOCKING.replace("{module}", "aiosmtplib")
+    code, out, _ = ended("check", "-c", str(path), *options, hook=hook)
+
+    assert code == 1
+    assert out.count("the email sink needs the extra [email]") == 1
+    assert install_command("email") in out
+    assert "ok" not in out
+
+
+def test_check_of_a_hub_fails_where_it_could_not_run(tmp_path: Path) -> None:
+    path = written(tmp_path, HUB)
+
+    hook = BLOCKING.replace("{module}", "sqlalchemy")
+    code, out, _ = ended("check", "-c", str(path), hook=hook)
+
+    assert code == 1
+    assert "the hub needs the extra [hub]" in out
+    assert install_command("hub") in out
+    assert ended("check", "-c", str(path))[0] == 0
+
+
+HUB = """
+    [hub]
+    store = "sqlite:hub.db"
+    [[hub.sources]]
+    name = "bridges"
+    type = "bridges"
+    namespace = "contoso.servicebus.windows.net"
+    topic = "scheduled-events"
+    subscription = "hub"
+"""
+
+
 def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:
     text = GOOD.replace('"webhook"', '"slack"').replace("\nurl", "\nwebhook_url")
     path = written(tmp_path, KNOWN + text)

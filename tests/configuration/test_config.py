@@ -16,7 +16,7 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.config import Config, Settings
 from bridge.configuration.load import load, parse
 from bridge.events.config import EventsConfig
-from bridge.events.document import EVENT_TYPES
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Section
 from bridge.health.config import HttpConfig
@@ -880,7 +880,7 @@ def test_undocumented_word_is_accepted_with_a_warning() -> None:
 
 
 def test_words_that_azure_documents_are_those_of_the_metrics() -> None:
-    assert {*EVENT_TYPES, "other"} == {*telemetry.EVENT_TYPES}
+    assert {*EVENT_TYPES, "other"} == {*telemetry.TYPES}
 
 
 def test_configuration_without_a_sink_is_a_warning() -> None:

@@ -387,6 +387,21 @@ async def test_endpoint_that_refuses_options_is_unproven(
     assert found.advice.endswith("`sebridge send-test --sink hook` tests it")
 
 
+async def test_secret_that_is_refused_is_advised_to_be_replaced(
+    imds: ImdsSimulator, inbox: Inbox
+) -> None:
+    inbox.answer = b'{"ok": false, "error": "token_expired"}'
+    bot = {"type": "slack", "token": "xoxb-1", "channel": "C012AB3CD"}
+    ops = {"name": "ops", **bot, "api_url": f"{inbox.url}/api/"}
+
+    (found,) = (await examined(config_of(imds.url, sinks=[ops])))[3:]
+
+    assert not found.is_good
+    assert found.text == f"sinks.ops: {inbox.url} answered token_expired"
+    assert "expired" in found.advice
+    assert "Replace it" in found.advice
+
+
 async def test_handshake_permission_proves_the_endpoint(
     imds: ImdsSimulator, inbox: Inbox
 ) -> None:

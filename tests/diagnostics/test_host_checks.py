@@ -6,10 +6,10 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config

@@ -208,7 +208,7 @@ async def test_five_minutes_end_with_an_event_and_a_bridge_that_is_ready(
     assert not re.search(r"(?m)^FAIL|^warning:", said), said
     assert "Reboot" in messages[0]
     installed = (tmp_path / "pip.log").read_text()
-    assert installed == "install -q -c constraints.txt .[slack,template]\n"
+    assert installed == "install -q -c constraints.txt .[email,slack,template]\n"
 
 
 async def is_ready(session: aiohttp.ClientSession, port: int) -> bool:

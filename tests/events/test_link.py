@@ -1,7 +1,6 @@
 """The link of an event: made of the configuration, shown where people look."""
 
 import email
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.policy import default
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from bridge.configuration import load as configuration
 from bridge.events.build import Outcome, from_outcome, from_transition

@@ -56,7 +56,9 @@ def test_address_is_named_as_pip_takes_it(record: str, address: str) -> None:
 def test_command_is_that_of_this_installation() -> None:
     record = distribution(NAME).read_text("direct_url.json")
 
-    assert install_command("slack") == command_of(record, "slack")
+    python = f"{sys.executable} -m pip"  # another pip would install it elsewhere
+    wanted = command_of(record, "slack").replace("pip", python, 1)
+    assert install_command("slack") == wanted
 
 
 def test_program_that_is_not_installed_names_its_checkout(
@@ -64,4 +66,21 @@ def test_program_that_is_not_installed_names_its_checkout(
 ) -> None:
     monkeypatch.setattr(sys, "path", [])  # where installed packages are looked for
 
-    assert install_command("x") == f"pip install '{ROOT}[x]'"
+    assert install_command("x") == f"{sys.executable} -m pip install '{ROOT}[x]'"
+
+
+@pytest.mark.parametrize(
+    ("maker", "extra", "command"),
+    [
+        ("package", "hub", "apt-get install ./sebridge-hub_*.deb, or dnf install "),
+        ("package", "simulator", "python3 -m venv more && more/bin/pip install "),
+        ("archive", "hub", "python3 -m venv more && more/bin/pip install "),
+        ("image", "hub", "docker build -f infra/container/Dockerfile --build-arg "),
+    ],
+)
+def test_command_is_that_of_who_made_the_installation(
+    maker: str, extra: str, command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "installed").write_text(f"{maker}\n")
+
+    assert install_command(extra, tmp_path).startswith(command)

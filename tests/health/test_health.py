@@ -332,7 +332,8 @@ async def test_parked_sink_is_a_note_of_a_ready_bridge(
     status, text = await bridge.get("/readyz")
 
     assert status == 200
-    assert json.loads(text) == ["sinks.siem: parked (siem answered 401)"]
+    cure = "once that is mended, sebridge outbox retry --sink siem"
+    assert json.loads(text) == [f"sinks.siem: parked (siem answered 401): {cure}"]
 
 
 async def test_sink_that_fails_is_a_note_at_once(bridge: Bridge) -> None:

@@ -175,6 +175,18 @@ def test_bridge_without_an_answer_is_not_called_ready(state: str, words: str) ->
     assert notice.mood == "warning"
 
 
+@pytest.mark.parametrize("state", ["not answering", "unknown"])
+def test_silent_forwarder_is_not_told_of_its_sinks_and_imds(state: str) -> None:
+    """Who does not answer is the forwarder: nothing is known of the others."""
+    sink = {**WELL, "state": state}
+    found = overview(nothing_known(state) | {"sinks": [sink]}, START)
+
+    table = next(one for one in found.tables if one.title == "Deliveries")
+    (row,) = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
+    assert row["State"] == Cell("not known")
+    assert dict(found.facts)["IMDS"] == Cell("not known", "warning")
+
+
 WELL = {"name": "bus", "state": "ok", "pending": 0, "dead": 0, "lastError": None}
 
 

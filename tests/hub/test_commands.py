@@ -80,6 +80,21 @@ async def test_status_of_an_empty_hub_says_so(world: HubWorld) -> None:
     assert "No event can be shown until" in found.stdout
 
 
+async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat()])
+    world.missing = ["source b is not connected"]
+
+    found = await run("status", "--hub", world.url)
+    as_json = json.loads((await run("status", "--hub", world.url, "--json")).stdout)
+
+    assert "Not ready: source b is not connected" in found.stdout
+    assert "No event is known, but the hub may have missed some" in found.stdout
+    assert "has announced no maintenance" not in found.stdout
+    assert as_json["missing"] == world.missing
+
+
 async def test_status_as_json_has_every_page(world: HubWorld) -> None:
     many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
     await world.store.keep(many)
@@ -125,7 +140,7 @@ def test_status_shows_votes_of_each_channel(
     row: Any = {"eventId": "E", "notBefore": None, "eventType": "Freeze", "status": "s"}
     row |= {"machines": [], "approval": shown, "unreported": False}
     bridges: Any = {"states": {}, "silent": []}
-    found = {"hub": "h", "events": [row], "bridges": bridges}
+    found = {"hub": "h", "events": [row], "bridges": bridges, "missing": []}
     *_, line = hub_client.lines(found, lambda text, _: text)
     assert re.split("  +", line)[-2] == words
 

@@ -410,9 +410,19 @@ async def test_hub_that_hears_nothing_says_so(browser: Browser) -> None:
     text = await browser.open("/")
     assert "still being read: what is shown may be old" in text
     assert "Nothing needs you now" not in text
-    browser.world.more["not_connected"] = ("b",)
-    assert "The source b is not connected" in await browser.open("/")
+    why = "the name x.servicebus.windows.net does not exist"
+    browser.world.more["not_connected"] = {"b": why}
+    text = await browser.open("/")
+    assert f"The source b is not connected ({why}): its messages" in text
     assert "The hub does not receive everything" in browser.text
+
+
+async def test_empty_hub_without_its_source_does_not_ask_for_a_forwarder(
+    browser: Browser,
+) -> None:
+    assert "Start a forwarder" in await browser.open("/")
+    browser.world.more["not_connected"] = {"b": "no such name"}
+    assert "Start a forwarder" not in await browser.open("/")
 
 
 async def test_silent_bridges_are_told_before_the_events(browser: Browser) -> None:

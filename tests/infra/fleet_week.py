@@ -9,12 +9,13 @@ command), one forwarder for each VM. No clock and no chance: the same bytes each
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.events.build import (

@@ -63,8 +63,9 @@ def source(folder: Path) -> Path:
     _pip_wheel(wheels / "pip-99-py3-none-any.whl")
     lead = {"deps.pth": (sysconfig.get_paths()["purelib"] + "\n").encode()}
     digest = write_wheel(wheels / "deps-1-py3-none-any.whl", "deps", lead)
-    lock = top / "infra/packaging/requirements.txt"
-    lock.write_text(f"deps==1 --hash=sha256:{digest}\n")
+    for name in ("requirements.txt", "requirements-hub.txt"):
+        lock = top / "infra/packaging" / name
+        lock.write_text(f"deps==1 --hash=sha256:{digest}\n")
     return top
 
 

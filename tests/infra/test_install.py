@@ -29,7 +29,8 @@ PYTHON = """\
 mkdir -p "$3/bin"
 printf '#!/bin/sh\\necho "$@" >>"%s/pip.log"\\n' "$3" >"$3/bin/pip"
 printf '#!/bin/sh\\nexec "%s" -m bridge "$@"\\n' "$REAL" >"$3/bin/sebridge"
-chmod +x "$3/bin/pip" "$3/bin/sebridge"
+printf '#!/bin/sh\\nexec "%s" "$@"\\n' "$REAL" >"$3/bin/python"
+chmod +x "$3/bin/pip" "$3/bin/sebridge" "$3/bin/python"
 """
 
 
@@ -83,7 +84,7 @@ class Tree:
         for name in ("install.sh", "lib.sh", "program.sh"):
             script = (INFRA / name).read_text()
             there = f"settings={settings}\n"
-            script = script.replace("settings=/etc/sebridge\n", there)
+            script = script.replace("settings=/etc/$name\n", there)
             (self.infra / name).write_text(script)
         clone = self.infra.parent
         (clone / "bridge").mkdir()
@@ -117,9 +118,55 @@ def test_everything_is_put_in_its_place(tree: Tree) -> None:
     assert tree.mode("etc/sebridge/bridge.toml") == 0o640
     assert (tree.root / "opt/sebridge/pip.log").read_text() == (
         "install --quiet --disable-pip-version-check --constraint "
-        f"{INFRA.parent}/constraints.txt {INFRA.parent}[slack,template]\n"
+        f"{INFRA.parent}/constraints.txt {INFRA.parent}[email,slack,template]\n"
     )
     assert "systemctl" not in said  # this is not the machine that runs
+
+
+HUB_FILES = {
+    "etc/sysusers.d/sebridge-hub.conf",
+    "etc/sebridge-hub/hub.toml",
+    "etc/systemd/system/sebridge-hub.service",
+    "etc/systemd/system/sebridge-hub.service.d/credentials.conf",
+}
+
+
+def test_hub_stands_beside_the_forwarder_and_goes_without_it(tree: Tree) -> None:
+    tree.run("install.sh")
+    before = set(tree.files())
+
+    tree.run("install.sh", "--hub")
+
+    files = tree.files()
+    assert set(files) >= before | HUB_FILES
+    assert "ExecStart=/opt/sebridge-hub/bin/sebridge hub -c" in files[HUB_UNIT]
+    assert tree.mode("etc/sebridge-hub/hub.toml") == 0o640
+    link = tree.root / "usr/local/bin/sebridge-hub"
+    assert link.readlink() == Path("/opt/sebridge-hub/bin/sebridge")
+    log = (tree.root / "opt/sebridge-hub/pip.log").read_text()
+    assert log.endswith(f"{INFRA.parent}[email,hub,slack,template]\n")
+
+    tree.run("uninstall.sh", "--hub", "--purge")
+    assert set(tree.files()) == before
+    assert not link.is_symlink()
+
+
+HUB_UNIT = "etc/systemd/system/sebridge-hub.service"
+
+
+def test_hub_is_checked_before_it_is_started(tree: Tree, tmp_path: Path) -> None:
+    tree.settle(tmp_path / "settings", None)
+    config = tree.root / "etc/sebridge-hub/hub.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[hub]\n")
+
+    said = tree.run("install.sh", "--hub", "--no-start")
+
+    assert config.read_text() == "[hub]\n"
+    assert "has no settings yet" not in said
+    found = tree.tried("install.sh", "--hub", "--traffic")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "are the forwarder's, not the hub's" in found.stderr
 
 
 def test_command_is_on_the_path_and_bash_completes_it(tree: Tree) -> None:
@@ -224,7 +271,7 @@ def test_service_is_started_once_it_is_configured(
     is_configured = text is not None and "[[sinks]]" in text
     assert ("systemctl restart sebridge.service" in said) is is_configured
     assert (" check -c " in said) is is_configured
-    assert ("names no sink yet: edit it, then " in said) is not is_configured
+    assert ("has no settings yet: edit it, then " in said) is not is_configured
     assert "systemctl enable sebridge.service" in said
 
 

@@ -4,6 +4,7 @@ Their wheels are empty files here: nothing is fetched. infra/verify.sh builds th
 and installs it.
 """
 
+import base64
 import gzip
 import io
 import os
@@ -12,10 +13,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
+
+from tests.infra import kits
 
 pytestmark = pytest.mark.deploy
 
@@ -57,9 +61,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return outs
 
 
-def one(out: Path, ending: str) -> Path:
-    (found,) = out.glob(f"*{ending}")
+def one(out: Path, ending: str, package: str = NAME) -> Path:
+    (found,) = out.glob(f"{package}*{ending}")
     return found
+
+
+def program_of(wheel: bytes) -> zipfile.ZipFile:
+    return zipfile.ZipFile(io.BytesIO(wheel))
+
+
+def names_in(program: zipfile.ZipFile) -> set[str]:
+    """Return the packages of the program that a wheel has."""
+    paths = (Path(name).parts for name in program.namelist())
+    return {parts[1] for parts in paths if parts[0] == "bridge" and len(parts) > 2}
+
+
+PROGRAM = "wheels/scheduled_events_bridge-*.whl"
+LEFT_OUT = {"demo", "simulator"}
 
 
 def text(*command: str | Path) -> str:
@@ -75,7 +93,9 @@ def test_two_builds_have_the_same_bytes(built: list[Path]) -> None:
     first, second = map(sums, built)
 
     assert first == second
-    assert len(first) == len(HERE) + 3  # the kit, the .zip, and the checksums
+    # Two packages of a kind; the kit, the .zip, and the checksums.
+    packages = [kind for kind in HERE if kind in {"deb", "rpm"}]
+    assert len(first) == len(HERE) + len(packages) + 3
 
 
 def test_checksums_are_those_of_the_files(built: list[Path]) -> None:
@@ -87,7 +107,7 @@ def test_checksums_are_those_of_the_files(built: list[Path]) -> None:
         check=True,
     ).stdout
 
-    assert said.count(": OK") == len(HERE) + 2
+    assert said.count(": OK") == len(list(built[0].iterdir())) - 1
 
 
 def test_kit_has_what_installs_it(built: list[Path]) -> None:
@@ -106,6 +126,114 @@ def test_kit_has_what_installs_it(built: list[Path]) -> None:
         "hooks/hook.sh",
         "wheels/some-1-py3-none-any.whl",
     }
+
+
+def test_machines_get_the_program_without_the_local_azure(built: list[Path]) -> None:
+    """What is published is whole; RECORD names what there is, and its hashes."""
+    with tarfile.open(one(built[0], "-x86_64.tar.gz")) as tar:
+        (member,) = (m for m in tar if PurePosixPath(m.name).match(PROGRAM))
+        taken = tar.extractfile(member)
+        assert taken is not None
+        program = program_of(taken.read())
+    with zipfile.ZipFile(one(built[0], "-windows-amd64.zip")) as folder:
+        (name,) = (n for n in folder.namelist() if PurePosixPath(n).match(PROGRAM))
+        windows = program_of(folder.read(name))
+
+    whole = zipfile.ZipFile(one(built[0], ".whl", "scheduled_events_bridge"))
+    assert names_in(whole) >= LEFT_OUT
+    assert names_in(program) == names_in(windows) == names_in(whole) - LEFT_OUT
+    (record,) = (n for n in program.namelist() if n.endswith("/RECORD"))
+    rows = [line.split(",") for line in program.read(record).decode().splitlines()]
+    assert [row[0] for row in rows] == program.namelist()
+    for path, digest, size in rows[:-1]:
+        body = program.read(path)
+        text = base64.urlsafe_b64encode(sha256(body).digest()).rstrip(b"=").decode()
+        assert (digest, size) == (f"sha256={text}", str(len(body)))
+    points = program.read(record.replace("RECORD", "entry_points.txt")).decode()
+    assert points == "[console_scripts]\nsebridge = bridge.__main__:main\n"
+
+
+@needs_dpkg
+@pytest.mark.parametrize("package", [NAME, "sebridge-hub"])
+def test_deb_carries_the_program_without_the_local_azure(
+    built: list[Path], package: str
+) -> None:
+    with unpacked(one(built[0], ".deb", package)) as tar:
+        (member,) = (m for m in tar if PurePosixPath(m.name).match(PROGRAM))
+        taken = tar.extractfile(member)
+        assert taken is not None
+        assert not names_in(program_of(taken.read())) & LEFT_OUT
+
+
+@needs_dpkg
+def test_deb_of_the_hub_has_what_runs_it(built: list[Path]) -> None:
+    deb = one(built[0], ".deb", "sebridge-hub")
+    lines = text("dpkg-deb", "--contents", deb).splitlines()
+    rows = {line.split(maxsplit=5)[5]: line for line in lines}
+
+    assert all(" root/root " in line for line in lines)
+    assert rows["./etc/sebridge-hub/"].startswith("drwxr-x---")
+    assert rows["./etc/sebridge-hub/hub.toml"].startswith("-rw-r-----")
+    assert "./usr/bin/sebridge-hub -> /opt/sebridge-hub/bin/sebridge" in rows
+    assert {
+        "./usr/sbin/sebridge-hub-setup",
+        "./usr/lib/systemd/system/sebridge-hub.service",
+        "./usr/lib/sysusers.d/sebridge-hub.conf",
+        "./usr/lib/sebridge-hub/install.sh",
+        "./usr/lib/sebridge-hub/systemd/hub.toml",
+    } <= set(rows)
+    with unpacked(deb) as tar:
+        lock = tar.extractfile("./usr/lib/sebridge-hub/requirements.txt")
+        assert lock is not None
+        assert "\nsqlalchemy==" in lock.read().decode()
+    assert text("dpkg-deb", "--info", deb, "conffiles") == HUB_FILE
+    # Both can be on one machine: no file is of both.
+    files = {name for name, line in rows.items() if not line.startswith("d")}
+    other = text("dpkg-deb", "--contents", one(built[0], ".deb")).splitlines()
+    assert files & {line.split(maxsplit=5)[5] for line in other} == set()
+
+
+HUB_TOML = """
+[hub]
+store = "sqlite:/var/lib/sebridge-hub/hub.db"
+[[hub.sources]]
+name = "bridges"
+type = "bridges"
+namespace = "contoso.servicebus.windows.net"
+topic = "scheduled-events"
+subscription = "hub"
+"""
+
+
+@needs_dpkg
+@pytest.mark.skipif(
+    not kits.can_cut_off_the_network(), reason="no namespace without a network here"
+)
+def test_hub_is_installed_without_a_network(tmp_path: Path) -> None:
+    """Its postinst, in a tree: the program is made, and takes a configuration."""
+    out, root = kits.build(kits.source(tmp_path), "--only", "deb"), tmp_path / "root"
+    text("dpkg-deb", "-x", one(out, ".deb", "sebridge-hub"), root)
+    config = root / "etc/sebridge-hub/hub.toml"
+    config.write_text(HUB_TOML)
+
+    subprocess.run(  # noqa: S603 - what the package runs
+        [
+            *kits.NO_NETWORK,
+            root / "usr/lib/sebridge-hub/install.sh",
+            *("--hub", "--packaged", "--no-start"),
+        ],
+        env={"PATH": os.environ["PATH"], "DESTDIR": str(root)},
+        capture_output=True,
+        check=True,
+    )
+
+    program = root / "opt/sebridge-hub/bin/sebridge"
+    assert text(program, "check", "-c", config) == f"{config}: ok\n"
+    unit = root / "usr/lib/systemd/system/sebridge-hub.service"
+    assert f"ExecStart=/{program.relative_to(root)} hub" in unit.read_text()
+
+
+HUB_FILE = "/etc/sebridge-hub/hub.toml\n"
 
 
 @needs_dpkg
@@ -166,7 +294,8 @@ def test_manual_pages_are_read_without_a_warning(built: list[Path], page: str) -
     if page.endswith(".8"):  # each option of the script has its place
         usage = text("bash", ROOT / "infra" / "install.sh", "--help")
         for option in re.findall(r"^  (--[a-z-]+)", usage, flags=re.MULTILINE):
-            if option not in {"--wheel", "--packaged"}:  # of the clone, and of itself
+            # Of the clone, of itself, and of the package sebridge-hub.
+            if option not in {"--wheel", "--packaged", "--hub"}:
                 assert option.replace("-", "\\-") in roff
     if shutil.which("groff") is None:
         pytest.skip("groff is missing")
@@ -182,14 +311,19 @@ def test_manual_pages_are_read_without_a_warning(built: list[Path], page: str) -
     assert "EXIT STATUS" in plain
 
 
-def packed(deb: Path, path: str) -> str:
-    """Return a text that is compressed in a package."""
+def unpacked(deb: Path) -> tarfile.TarFile:
+    """Return the files of a package."""
     taken = subprocess.run(  # noqa: S603 - our own package
         ["dpkg-deb", "--fsys-tarfile", deb],  # noqa: S607 - from the PATH
         capture_output=True,
         check=True,
     ).stdout
-    with tarfile.open(fileobj=io.BytesIO(taken)) as tar:
+    return tarfile.open(fileobj=io.BytesIO(taken))
+
+
+def packed(deb: Path, path: str) -> str:
+    """Return a text that is compressed in a package."""
+    with unpacked(deb) as tar:
         found = tar.extractfile(f"./{path}")
         assert found is not None
         return gzip.decompress(found.read()).decode()
@@ -211,6 +345,10 @@ def test_rpm_has_its_files_as_root_and_its_configuration(built: list[Path]) -> N
     form = "[%{FILEUSERNAME}:%{FILEGROUPNAME}\n]"
     assert set(text("rpm", "-qp", "--qf", form, rpm).split()) == {"root:root"}
     assert "/usr/lib/sebridge/install.sh\n" in text("rpm", "-qpl", rpm)
+    hub = one(built[0], ".rpm", "sebridge-hub")
+    assert text("rpm", "-qp", "--configfiles", hub) == HUB_FILE
+    assert set(text("rpm", "-qp", "--qf", form, hub).split()) == {"root:root"}
+    assert "/usr/lib/sebridge-hub/install.sh\n" in text("rpm", "-qpl", hub)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +376,8 @@ def test_scripts_of_the_packages_are_sound() -> None:
     scripts = [
         *packaging.glob("*.sh"),
         *(packaging / "deb").glob("p*"),
+        *(packaging / "hub").glob("p*"),
+        packaging / "sebridge-hub-setup",
         packaging / "sebridge-setup",
         ROOT / "infra" / "verify.sh",
     ]

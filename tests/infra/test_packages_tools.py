@@ -47,7 +47,7 @@ def pinned() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found}
 
 
-EXTRAS = ("email", "hub", "simulator", "windows")
+EXTRAS = ("hub", "simulator", "windows")
 LOCKS = ("requirements.txt", *(f"requirements-{extra}.txt" for extra in EXTRAS))
 
 
@@ -83,7 +83,7 @@ def test_lock_has_what_the_project_needs_with_the_extras_of_a_vm() -> None:
     """If not, run infra/packaging/lock.sh."""
     locked = {canonicalize_name(one.name) for one, _ in entries("requirements.txt")}
 
-    assert needed("slack", "template") <= locked
+    assert needed("email", "slack", "template") <= locked
 
 
 def hashes_of(name: str) -> dict[str, list[str]]:
@@ -103,7 +103,7 @@ def test_lock_of_an_extra_is_that_of_a_vm_and_what_the_extra_needs(extra: str) -
     base = hashes_of("requirements.txt")
     assert {name: locked.get(name) for name in base} == base
     assert needed(extra) <= names
-    assert needed(extra) - needed("slack", "template")
+    assert needed(extra) - needed("email", "slack", "template")
 
 
 def test_manual_page_tells_of_every_command() -> None:
@@ -174,10 +174,10 @@ def test_same_files_give_the_same_image(root: Path, tmp_path: Path) -> None:
 def test_wheels_of_a_python_are_those_that_its_markers_ask_for() -> None:
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1]); import wheelhouse as w; "
-        "print(json.dumps({p: w.wanted(p, 'x86_64') for p in w.PYTHONS}))"
+        "print(json.dumps({p: w.wanted(p, 'x86_64', sys.argv[2]) for p in w.PYTHONS}))"
     )
     said = subprocess.run(  # noqa: S603 - our own words
-        [sys.executable, "-c", code, PACKAGING],
+        [sys.executable, "-c", code, PACKAGING, "requirements.txt"],
         capture_output=True,
         text=True,
         check=True,

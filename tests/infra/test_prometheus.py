@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bridge.events.vocabulary import DISRUPTIVE, EVENT_TYPES
 from bridge.telemetry.metrics import (
     COMMAND_OUTCOMES,
-    EVENT_TYPES,
     FAILURES,
     OUTCOMES,
+    TYPES,
     Metrics,
 )
 
@@ -27,7 +28,7 @@ LABEL_VALUES = {
         *(*OUTCOMES, *COMMAND_OUTCOMES),
         *("ok", "delivered", "postponed", "dead", "discarded"),
     },
-    "event_type": set(EVENT_TYPES),
+    "event_type": set(TYPES),
     "reason": set(FAILURES),
 }
 
@@ -80,6 +81,16 @@ def test_metrics_and_labels_are_those_of_the_bridge(expression: str) -> None:
             assert label in known[metric] | FROM_PROMETHEUS
             values = set(value.split("|"))
             assert value.startswith("$") or values <= LABEL_VALUES.get(label, values)
+
+
+def test_event_is_disruptive_for_the_dashboard_as_for_the_bridge() -> None:
+    (left_out,) = {
+        types
+        for query in queries()
+        for types in re.findall(r'event_type!~"([^"]*)"', query)
+    }
+
+    assert set(left_out.split("|")) == {*EVENT_TYPES, "other"} - {*DISRUPTIVE}
 
 
 def test_variables_of_the_dashboard_ask_for_metrics_of_the_bridge() -> None:

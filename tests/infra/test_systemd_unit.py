@@ -71,7 +71,9 @@ def test_exposure_of_the_hub_is_2_or_better() -> None:
 @needs_systemd
 def test_systemd_understands_every_line_of_the_hub(tmp_path: Path) -> None:
     copy = tmp_path / HUB.name
-    copy.write_text(HUB.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
+    copy.write_text(
+        HUB.read_text().replace("/opt/sebridge-hub/bin/sebridge", "/bin/true")
+    )
 
     assert analyze("verify", str(copy)).stderr == ""
 

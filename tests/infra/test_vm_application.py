@@ -115,6 +115,32 @@ def machine(installed: Machine, tmp_path: Path) -> Machine:
     return found
 
 
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["demo"], "the demo"),
+        (["demo", "--fleet", "3", "--no-wait"], "the demo"),
+        (["simulate"], "the simulator"),
+    ],
+)
+def test_local_azure_is_not_there_and_the_program_says_where_to_get_it(
+    installed: Machine, arguments: list[str], what: str
+) -> None:
+    found = subprocess.run(  # noqa: S603 - what was installed
+        [installed.root / "opt/sebridge/bin/sebridge", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.returncode == 1
+    assert re.fullmatch(
+        rf"sebridge: {what} needs the extra \[simulator\]: python3 -m venv more && "
+        r"more/bin/pip install '\./scheduled_events_bridge-.+\.whl\[simulator\]'\n",
+        found.stderr,
+    )
+
+
 def test_application_is_installed_updated_and_removed(machine: Machine) -> None:
     assert machine.config.read_text() == CONFIG.format("one")
     assert machine.config.stat().st_mode & 0o777 == 0o640

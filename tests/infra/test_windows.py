@@ -241,14 +241,14 @@ def test_installer_of_something_else_is_refused(tmp_path: Path) -> None:
     assert "--python wants a file python-3." in found.stderr
 
 
-def wanted(machine: str) -> dict[str, set[str]]:
+def wanted(machine: str, lock: str) -> dict[str, set[str]]:
     """Return the names of what each Python gets."""
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1]); import wheelhouse as w; "
-        "print(json.dumps({p: w.wanted(p, sys.argv[2]) for p in w.PYTHONS}))"
+        "print(json.dumps({p: w.wanted(p, *sys.argv[2:]) for p in w.PYTHONS}))"
     )
     said = subprocess.run(  # noqa: S603 - our own words
-        [sys.executable, "-c", code, ROOT / "infra/packaging", machine],
+        [sys.executable, "-c", code, ROOT / "infra/packaging", machine, lock],
         capture_output=True,
         text=True,
         check=True,
@@ -261,9 +261,9 @@ def wanted(machine: str) -> dict[str, set[str]]:
 
 
 def test_windows_gets_what_it_alone_needs() -> None:
-    for names in wanted("win_amd64").values():
+    for names in wanted("win_amd64", "requirements-windows.txt").values():
         assert {"pywin32", "aiohttp", "slack-sdk", "jinja2"} <= names
-    for names in wanted("x86_64").values():
+    for names in wanted("x86_64", "requirements-windows.txt").values():
         assert "pywin32" not in names
 
 

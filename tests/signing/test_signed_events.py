@@ -3,12 +3,12 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from bridge.cli.main import main
 from bridge.events.cloudevent import SIGNATURE, CloudEvent

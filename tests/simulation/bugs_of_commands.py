@@ -4,6 +4,7 @@ import sqlite3
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from msgspec.structs import replace as with_fields
 
 from bridge.events.routing import Router
@@ -70,7 +71,7 @@ def command_that_was_killed_has_succeeded(patch: Patch) -> None:
     def kind(self: CommandActor, found: Any) -> Ending:
         is_killed = found.code is not None and found.code < 0
         mine = ending(self, found)
-        return replace(mine, fate=Fate.SUCCEEDED) if is_killed else mine
+        return structs.replace(mine, fate=Fate.SUCCEEDED) if is_killed else mine
 
     patch.setattr(CommandActor, "_ending", kind)
 

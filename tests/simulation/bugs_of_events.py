@@ -1,8 +1,9 @@
 """Bugs to be planted on the way of an event: what is seen, told, and tried again."""
 
 import sqlite3
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bridge.events import build, checkpoint, transitions
 from bridge.events.vocabulary import TransitionKind

@@ -94,7 +94,8 @@ async def test_mail_goes_over_tls_after_a_login(
     assert envelope.rcpt_tos == ["ops@contoso.com", "night@contoso.com"]
     assert relay.mails[0]["Subject"] == "Reboot: web-0, web-1 [602D9444]"
     assert set(relay.names) == {"contoso.com"}
-    assert found.endswith("answers over TLS and the login is right")
+    takes = "the login is right and takes mail for 2 recipients"
+    assert found.endswith(f"answers over TLS, {takes}")
 
 
 async def test_relay_on_this_machine_may_do_without_tls(resources: Resources) -> None:
@@ -104,7 +105,33 @@ async def test_relay_on_this_machine_may_do_without_tls(resources: Resources) ->
         found = await sink_config(table(relay)).reach(resources)
 
     assert len(relay.mails) == 1
-    assert found.endswith(f":{relay.port} answers")
+    assert found.endswith(f":{relay.port} answers and takes mail for 2 recipients")
+
+
+@pytest.mark.parametrize(
+    ("replies", "words"),
+    [
+        ({"MAIL": "550 5.7.1 not you"}, r"answered 550 5\.7\.1"),
+        ({"RCPT": "550 5.7.1 no relay"}, r"refused each recipient and answered 550"),
+        ({"RCPT": "450 4.2.0 greylisted"}, r"refused each .* answered 450 4\.2\.0"),
+    ],
+)
+async def test_check_finds_a_relay_that_takes_no_mail_for_them(
+    resources: Resources, replies: Mapping[str, str], words: str
+) -> None:
+    relay = Relay(replies=dict(replies))
+    async with relay.serving():
+        with pytest.raises(DeliveryError, match=words):
+            await sink_config(table(relay)).reach(resources)
+
+    assert relay.mails == []
+
+
+async def test_check_finds_one_recipient_that_is_refused(resources: Resources) -> None:
+    relay = Relay(replies={"RCPT night@contoso.com": "550 5.1.1 nobody"})
+    async with relay.serving():
+        with pytest.raises(DeliveryError, match="refused 1 of 2 recipients and answer"):
+            await sink_config(table(relay)).reach(resources)
 
 
 async def test_attempts_of_one_event_have_one_message_id(resources: Resources) -> None:

@@ -1,13 +1,13 @@
 """A mail: its thread, its words, its entry for calendars."""
 
 import re
-from dataclasses import replace
 from email.message import EmailMessage
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.hashing import hash32

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.configuration.config import Config
 from bridge.configuration.load import parse

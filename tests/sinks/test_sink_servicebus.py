@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.events.cloudevent import CloudEvent

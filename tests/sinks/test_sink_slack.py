@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.events.cloudevent import CloudEvent

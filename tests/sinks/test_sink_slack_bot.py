@@ -1,7 +1,6 @@
 """Slack with a bot's token, against a Slack that enforces what the real one does."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +9,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from approver.buttons import read

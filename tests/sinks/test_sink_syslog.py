@@ -6,12 +6,13 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import trustme
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge import __version__

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -11,6 +10,7 @@ from abnf import Rule
 from abnf.grammars.misc import load_grammar_rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import PermanentDeliveryError, Reason
@@ -82,7 +82,7 @@ def test_any_event_is_a_message_of_the_grammar(
     style = replace(
         STYLE,
         hostname=hostname,
-        body=body,  # type: ignore[arg-type]  # one of the two
+        body=body,
         structured_data="sebridge@12345",
     )
     fields, rest = parsed(render(event, style))

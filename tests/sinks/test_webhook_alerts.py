@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from msgspec.structs import replace
 
 from bridge.events.build import from_bridge, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent

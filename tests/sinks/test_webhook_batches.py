@@ -3,10 +3,10 @@
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (

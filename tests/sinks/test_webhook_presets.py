@@ -6,7 +6,6 @@ import re
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from aiohttp import web
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.cli.main import main
 from bridge.events.build import Outcome, from_document, from_outcome, from_transition

@@ -94,10 +94,16 @@ class Tab:
         return base64.b64decode(found["data"])
 
     async def look_like(
-        self, width: int, height: int, *, dark: bool = False, scripts: bool = True
+        self,
+        width: int,
+        height: int,
+        *,
+        dark: bool = False,
+        scripts: bool = True,
+        scale: int = 1,
     ) -> None:
         """Choose the size of the window, its colours, and whether scripts run."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        size = {"width": width, "height": height, "deviceScaleFactor": scale}
         await self.call("Emulation.setDeviceMetricsOverride", mobile=False, **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])

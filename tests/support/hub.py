@@ -130,6 +130,7 @@ class HubWorld:
         self.transport = Carried()
         self.arm = Carried()
         self.more: dict[str, Any] = {}
+        self.missing: list[str] = []
         self.url = ""
         self._http: aiohttp.ClientSession
 
@@ -156,7 +157,7 @@ class HubWorld:
         hub = Hub(
             config=self.config,
             metrics=HubMetrics(("b",), "1"),
-            missing=list,
+            missing=lambda: list(self.missing),
             routes=[
                 *Api(self.store, self.situation).routes(),
                 *approving.routes(),

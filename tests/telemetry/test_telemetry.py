@@ -20,9 +20,9 @@ from prometheus_client import generate_latest
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.values import Secret
 from bridge.telemetry.metrics import (
-    EVENT_TYPES,
     FAILURES,
     OUTCOMES,
+    TYPES,
     LogConfig,
     Metrics,
     configure_logging,
@@ -223,7 +223,7 @@ def exposed(metrics: Metrics) -> str:
             f'sebridge_transitions_total{{event_type="{event_type}",'
             f'transition="{kind}"}} 0.0'
             for kind in TransitionKind
-            for event_type in EVENT_TYPES
+            for event_type in TYPES
         ),
         *(
             f'sebridge_deliveries_total{{outcome="{outcome}",sink="{sink}"}} 0.0'

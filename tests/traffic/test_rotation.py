@@ -1,11 +1,11 @@
 """Whether this VM is in rotation: by the document, by time, by what went before."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.events import checkpoint

@@ -140,10 +140,11 @@ def notices(situation: Situation) -> list[str]:
     """Return why what is shown may be old; [] = it is not."""
     if situation.store_fault is not None:
         return [f"{_UNSTORED}: {situation.store_fault}."]
-    if names := situation.not_connected:
-        one = f"The source {names[0]} is not connected: its messages are not shown."
-        these = f"The sources {', '.join(names)} are not connected"
-        return [one if len(names) == 1 else f"{these}: their messages are not shown."]
+    if situation.not_connected:
+        return [
+            f"The source {name} is not connected ({why}): its messages are not shown."
+            for name, why in situation.not_connected.items()
+        ]
     return [_OLD] if situation.drained is None else []
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from sqlalchemy import Connection
 
-from bridge.events.document import EVENT_TYPES
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
 from bridge.hub.api import BadQueryError, filters_of
 from bridge.hub.config import AccessConfig
@@ -141,7 +141,7 @@ class Health:
     @property
     def empty_more(self) -> str:
         """What an empty list means."""
-        if not self.has_bridges:
+        if not (self.has_bridges or self.is_deaf):
             return (
                 "Start a forwarder whose events reach a source of this hub: its first "
                 "message makes it known. Until then, no event can be shown."

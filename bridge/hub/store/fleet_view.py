@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
+from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, liveness
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
@@ -17,7 +18,7 @@ from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
 _SCANNED = 1000
 _UNREAD = timedelta(days=1)
-_ENDS_A_VM = ("Terminate", "Preempt")
+_ENDS_A_VM = [name for name, known in KNOWN_TYPES.items() if known.ends_vm]
 
 
 def fleet(

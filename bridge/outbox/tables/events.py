@@ -2,7 +2,8 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
+
+from msgspec import Struct, field
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
@@ -47,8 +48,7 @@ _OUTPUTS = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
-class CommandActor:
+class CommandActor(Struct, kw_only=True):
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
     Half of its methods are those of the contract. The others belong to two decisions:

@@ -6,8 +6,9 @@ are replaced, and long values are cut.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from bridge.events.build import rfc3339
 from bridge.events.document import ScheduledEvent
@@ -24,8 +25,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _BLANK = re.compile(r"\s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occasion:
+class Occasion(Struct, frozen=True, kw_only=True):
     """Why a command is run.
 
     Attributes:

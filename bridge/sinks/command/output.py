@@ -1,8 +1,9 @@
 """Keep the first and the last part of a command's output, without secrets."""
 
 import re
-from dataclasses import dataclass, field
 from typing import Self
+
+from msgspec import Struct, field
 
 _HEAD = 2 * 1024
 _TAIL = 6 * 1024
@@ -19,8 +20,7 @@ _MASK = r"\1<secret>"
 _REST_OF_WORD = re.compile(r"^\S+")
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(Struct):
     """The first 2 KiB and the last 6 KiB of a stream, however long it is."""
 
     _head: bytearray = field(default_factory=bytearray)

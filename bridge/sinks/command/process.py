@@ -18,8 +18,9 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.sinks.command.output import Kept
@@ -68,8 +69,7 @@ if sys.platform == "win32":
 
 else:
 
-    @dataclass(frozen=True, slots=True)
-    class _ProcessGroup:
+    class _ProcessGroup(Struct, frozen=True):
         """A process and its children, except those that left the group themselves."""
 
         process: asyncio.subprocess.Process
@@ -102,8 +102,7 @@ else:
                 return self.process.returncode is None
             return True
 
-    @dataclass(frozen=True, slots=True)
-    class _ProcessGroups:
+    class _ProcessGroups(Struct, frozen=True):
         """Makes the group of a process, which began a POSIX session of its own."""
 
         def of(self, process: asyncio.subprocess.Process) -> _ProcessGroup:
@@ -133,8 +132,7 @@ _NO_PROGRAM = 'it is no program; a script begins with a line such as "#!/bin/sh"
 _BAD_CHARACTER = "an argument or variable has a character that no program can be given"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Struct, frozen=True, kw_only=True):
     """How a program ended.
 
     Attributes:
@@ -179,8 +177,7 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRunner:
+class ProcessRunner(Struct, frozen=True):
     """Runs programs as processes of this machine.
 
     Attributes:
@@ -282,8 +279,7 @@ def _never_ran(error: OSError | ValueError) -> Exit:
     return Exit(code=None, fault=text, is_transient=number in _TRANSIENT)
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     """Reads a pipe as it fills.
 
     Attributes:

@@ -7,8 +7,9 @@ true for the account that the service runs as.
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 UNIT = "sebridge.service"
 _FOLDERS = (  # systemd takes the unit from the first folder that has it
@@ -20,8 +21,7 @@ _FOLDERS = (  # systemd takes the unit from the first folder that has it
 _ROOT = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(Struct, frozen=True, kw_only=True):
     """The account for which the rights to a hook are checked.
 
     Attributes:
@@ -37,8 +37,7 @@ class Account:
     is_own: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     """The shipped unit on this machine.
 
     Attributes:

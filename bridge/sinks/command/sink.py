@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
+
+from msgspec import Struct, field
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document
@@ -195,8 +196,7 @@ def _is_absolute(program: str) -> bool:
     return program.startswith("/")
 
 
-@dataclass(frozen=True, slots=True)
-class _Beside:
+class _Beside(Struct, frozen=True):
     """The outlook for a test or a preview: only an identity, and no document."""
 
     identity: Identity
@@ -218,8 +218,7 @@ def _step(event: CloudEvent) -> Step:
     return Step(event=event, key=key, attempts=0, newer=None, asked=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class CommandSink:
+class CommandSink(Struct, frozen=True):
     """Runs the command once for an invented event."""
 
     config: CommandSinkConfig

@@ -20,9 +20,11 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, fields, replace
 
 from bridge.foundation.clock import Clock
 from bridge.sinks.acting import Action
@@ -60,8 +62,7 @@ def hook_name(unit: str) -> str | None:
     return None if found is None else found[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """The folders of hooks, requests and results.
 
     Attributes:
@@ -75,8 +76,7 @@ class Places:
     hooks: Path = Path("/etc/sebridge/hooks")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedRun:
+class RequestedRun(Struct, frozen=True):
     """A run that was requested.
 
     Attributes:
@@ -93,8 +93,7 @@ class RequestedRun:
     action: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """The state of a run.
 
     Attributes:
@@ -113,8 +112,7 @@ class RunState:
         return self.is_begun and self.result is None
 
 
-@dataclass(frozen=True, slots=True)
-class Mailbox:
+class Mailbox(Struct, frozen=True):
     """The files of one hook.
 
     No symbolic link is followed: this process may be root, in a folder of the service.
@@ -316,8 +314,7 @@ _SIGTERM = -15
 _INACTIVE = {"inactive", "failed", "unknown"}
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRunner:
+class UnitRunner(Struct, frozen=True):
     """Has root run a hook; see ``bridge.sinks.command.process.Runner``.
 
     Attributes:

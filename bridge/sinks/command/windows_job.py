@@ -18,8 +18,9 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol, Self
+
+from msgspec import Struct
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,7 @@ class Process(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel32:
+class Kernel32(Struct, frozen=True):
     """The functions of kernel32.dll that a job needs.
 
     Attributes:
@@ -122,8 +122,7 @@ def kernel32() -> Kernel32:
     raise OSError("kernel32.dll exists only on Windows")
 
 
-@dataclass(slots=True)
-class Jobs:
+class Jobs(Struct):
     """Puts each command into a job of its own.
 
     Attributes:
@@ -191,8 +190,7 @@ def _limit(kernel: Kernel32, job: int, flags: int) -> None:
     kernel.call("SetInformationJobObject", job, _EXTENDED_LIMITS, limits, _LIMITS.size)
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     """A process and its children, except those that left the job themselves.
 
     Attributes:

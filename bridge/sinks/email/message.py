@@ -10,7 +10,6 @@ Source: RFC 5322 (message), 2046 (alternatives), 3834 (Auto-Submitted), 6047 (iM
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -19,11 +18,14 @@ from email.utils import format_datetime
 from html import escape
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
 from bridge.events.routing import resources_of
+from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.foundation.hashing import hash32
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -54,13 +56,6 @@ _OUTCOMES = {
     "failed": "not passed on: Azure could not be reached",
     "withheld": "not given yet",
 }
-_IMPACTS = {
-    "Freeze": "the VM is paused for some seconds; memory and connections are kept",
-    "Reboot": "the VM is restarted; what is only in memory is lost",
-    "Redeploy": "the VM moves to another host; temporary disks are lost",
-    "Preempt": "a Spot VM is evicted; temporary disks are lost",
-    "Terminate": "the VM is deleted",
-}
 _OWN_LIFE = {
     "started": "The bridge has started",
     "stopped": "The bridge has stopped",
@@ -72,8 +67,7 @@ _OWN_LIFE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Words(Struct, frozen=True, kw_only=True):
     """The texts about an event; none is empty or has a line break.
 
     Attributes:
@@ -163,7 +157,8 @@ def _kind(raw: Mapping[str, object]) -> str:
 def _impact(raw: Mapping[str, object]) -> str | None:
     if raw.get("DurationInSeconds") == 0:
         return "none"
-    return _IMPACTS.get(_kind(raw))
+    known = KNOWN_TYPES.get(_kind(raw))
+    return known.impact if known else None
 
 
 def _machines(raw: Mapping[str, object], most: int) -> str:

@@ -9,9 +9,10 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from bridge.foundation.errors import (
     DeliveryError,
@@ -33,8 +34,7 @@ _STATUS = re.compile(r"[245]\.\d{1,3}\.\d{1,3}\b")
 _TOO_LARGE = 552
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relay:
+class Relay(Struct, frozen=True, kw_only=True):
     """A mail server that takes mail from this bridge.
 
     Attributes:
@@ -57,16 +57,27 @@ class Relay:
         """The name of the relay in errors."""
         return f"{self.host}:{self.port}"
 
-    async def reach(self) -> str:
-        """Connect and log in, send nothing, and return what was found.
+    async def reach(self, *, sender: str, recipients: Sequence[str]) -> str:
+        """Connect, log in and name who shall get mail; send none; return what is found.
 
         Raises:
-            DeliveryError: the relay cannot be reached, or refuses TLS or the login.
+            DeliveryError: the relay cannot be reached, or refuses TLS, the login, the
+                sender or a recipient.
         """
-        async with self._session():
-            with_tls = "" if self.security == "none" else " over TLS"
-            logged_in = " and the login is right" if self.login() else ""
-            return f"{self.target} answers{with_tls}{logged_in}"
+        async with self._session() as smtp:
+            await smtp.mail(sender)
+            refused = [one for who in recipients if (one := await _refusal(smtp, who))]
+            await smtp.rset()
+        many = len(recipients)
+        if refused:
+            each = f"{len(refused)} of {many} recipients"
+            whom = "each recipient" if len(refused) == many else each
+            raise _all_refused(self.target, refused, whom)
+        with_tls = "" if self.security == "none" else " over TLS"
+        logged_in = ", the login is right" if self.login() else ""
+        whom = "recipient" if many == 1 else "recipients"
+        takes = f"takes mail for {many} {whom}"
+        return f"{self.target} answers{with_tls}{logged_in} and {takes}"
 
     async def send(
         self, mail: bytes, *, sender: str, recipients: Sequence[str]
@@ -184,12 +195,27 @@ def _errors(target: str) -> Iterator[None]:
 
 
 def _all_refused(
-    target: str, errors: "Sequence[aiosmtplib.SMTPRecipientRefused]"
+    target: str,
+    errors: "Sequence[aiosmtplib.SMTPRecipientRefused]",
+    whom: str = "each recipient",
 ) -> DeliveryError:
-    """Return the error if all recipients were refused; one 4xx makes it transient."""
+    """Return the error if recipients were refused; one 4xx makes it transient."""
     codes = sorted((error.code, error.message) for error in errors)
     code, message = codes[0]
-    return _refused(f"{target} refused each recipient and", code, message)
+    return _refused(f"{target} refused {whom} and", code, message)
+
+
+async def _refusal(
+    smtp: "aiosmtplib.SMTP", recipient: str
+) -> "aiosmtplib.SMTPRecipientRefused | None":
+    """Return why a recipient is refused; None = it is not."""
+    library: Any = loaded()
+    try:
+        await smtp.rcpt(recipient)
+    except library.SMTPRecipientRefused as error:
+        refusal: aiosmtplib.SMTPRecipientRefused = error
+        return refusal
+    return None
 
 
 def _refused(target: str, code: int, message: str) -> DeliveryError:

@@ -9,8 +9,9 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration, FilePath, Secret
@@ -126,6 +127,14 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
             authorities=self.ca_file,
         )
 
+    def load(self) -> None:
+        """Import aiosmtplib.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+        loaded()
+
     @asynccontextmanager
     async def open(
         self,
@@ -136,13 +145,15 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         Raises:
             MissingExtraError: aiosmtplib is not installed.
         """
-        loaded()
+        self.load()
         yield EmailSink(config=self, relay=self._relay())
 
     async def reach(self, resources: Resources) -> str:
-        """Connect and log in, and send nothing; see ``SinkConfig.reach``."""
+        """Ask the relay for all but the mail itself; see ``SinkConfig.reach``."""
         async with self.open(resources) as sink:
-            return await sink.relay.reach()
+            return await sink.relay.reach(
+                sender=self.sender, recipients=self.recipients
+            )
 
     async def preview(
         self,
@@ -193,8 +204,7 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         return self.username, revealed(self.password, "password")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmailSink:
+class EmailSink(Struct, frozen=True, kw_only=True):
     """Sends each event as one mail."""
 
     config: EmailSinkConfig

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
+
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
     DeliveryError,
@@ -51,8 +53,7 @@ class NotAFileError(OSError):
     """The path is not a regular file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appender:
+class Appender(Struct, frozen=True, kw_only=True):
     """Appends lines to a file.
 
     Attributes:
@@ -173,8 +174,7 @@ def _settle(folder: Path) -> None:
         os.fsync(number)
 
 
-@dataclass(slots=True)
-class StandardOutput:
+class StandardOutput(Struct):
     """Writes lines to standard output.
 
     Attributes:

@@ -6,9 +6,10 @@ mode, with every attribute repeated as an application property for filters).
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.routing import Scope
@@ -168,8 +169,7 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
             ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceBusSink:
+class ServiceBusSink(Struct, frozen=True, kw_only=True):
     """Sends each event to one entity.
 
     Attributes:

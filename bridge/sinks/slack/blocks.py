@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
 from bridge.foundation.hashing import hash32
@@ -116,8 +118,7 @@ _STYLES: Mapping[Action, str] = {"approve": "primary", "refuse": "danger"}
 Message = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Face:
+class Face(Struct, frozen=True, kw_only=True):
     """A card, ready to be posted.
 
     Attributes:

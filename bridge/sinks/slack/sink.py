@@ -16,12 +16,12 @@ import ipaddress
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.background import in_background
@@ -119,6 +119,17 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
         """The key that requires ``[approvals]``."""
         return "buttons" if self.buttons else None
 
+    def load(self) -> None:
+        """Import Block Kit.
+
+        Raises:
+            MissingExtraError: slack_sdk is not installed.
+        """
+        try:
+            importlib.import_module("slack_sdk.models.blocks")
+        except ImportError as error:
+            raise MissingExtraError("the Slack sink", "slack") from error
+
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator[Sink]:
         """Load Block Kit; nothing is connected before the first delivery.
@@ -126,7 +137,7 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
         Raises:
             MissingExtraError: slack_sdk is not installed.
         """
-        _load()
+        self.load()
         if self.webhook_url is not None:
             yield self._hook(resources, self.webhook_url)
             return
@@ -137,14 +148,14 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     async def reach(self, resources: Resources) -> str:
         """Test the connection to Slack; see ``SinkConfig.reach``."""
-        _load()
+        self.load()
         if self.webhook_url is not None:
             return await self._hook(resources, self.webhook_url).reach()
         return await self._bot(resources).reach()
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
         """Return what would be posted; a button is shown without its signature."""
-        _load()
+        self.load()
         now, address = resources.clock.now(), resources.approvals
         headers = [f"{name}: {value}" for name, value in _JSON.items()]
         if self.webhook_url is not None:
@@ -189,13 +200,6 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
         )
 
 
-def _load() -> None:
-    try:
-        importlib.import_module("slack_sdk.models.blocks")
-    except ImportError as error:
-        raise MissingExtraError("the Slack sink", "slack") from error
-
-
 def _may_have_token(url: str) -> bool:
     """Whether a token may be sent to a URL: over TLS, or only on this machine."""
     if not is_http(url) or not url.endswith("/"):
@@ -208,8 +212,7 @@ def _may_have_token(url: str) -> bool:
     return parts.scheme == "https" or is_here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlackHook:
+class SlackHook(Struct, frozen=True, kw_only=True):
     """Posts each event to one incoming webhook.
 
     Attributes:

@@ -6,8 +6,10 @@ Slack's mrkdwn requires. Every text is cut to a length that fits everywhere.
 Source: https://api.slack.com/reference/surfaces/formatting
 """
 
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
@@ -75,8 +77,7 @@ _OWN_LIFE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Wording(Struct, frozen=True, kw_only=True):
     """The text of a message, escaped and cut; no part is empty.
 
     Attributes:

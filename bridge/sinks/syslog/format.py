@@ -15,9 +15,11 @@ Source: https://www.rfc-editor.org/rfc/rfc5424 (sections 6 and 7)
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import PermanentDeliveryError, Reason
@@ -213,8 +215,7 @@ _FEW_RESOURCES = 10
 _SHORT_DESCRIPTION = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
+class Style(Struct, frozen=True, kw_only=True):
     """How messages are written.
 
     Attributes:

@@ -6,8 +6,9 @@ Source: RFC 5424 (format), 5426 (UDP), 6587 section 3.4.1 (TCP), 5425 (TLS)
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from bridge import __version__
 from bridge.events.cloudevent import CloudEvent
@@ -173,8 +174,7 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyslogSink:
+class SyslogSink(Struct, frozen=True, kw_only=True):
     """Sends each event as one message."""
 
     style: Style

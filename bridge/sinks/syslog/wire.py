@@ -22,6 +22,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     Reason,
@@ -40,8 +42,7 @@ _FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.05  # seconds between two checks
 _GROWTH = 1.5  # each pause is longer by this factor, so the last check is not too late
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class Count(Struct, frozen=True, kw_only=True):
     """Bytes of one stream, as the kernel counts them.
 
     Attributes:
@@ -95,8 +96,7 @@ else:
                 return count
 
 
-@dataclass(slots=True, eq=False)
-class _Sent:
+class _Sent(Struct, eq=False):
     """A message that was written.
 
     Attributes:
@@ -230,8 +230,7 @@ async def _errors(target: str, seconds: float) -> AsyncIterator[None]:
         raise TransientDeliveryError(text, Reason.CONNECTION) from None
 
 
-@dataclass(slots=True, kw_only=True)
-class Datagrams:
+class Datagrams(Struct, kw_only=True):
     """UDP; the host name is looked up for each message."""
 
     host: str
@@ -279,8 +278,7 @@ class Datagrams:
         """Do nothing: no socket stays open. See ``Wire``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Connection:
+class _Connection(Struct, frozen=True, kw_only=True):
     """An open stream.
 
     Attributes:

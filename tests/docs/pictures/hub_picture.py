@@ -93,17 +93,18 @@ async def _fill(world: HubWorld) -> None:
 
 
 async def picture(
-    path: str = "/", width: int = 1280, height: int = 900, *, dark: bool = False
+    path: str = "/", width: int = 1060, height: int = 900, *, dark: bool = False
 ) -> bytes:
     """Return a page of the hub as ann sees it, as PNG."""
     browser = find()
     assert browser is not None
     async with fleet() as world, opened_tab(browser.program) as tab:
-        await tab.look_like(width, height, dark=dark)
+        await tab.look_like(width, height, dark=dark, scale=2)
         await tab.call("Network.enable")
         headers = {"User": "ann@contoso.com"}
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)
         await tab.open(f"{world.url}{path}")
+        await tab.until("document.getElementById('live').textContent === 'live'")
         return await tab.picture()
 
 
@@ -113,7 +114,7 @@ async def why() -> bytes:
     assert browser is not None
     async with fleet() as world, opened_tab(browser.program) as tab:
         await _play_week(world)
-        await tab.look_like(1280, 1000, dark=False)
+        await tab.look_like(1060, 1000, scale=2)
         await tab.call("Network.enable")
         headers = {"User": "ann@contoso.com"}
         await tab.call("Network.setExtraHTTPHeaders", headers=headers)

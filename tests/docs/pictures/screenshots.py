@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any, Final
@@ -65,7 +66,7 @@ from tests.system.processes import PATIENCE, ended, forwarder
 
 FOLDER: Final = Path(__file__).parents[3] / ".github"
 _WIDTH: Final = 960
-_COLUMNS: Final = 140
+_COLUMNS: Final = 100
 
 _LISTEN: Final = "127.0.0.1:19465"
 SECRETS: Final = {"SLACK_BOT_TOKEN": "xoxb-simulated", "BUTTON_SECRET": "b" * 32}
@@ -168,14 +169,14 @@ async def _in_the_middle() -> AsyncIterator[Path]:
 async def page() -> bytes:
     """Return the page of a forwarder."""
     async with _in_the_middle():
-        return await _picture(f"http://{_LISTEN}/", 830, width=1160)
+        return await _picture(f"http://{_LISTEN}/", 935, width=1000)
 
 
 async def status() -> bytes:
     """Return what ``sebridge status`` says of a forwarder."""
     async with _in_the_middle() as config:
         said = await asyncio.to_thread(_in_a_terminal, config, {}, "status")
-        return await _terminal("status -c bridge.toml", said, config.parent, 690)
+        return await _terminal("status -c bridge.toml", said, config.parent, 890)
 
 
 async def teams() -> bytes:
@@ -323,7 +324,7 @@ async def doctor() -> bytes:
                 _in_a_terminal, config, bus, "check", "--connect"
             )
             title = "check --connect -c bridge.toml"
-            return await _terminal(title, said, config.parent, 335)
+            return await _terminal(title, said, config.parent, 385)
 
 
 async def alertmanager() -> bytes:
@@ -381,7 +382,7 @@ async def _text(title: str, said: str, folder: Path, height: int) -> bytes:
     """Return text as a terminal shows it, below the command that was typed."""
     page = folder / "page.html"
     page.write_text(_as_html(title, said))
-    return await _picture(page.as_uri(), height, width=1370)
+    return await _picture(page.as_uri(), height, width=1000)
 
 
 def _in_a_terminal(config: Path, environ: Mapping[str, str], *words: str) -> str:
@@ -455,7 +456,9 @@ async def _picture(url: str, height: int, width: int = _WIDTH) -> bytes:
     browser = find()
     if browser is None:
         sys.exit("there is no Chromium here")
-    return await browser.picture(url, width, height)
+    # Twice as many pixels, so that it can be read where a page shows it smaller.
+    fine = replace(browser, flags=("--force-device-scale-factor=2",))
+    return await fine.picture(url, width, height)
 
 
 PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {

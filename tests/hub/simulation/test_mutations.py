@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import update
 
 from bridge.hub import arm_rules, targets
@@ -94,7 +95,7 @@ def content_that_was_shown_is_not_compared(patch: Patch) -> None:
     def blind(connection: Any, ask: Any, *given: Any) -> Any:
         current = current_event(connection, ask.key)
         seen = current.content if current else ""
-        return handle_vote(connection, replace(ask, content=seen), *given)
+        return handle_vote(connection, structs.replace(ask, content=seen), *given)
 
     patch.setattr("tests.hub.simulation.world.handle_vote", blind)
 

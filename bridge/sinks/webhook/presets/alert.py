@@ -7,16 +7,16 @@ own.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
-from bridge.events.severity import DISRUPTIVE
-from bridge.events.vocabulary import APPROVED, GONE
+from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 
@@ -34,8 +34,7 @@ class AlertAction(StrEnum):
     RESOLVE = "resolve"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class Alert(Struct, frozen=True, kw_only=True):
     """An event in the form that services of alerts need.
 
     Attributes:

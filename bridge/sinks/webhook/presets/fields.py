@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
@@ -16,8 +17,7 @@ _NOT_SHOWN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """The parts of an event that many services have a field for.
 
     Attributes:
