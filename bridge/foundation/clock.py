@@ -353,9 +353,7 @@ class _Bounds(Struct, frozen=True):
 
     def meet(self, other: "_Bounds", margin: float = 0.0) -> bool:
         """Return whether some offset is within the bounds of both."""
-        return (
-            self.least - margin <= other.most and other.least - margin <= self.most
-        )
+        return self.least - margin <= other.most and other.least - margin <= self.most
 
 
 def _boot_time() -> float:
