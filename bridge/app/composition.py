@@ -233,7 +233,6 @@ class Forwarder:
             config=config,
             outbox=self.outbox,
             poller=self.poller,
-            client=around.client,
             event_context=self.event_context,
             clock=around.clock,
             metrics=around.metrics,
