@@ -10,14 +10,13 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster, Waits
+from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.retry import RetryPolicy
-from bridge.imds.client import COUNTED_VERSION, MetadataClient
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
@@ -49,26 +48,16 @@ class ApprovalWorkers:
     config: ApprovalsConfig
     outbox: Outbox
     poller: Poller
-    client: MetadataClient
     event_context: EventContext
     clock: Clock
     metrics: Metrics
     reply_rules: ReplyRules
     rotation: Rotation = STAYS
     bus: Timings = TIMINGS
-    poster: Poster = field(init=False)
     waits: Waits = field(init=False)
 
     def __post_init__(self) -> None:
         self.waits = Waits(self.poller, self.clock)
-        self.poster = Poster(
-            turns=self.client.turns,
-            watcher=self.poller,
-            starter=self.client,
-            clock=self.clock,
-            poll_interval=self.client.config.poll_interval,
-            has_one_post_a_look=self.client.config.api_version == COUNTED_VERSION,
-        )
 
     async def open(
         self, stack: AsyncExitStack
@@ -171,7 +160,6 @@ class ApprovalWorkers:
             outbox=self.outbox,
             event_context=self.event_context,
             watcher=self.poller,
-            poster=self.poster,
             waits=self.waits,
             rotation=self.rotation,
             clock=self.clock,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster, Waits
+from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.events.build import EventContext, Outcome, OutgoingEvent
@@ -45,7 +45,6 @@ class ApprovalContext:
     outbox: Outbox
     event_context: EventContext
     watcher: Watcher
-    poster: Poster
     waits: Waits
     clock: Clock
     chance: Callable[[], float]

@@ -34,6 +34,7 @@ from bridge.approvals.policy import (
     decide,
     is_absent,
 )
+from bridge.approvals.posting import post
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -277,7 +278,7 @@ class StartRequestFlow:
 
     async def _post(self, stop: asyncio.Event) -> Conclusion | Wait | None:
         self.rest()
-        result = await self.context.poster.post(self, stop)
+        result = await post(self.context.watcher, self)
         if isinstance(result, StartAnswer):
             self.intent.was_sent, self._status = True, result.status
             return await self._answered(result, stop)

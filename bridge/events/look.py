@@ -1,13 +1,15 @@
 """Protocols of approvals for IMDS: reading a fresh document, and the POST. Pure."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol
 
 from msgspec import Struct
 
-from bridge.events.document import Document
+from bridge.events.document import Document, ScheduledEvent
 from bridge.events.start_result import StartAnswer
 from bridge.events.watch import Moment, Watch
+from bridge.foundation.errors import MetadataError
 
 
 class Look(Struct, frozen=True, kw_only=True):
@@ -31,8 +33,33 @@ class Look(Struct, frozen=True, kw_only=True):
     is_unconditional: bool = True
 
 
+class Posting(Protocol):
+    """What waits for a POST of one EventId."""
+
+    @property
+    def since(self) -> float:
+        """Only a look that began later serves; in monotonic seconds."""
+        ...
+
+    def urgency(self) -> float:
+        """Return the urgency; the lowest value goes first."""
+        ...
+
+    async def decide(self, look: Look) -> ScheduledEvent | None:
+        """Decide by a look, and mark on disk that a POST begins.
+
+        Returns:
+            The event to post; None if nothing may be posted.
+        """
+        ...
+
+    def settle(self, result: StartAnswer | MetadataError | None) -> None:
+        """Take the answer to the POST, or why there is no document; None = no POST."""
+        ...
+
+
 class Watcher(Protocol):
-    """Reads the document again."""
+    """Reads the document again, and posts."""
 
     @property
     def watch(self) -> Watch:
@@ -44,6 +71,11 @@ class Watcher(Protocol):
         """The last look; None if the last read failed, or there was none yet."""
         ...
 
+    @property
+    def line(self) -> Mapping[str, Posting]:
+        """What waits for a POST, by EventId in capitals."""
+        ...
+
     async def fresh(self) -> Look:
         """Return a look whose GET began after this call; all callers share one GET.
 
@@ -52,13 +84,6 @@ class Watcher(Protocol):
         """
         ...
 
-
-class Starter(Protocol):
-    """Sends StartRequests to IMDS."""
-
-    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """POST one EventId, spelled as in the document.
-
-        The caller must hold the turn for a POST, see ``bridge.imds.turns``.
-        """
+    def line_up(self, key: str, posting: Posting) -> None:
+        """Let a POST wait for its turn; ``settle`` of the posting gets the result."""
         ...

@@ -46,11 +46,26 @@ _EVENT_TYPES = (
         ends_vm=True,
         cause="Spot capacity",
     ),
-    EventType("Terminate", "the VM is deleted", ends_vm=True),
+    EventType("Terminate", "the VM is going to be deleted", ends_vm=True),
 )
 KNOWN_TYPES = {one.name: one for one in _EVENT_TYPES}
 EVENT_TYPES = tuple(KNOWN_TYPES)
 DISRUPTIVE = tuple(one.name for one in _EVENT_TYPES if one.is_disruptive)
+_BY_SMALL_NAME = {one.name.casefold(): one for one in _EVENT_TYPES}
+
+
+def impact_of(event_type: object, seconds: object) -> str:
+    """Return what happens to the VM, for people: "" if that is not known.
+
+    Args:
+        event_type: ``EventType`` as received; case does not matter.
+        seconds: ``DurationInSeconds`` as received; 0: without impact.
+    """
+    if seconds == 0 and not isinstance(seconds, bool):
+        return "none"
+    name = event_type.casefold() if isinstance(event_type, str) else ""
+    known = _BY_SMALL_NAME.get(name)
+    return known.impact if known else ""
 
 
 class EventStatus(StrEnum):

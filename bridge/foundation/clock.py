@@ -17,6 +17,7 @@ _MOST_DATES = 5
 _PATIENCE = 300.0  # without a Date, the machine's clock counts as right after that
 _RECENT = 3600.0  # an event that comes later is not told of a pause
 _SHORTEST_PAUSE = 3.0  # a Date alone shows no shorter one
+_DRIFT = 1e-4  # seconds a second: the clock of a VM may be off by so much
 _EARLIEST, _LATEST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -245,7 +246,8 @@ class PauseMeter:
                                      machine's clock; after a sleep the time since boot
 
     A clock that was set is no pause: IMDS's Date did not jump with it. A Date that
-    jumped counts when the machine's clock agrees with it, or the next Date.
+    jumped counts when the machine's clock agrees with it, or the next Date. Without
+    IMDS for a day, the clocks may differ by seconds, which is no pause either.
 
     Attributes:
         total: all pauses of at least three seconds since the start, in seconds.
@@ -281,7 +283,7 @@ class PauseMeter:
         bounds = None
         if date is not None and _EARLIEST < date < _LATEST:
             bounds = _Bounds.of(date, sent, received)
-        before, seen = self._last, _Sight(bounds, own, asleep)
+        before, seen = self._last, _Sight(received, bounds, own, asleep)
         if before is None or asleep - before.asleep >= _SHORTEST_PAUSE:
             self._last, self._odd = seen, None
             self.late(asleep - before.asleep if before else 0.0)
@@ -295,7 +297,8 @@ class PauseMeter:
 
     def _compare(self, before: "_Sight", seen: "_Sight", bounds: "_Bounds") -> None:
         """Count a pause that a Date shows, when the time is sure."""
-        if before.bounds is None or before.bounds.meet(bounds):
+        drift = _DRIFT * (seen.at - before.at)
+        if before.bounds is None or before.bounds.meet(bounds, drift):
             self._last, self._odd = seen, None
             return
         own = seen.own - before.own
@@ -311,11 +314,13 @@ class _Sight(Struct, frozen=True):
     """What the clocks showed at a response, for a comparison with the next.
 
     Attributes:
+        at: when it had arrived, in monotonic seconds.
         bounds: by its Date; None = it had none.
         own: wall clock minus monotonic clock.
         asleep: for how many seconds the machine slept since it was booted.
     """
 
+    at: float
     bounds: "_Bounds | None"
     own: float
     asleep: float
@@ -346,9 +351,9 @@ class _Bounds(Struct, frozen=True):
         """Return by how much the offset has grown until a later Date."""
         return _Bounds(later.least - self.most, later.most - self.least)
 
-    def meet(self, other: "_Bounds") -> bool:
+    def meet(self, other: "_Bounds", margin: float = 0.0) -> bool:
         """Return whether some offset is within the bounds of both."""
-        return self.least <= other.most and other.least <= self.most
+        return self.least - margin <= other.most and other.least - margin <= self.most
 
 
 def _boot_time() -> float:

@@ -1,12 +1,13 @@
 """The client of IMDS: reads the document and the VM's identity, sends StartRequests.
 
 Every request has the header ``Metadata: true``, uses no proxy and follows no redirect.
-``turns`` decides which request is sent next, and when: the whole VM may send five
-requests per second.
+One request is in flight at a time. The poller keeps the distance between those to
+scheduledevents: the whole VM may send five requests per second.
 
 Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,18 +23,17 @@ from bridge.events.document import MAX_BYTES, parse_time
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
+    MalformedDocumentError,
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
 )
-from bridge.imds.config import ImdsConfig
-from bridge.imds.turns import Turns
+from bridge.imds.config import COUNTED_VERSION, ImdsConfig
 from bridge.net.http_client import retry_after
 from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-COUNTED_VERSION = "2017-03-01"  # a StartRequest names the DocumentIncarnation
 _INSTANCE_VERSION = "2021-12-13"
 
 
@@ -63,8 +63,8 @@ class MetadataClient:
     """The client of this VM's IMDS.
 
     Attributes:
-        turns: a caller that reads the document or posts must hold a turn, so that only
-            one request is in flight.
+        alone: a caller that reads the document or posts must hold this lock, so that
+            only one request is in flight.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class MetadataClient:
         self.config = config
         self.clock = clock
         self.metrics = metrics
-        self.turns = Turns(clock)
+        self.alone = asyncio.Lock()
         self._events_url = (
             f"{config.endpoint.rstrip('/')}/metadata/scheduledevents"
             f"?api-version={config.api_version}"
         )
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - passed on to aiohttp
-        """Read the document. The caller must hold the turn of a read.
+        """Read the document. The caller must hold ``alone``.
 
         Raises:
             MetadataRefusedError: IMDS answered 400 or 403.
@@ -99,7 +99,7 @@ class MetadataClient:
         )
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """Send one StartRequest. The caller must hold the turn of a POST."""
+        """Send one StartRequest. The caller must hold ``alone``."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == COUNTED_VERSION and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
@@ -127,7 +127,7 @@ class MetadataClient:
             f"?api-version={_INSTANCE_VERSION}"
         )
         limit = self.config.request_timeout
-        async with self.turns.other():
+        async with self.alone:
             response = await self._request("GET", url, min(timeout or limit, limit))
         try:
             found = orjson.loads(response.body)
@@ -273,3 +273,75 @@ async def open_client(
         middlewares=(_once,),
     ) as session:
         yield MetadataClient(session, config, clock, metrics)
+
+
+# -- Decides by the recent answers of IMDS when to send the next request, and how ------
+
+
+_PATIENT_AFTER_TIMEOUTS = 3
+_LONGEST_BACKOFF = 2.0  # a Spot eviction is announced only 30 s before
+_LIMITED_BACKOFF = 10.0  # after a 429: there were too many requests
+_REFUSED_BACKOFF = 60.0
+_LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss events
+
+
+class Patience(msgspec.Struct):
+    """The recent answers of IMDS, and when and how to send the next request.
+
+    Attributes:
+        started: when the process started, in monotonic seconds.
+        is_first: whether no read has succeeded yet.
+        failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
+        reminded: when a failure was logged last, in monotonic seconds.
+        loudest: the highest level at which these failures were logged.
+        outcome: ``ok``, ``starting``, or the label of the last failure. It is any text
+            and not an enumeration, because a label may be any HTTP status.
+        wait: seconds until the next request.
+        is_asked_for: whether IMDS asked for this wait. Then it is never shortened.
+    """
+
+    started: float
+    is_first: bool = True
+    failures: int = 0
+    refusals: int = 0
+    timeouts: int = 0
+    reminded: float = float("-inf")
+    loudest: int = logging.NOTSET
+    outcome: str = "starting"
+    wait: float = 0.0
+    is_asked_for: bool = False
+
+    def good(self) -> None:
+        """Note a read that has succeeded."""
+        self.is_first, self.failures, self.timeouts = False, 0, 0
+        self.outcome, self.wait, self.refusals = "ok", 0.0, 0
+        self.reminded, self.loudest = float("-inf"), logging.NOTSET
+
+    def bad(self, error: MetadataError, least: float) -> None:
+        """Note a read that has failed.
+
+        Args:
+            error: the failure.
+            least: the shortest wait, in seconds.
+        """
+        self.failures += 1
+        self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
+        self.outcome = error.outcome
+        is_limited = error.outcome == "429"
+        count = self.failures
+        longest = _LIMITED_BACKOFF if is_limited else _LONGEST_BACKOFF
+        if isinstance(error, MetadataRefusedError):
+            self.refusals += 1
+            count, longest = self.refusals, _REFUSED_BACKOFF
+        doubled = least * 2.0 ** min(count - 1, 10)
+        self.wait = max(least, min(doubled, longest))
+        if isinstance(error, MalformedDocumentError):
+            self.wait = least
+        wish = getattr(error, "retry_after", None)
+        self.is_asked_for = bool(wish)
+        if wish:
+            self.wait = max(self.wait, min(wish, _LONGEST_WISH))
+
+    def is_patient(self) -> bool:
+        """Return whether the next request may take two minutes."""
+        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS

@@ -5,8 +5,10 @@ from typing import Literal
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
-from bridge.imds.turns import LEAST_INTERVAL
 from bridge.net.addresses import url_fault
+
+LEAST_INTERVAL = 0.25  # seconds from one request to the next
+COUNTED_VERSION = "2017-03-01"  # a StartRequest names the DocumentIncarnation
 
 
 class ImdsConfig(Section, frozen=True, kw_only=True):

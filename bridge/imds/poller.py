@@ -1,31 +1,36 @@
-"""Reads the document once per interval, and when an approval needs a fresh one.
+"""One loop sends all requests to scheduledevents: it reads the document, and posts.
 
-Nothing else reads the document. The approval listener asks the poller for a fresh look.
-So every valid document goes to the observer, in order. The poller does not parse the
+    read ──▶ observe ──▶ POST the most urgent that waits ──▶ read …
+                          decide by the newest document, mark on disk, POST
+
+The document is read once per interval, and when an approval needs a fresh look.
+Requests begin at least 250 ms apart. When a read is due, at most one POST goes before
+it: so a hundred approvals cannot stop the reading, and reads cannot stop an approval.
+
+Nothing else reads the document or posts. So every valid document goes to the observer,
+in order, and a POST is decided by the newest document. The poller does not parse the
 document; the observer does.
 """
 
 import asyncio
 import logging
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from msgspec import Struct
-
 from bridge.events.document import Document
-from bridge.events.look import Look
+from bridge.events.look import Look, Posting
+from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Bell, Clock, PauseMeter, ReferenceClock
 from bridge.foundation.errors import (
-    MalformedDocumentError,
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
     OutboxFullError,
 )
-from bridge.imds.client import Answer
-from bridge.imds.config import ImdsConfig
-from bridge.imds.turns import Turns
+from bridge.imds.client import Answer, Patience
+from bridge.imds.config import COUNTED_VERSION, LEAST_INTERVAL, ImdsConfig
 from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -33,6 +38,10 @@ log = logging.getLogger(__name__)
 _UNCONDITIONAL_EVERY = 10.0
 _LEAST_BACKOFF = 1.0
 _REMIND_EVERY = 60.0
+_LEAST_AGE = 1.0  # a document of this age may always be posted by
+_CUT_SHORT = StartAnswer(
+    result=StartResult.IN_DOUBT, text="the POST to IMDS was cut short"
+)
 LEAST_OVERDUE = 30.0
 CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
 
@@ -48,16 +57,20 @@ class Metadata(Protocol):
         ...
 
     @property
-    def turns(self) -> Turns:
-        """The queue of requests."""
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """A lock that is held for each request: IMDS gets one at a time."""
         ...
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
-        """Read the document. The caller must hold the turn of a read.
+        """Read the document. The caller must hold ``alone``.
 
         Raises:
             MetadataError: the document cannot be read now.
         """
+        ...
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        """POST one EventId, as the document spells it. The caller holds ``alone``."""
         ...
 
 
@@ -112,18 +125,26 @@ class Observer(Protocol):
 
 
 class Poller:
-    """The loop that reads the document.
+    """The loop that reads the document and posts.
+
+    Args:
+        spacing: the least time between the beginnings of two requests, in seconds.
 
     Attributes:
-        observer: receives every document.
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last look; None if the last read failed.
+        line: what waits for a POST, by EventId in capitals.
     """
 
     name = "poller"
 
     def __init__(
-        self, client: Metadata, observer: Observer, clock: Clock, metrics: Metrics
+        self,
+        client: Metadata,
+        observer: Observer,
+        clock: Clock,
+        metrics: Metrics,
+        spacing: float = LEAST_INTERVAL,
     ) -> None:
         self.client = client
         self.observer = observer
@@ -132,14 +153,21 @@ class Poller:
         self.pauses = observer.pauses
         self.last_success: float | None = None
         self.latest: Look | None = None
+        self.line: dict[str, Posting] = {}
+        self._spacing = spacing
         self._etag: str | None = None
         self._unconditional = float("-inf")
         self._waiting = list[_Waiting]()
+        self._used: Look | None = None  # the look of the last POST
         self._is_over = False
         self._is_clock_wrong = False
         self._wake = Bell()
         self._getting: asyncio.Timeout | None = None  # the GET in flight
         self._patience = Patience(started=clock.monotonic())
+        # In monotonic seconds: when the next request may begin; when the next read is
+        # due; when it is if somebody asks for a fresh look.
+        self._free_at = self._due_at = self._asked_at = float("-inf")
+        self._has_read = False  # whether the last request was a read
 
     @property
     def watch(self) -> Watch:
@@ -147,13 +175,11 @@ class Poller:
         return self.observer.watch
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read the document again and again until ``stop`` is set."""
+        """Read and post until ``stop`` is set; a POST in flight ends before."""
         async with asyncio.TaskGroup() as group:
             watcher = group.create_task(self._end_at(stop))
             while not stop.is_set():
-                began = self.clock.monotonic()
-                await self.step(stop)
-                await self._pause(stop, began)
+                await self.turn(stop)
             watcher.cancel()
         self._dismiss()
         await self.observer.touch()
@@ -178,16 +204,83 @@ class Poller:
         self._wake.set()
         return await future
 
-    async def step(self, stop: asyncio.Event | None = None) -> None:
-        """Read once, unless ``stop`` is set first, and wake the callers of ``fresh``.
+    def line_up(self, key: str, posting: Posting) -> None:
+        """Let a POST wait for its turn; ``settle`` of the posting gets the result."""
+        if self._is_over:
+            posting.settle(None)
+            return
+        self.line[key] = posting
+        self._wake.set()
 
-        The turn is held until the document is committed. So no POST that was decided
-        on an older document is sent in between.
-        """
-        async with self.client.turns.read():
+    async def turn(self, stop: asyncio.Event) -> None:
+        """Send the next request to IMDS, or wait until there may be one."""
+        self._wake.clear()
+        now, good = self.clock.monotonic(), list[str]()
+        wait = self._free_at - now
+        if not self.line and not self._waiting:
+            wait = max(wait, self._due_at - now)
+        elif wait <= 0:
+            good = self._postable()
+            is_asked = bool(self._waiting) or len(good) < len(self.line)
+            wait = (self._asked_at if is_asked else self._due_at) - now
+        if good and (self._has_read or wait > 0):
+            await self._post(min(good, key=lambda key: self.line[key].urgency()), stop)
+        elif wait > 0:
+            await self._wait(self._wake, wait)
+        else:
+            await self.step(stop)
+            if self.observer.is_touch_due(has_read=not self._patience.wait):
+                await self.observer.touch()
+
+    def _postable(self) -> list[str]:
+        """Return the EventIds for whose POST the last look is new enough."""
+        look, config = self.latest, self.client.config
+        if look is None or not look.is_unconditional or self._is_old(look):
+            return []
+        if look is self._used and config.api_version == COUNTED_VERSION:
+            return []  # IMDS compares the DocumentIncarnation, which a POST changes
+        return [key for key, one in self.line.items() if look.began >= one.since]
+
+    async def _post(self, key: str, stop: asyncio.Event) -> None:
+        """Decide by the newest document; POST if that is still allowed after it."""
+        posting, look = self.line[key], self.latest
+        event = None if look is None else await posting.decide(look)
+        if look is None or event is None:
+            del self.line[key]
+            posting.settle(None)
+            return
+        async with self.client.alone:
+            if stop.is_set() or self._is_old(look):
+                return  # to store the mark took too long: decide again
+            del self.line[key]
+            self._begin(is_read=False)
+            self._used, answer = look, _CUT_SHORT
+            try:
+                answer = await self.client.start(
+                    event.event_id, incarnation=look.document.incarnation
+                )
+            finally:
+                posting.settle(answer)
+
+    def _is_old(self, look: Look) -> bool:
+        """Return whether a look is too old for a POST, by the longer of both clocks."""
+        now = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        elapsed = look.read.elapsed(now)
+        return elapsed is None or elapsed > max(
+            _LEAST_AGE, self.client.config.poll_interval
+        )
+
+    def _begin(self, *, is_read: bool) -> None:
+        """Note that a request begins: the next one keeps the distance."""
+        self._free_at = self.clock.monotonic() + self._spacing
+        self._has_read = is_read
+
+    async def step(self, stop: asyncio.Event | None = None) -> None:
+        """Read once, unless ``stop`` is set first; wake the callers of ``fresh``."""
+        async with self.client.alone:
             if stop is not None and stop.is_set():
                 return
-            self._wake.clear()
+            self._begin(is_read=True)
             waiting, self._waiting = self._waiting, []
             try:
                 self.latest = look = await self._look(is_asked=bool(waiting))
@@ -197,17 +290,31 @@ class Poller:
                 else:
                     self._fail(fault, waiting)
                 return
-            for future in waiting:
-                if not future.done():
-                    future.set_result(look)
+        self._due_at = look.began + self.client.config.poll_interval
+        self._asked_at = float("-inf")
+        for future in waiting:
+            if not future.done():
+                future.set_result(look)
 
     def _fail(
         self, fault: MetadataError | OutboxFullError, waiting: list[_Waiting]
     ) -> None:
+        """Tell all that wait; hold the next read back."""
         error = fault if isinstance(fault, MetadataError) else _no_room(fault)
         self.latest = None
         self._note(error)
+        now, patience = self.clock.monotonic(), self._patience
+        least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
+        is_fixed = patience.is_asked_for
+        self._due_at = now + patience.wait
+        self._asked_at = self._due_at if is_fixed else now + min(patience.wait, least)
         _refuse(waiting, error)
+        self._clear_line(error)
+
+    def _clear_line(self, result: MetadataError | None) -> None:
+        line, self.line = self.line, {}
+        for posting in line.values():
+            posting.settle(result)
 
     @property
     def imds_state(self) -> str:
@@ -232,27 +339,6 @@ class Poller:
         patience = self.client.config.first_request_timeout
         return self.clock.monotonic() - self._patience.started > patience
 
-    async def _pause(self, stop: asyncio.Event, began: float) -> None:
-        has_failed = bool(self._patience.wait)
-        if self.observer.is_touch_due(has_read=not has_failed):
-            await self.observer.touch()
-        if has_failed:
-            await self._hold_back(stop)
-            return
-        left = began + self.client.config.poll_interval - self.clock.monotonic()
-        await self._wait(self._wake, left)
-
-    async def _hold_back(self, stop: asyncio.Event) -> None:
-        """Wait after a failure.
-
-        A caller of ``fresh`` ends the wait early, but not a wait that IMDS asked for.
-        """
-        wait = self._patience.wait
-        least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
-        held = wait if self._patience.is_asked_for else min(wait, least)
-        if not await self._wait(stop, held):
-            await self._wait(self._wake, wait - held)
-
     async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
         """Wait as the clock does; a wait that ends late shows a pause of the VM."""
         end = self.clock.monotonic() + max(seconds, 0.0)
@@ -264,11 +350,12 @@ class Poller:
         self._is_over = True  # from now on, ``fresh`` raises at once
         _refuse(self._waiting, _stopping())
         self._waiting = []
+        self._clear_line(None)
 
     async def _look(self, *, is_asked: bool) -> Look:
         config, began = self.client.config, self.clock.monotonic()
         is_stale = began - self._unconditional >= _UNCONDITIONAL_EVERY
-        is_for_approval = is_asked or self.client.turns.has_posts
+        is_for_approval = is_asked or bool(self.line)
         etag = None if is_for_approval or is_stale else self._etag
         is_patient = self._patience.is_patient()
         timeout = config.first_request_timeout if is_patient else config.request_timeout
@@ -284,10 +371,7 @@ class Poller:
             self._unconditional = began
         self._follow(answer, began)
         read = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
-        before = self.observer.document
         document = await self.observer.observe(answer.body, read)
-        if document is not before:
-            self.client.turns.sort()
         self._etag = answer.etag
         self._succeeded()
         return Look(
@@ -363,75 +447,3 @@ def _no_room(fault: OutboxFullError) -> MetadataError:
 
 def _stopping() -> MetadataError:
     return MetadataUnavailableError("the bridge is stopping", outcome="stopping")
-
-
-# -- Decides by the recent answers of IMDS when to send the next request, and how ------
-
-
-_PATIENT_AFTER_TIMEOUTS = 3
-_LONGEST_BACKOFF = 2.0  # a Spot eviction is announced only 30 s before
-_LIMITED_BACKOFF = 10.0  # after a 429: there were too many requests
-_REFUSED_BACKOFF = 60.0
-_LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss events
-
-
-class Patience(Struct):
-    """The recent answers of IMDS, and when and how to send the next request.
-
-    Attributes:
-        started: when the process started, in monotonic seconds.
-        is_first: whether no read has succeeded yet.
-        failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
-        reminded: when a failure was logged last, in monotonic seconds.
-        loudest: the highest level at which these failures were logged.
-        outcome: ``ok``, ``starting``, or the label of the last failure. It is any text
-            and not an enumeration, because a label may be any HTTP status.
-        wait: seconds until the next request.
-        is_asked_for: whether IMDS asked for this wait. Then it is never shortened.
-    """
-
-    started: float
-    is_first: bool = True
-    failures: int = 0
-    refusals: int = 0
-    timeouts: int = 0
-    reminded: float = float("-inf")
-    loudest: int = logging.NOTSET
-    outcome: str = "starting"
-    wait: float = 0.0
-    is_asked_for: bool = False
-
-    def good(self) -> None:
-        """Note a read that has succeeded."""
-        self.is_first, self.failures, self.timeouts = False, 0, 0
-        self.outcome, self.wait, self.refusals = "ok", 0.0, 0
-        self.reminded, self.loudest = float("-inf"), logging.NOTSET
-
-    def bad(self, error: MetadataError, least: float) -> None:
-        """Note a read that has failed.
-
-        Args:
-            error: the failure.
-            least: the shortest wait, in seconds.
-        """
-        self.failures += 1
-        self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
-        self.outcome = error.outcome
-        is_limited = error.outcome == "429"
-        count = self.failures
-        longest = _LIMITED_BACKOFF if is_limited else _LONGEST_BACKOFF
-        if isinstance(error, MetadataRefusedError):
-            self.refusals += 1
-            count, longest = self.refusals, _REFUSED_BACKOFF
-        doubled = least * 2.0 ** min(count - 1, 10)
-        self.wait = max(least, min(doubled, longest))
-        if isinstance(error, MalformedDocumentError):
-            self.wait = least
-        wish = getattr(error, "retry_after", None)
-        self.is_asked_for = bool(wish)
-        if wish:
-            self.wait = max(self.wait, min(wish, _LONGEST_WISH))
-
-    def is_patient(self) -> bool:
-        """Return whether the next request may take two minutes."""
-        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS

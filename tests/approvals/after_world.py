@@ -16,13 +16,12 @@ from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster, Waits
+from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
-from bridge.events.look import Starter
 from bridge.events.routing import Route, When
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.clock import Clock, ReferenceClock
@@ -32,7 +31,6 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
-from bridge.imds.turns import Turns
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables.reading import select
@@ -96,7 +94,7 @@ class PlayedImds:
     hangs: bool = False
     time: Callable[[], datetime] | None = None
     config: ImdsConfig = field(default_factory=ImdsConfig)
-    turns: Turns = field(default_factory=lambda: Turns(FakeClock(), spacing=0.0))
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def shows(self, *events: object) -> None:
         self.events = events
@@ -208,9 +206,6 @@ class Life:
             outbox=self.outbox,
             event_context=event_context_of(self.me),
             watcher=self.poller,
-            poster=Poster(
-                self.imds.turns, self.poller, self.imds, self.time, poll_interval=1.0
-            ),
             waits=Waits(self.poller, self.time),
             clock=self.time,
             chance=lambda: 0.5,
@@ -331,7 +326,7 @@ class Stage:
             around: makes the object that the outbox uses in place of the state file.
             may_degrade: whether the state file is kept in memory while its disk fails.
         """
-        self.imds.turns = Turns(self.clock, spacing=0.0)
+        self.imds.alone = asyncio.Lock()
         async with Database.open(self.path, may_degrade=may_degrade) as database:
             life = Life(
                 outbox=Outbox(around(database), router()),
@@ -360,5 +355,5 @@ class Stage:
                     raise error
 
 
-def _doubles_fit(imds: PlayedImds) -> tuple[Metadata, Starter]:
-    return imds, imds
+def _doubles_fit(imds: PlayedImds) -> Metadata:
+    return imds

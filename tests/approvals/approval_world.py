@@ -15,24 +15,27 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster, Waits
+from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.look import Look, Starter, Watcher
+from bridge.events.look import Look, Posting
 from bridge.events.start_result import StartAnswer, StartResult
-from bridge.events.transitions import diff
-from bridge.events.watch import Moment, Watch
+from bridge.foundation.clock import PauseMeter
 from bridge.foundation.errors import (
     ApprovalQueueError,
     MetadataError,
     MetadataUnavailableError,
 )
-from bridge.imds.turns import Turns
-from bridge.outbox.records import REPLIES, Checkpoint
+from bridge.imds.client import Answer
+from bridge.imds.config import ImdsConfig
+from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables.reading import select
+from bridge.pipeline.observer import Observer
 from bridge.servicebus.message import ReceivedMessage
-from tests.support.builders import SINK, document, event_context_of, router
+from bridge.telemetry.metrics import Metrics
+from tests.support.builders import SINK, body_of, event_context_of, router
 from tests.support.fakes import START
 
 ENTITY = "vm-approvals"
@@ -66,6 +69,37 @@ class HastyClock:
         self.monotonic_at += seconds
 
 
+class PlayedPoller(Poller):
+    """A poller that works only while somebody waits for it: no time passes by polls."""
+
+    stop: asyncio.Event
+    working: "asyncio.Task[None] | None" = None
+
+    async def fresh(self) -> Look:
+        self.work()
+        return await super().fresh()
+
+    def line_up(self, key: str, posting: Posting) -> None:
+        super().line_up(key, posting)
+        self.work()
+
+    def work(self) -> None:
+        if self.working is None or self.working.done():
+            self.working = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        await asyncio.sleep(0)
+        while (self.line or self._waiting) and not self.stop.is_set():
+            await self.turn(self.stop)
+        if self.stop.is_set():
+            self._dismiss()
+
+    async def die(self) -> None:
+        if self.working is not None:
+            self.working.cancel()
+            await asyncio.gather(self.working, return_exceptions=True)
+
+
 @dataclass(slots=True)
 class PlayedImds:
     """A fake IMDS: shows a document, gives POSTs the answers in order, then 200.
@@ -74,65 +108,47 @@ class PlayedImds:
 
     Attributes:
         ahead: by how much the clock of IMDS is ahead of the VM's clock.
+        hanging: where set, a POST sets it and is never answered.
     """
 
     clock: HastyClock
-    outbox: Outbox
-    watch: Watch = field(default_factory=Watch)
     posts: list[str] = field(default_factory=list)
     answers: deque[int | MetadataError] = field(default_factory=deque)
     faults: deque[MetadataError] = field(default_factory=deque)
     scenes: deque[tuple[object, ...]] = field(default_factory=deque)
     incarnation: int = 1
     gate: asyncio.Event | None = None
+    hanging: asyncio.Event | None = None
     on_look: Callable[[], None] = lambda: None
     is_dark: Callable[[], bool] = lambda: False
-    latest: Look | None = None
     ahead: timedelta = timedelta()
-    _shown: tuple[object, ...] = ()
+    config: ImdsConfig = field(default_factory=ImdsConfig)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
         """Show events from now on; after the next POST, show those in ``next_``."""
-        self._shown = events
+        self.shown = events
         self.incarnation += 1
         if next_ is not None:
             self.scenes.append(next_)
 
-    async def fresh(self) -> Look:
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the protocol's word
         if self.gate is not None:
             await self.gate.wait()
-        began, self.latest = self.clock.monotonic(), None
         if self.faults:
             raise self.faults.popleft()
         if self.is_dark():
             raise MetadataUnavailableError("no answer", outcome="timeout")
-        await self.look()
-        found = document(*self._shown, incarnation=self.incarnation)
-        read = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
-        self.latest = look = Look(
-            document=found,
-            watch=self.watch,
-            now=read.at + self.ahead,
-            began=began,
-            read=read,
-        )
+        body = body_of(*self.shown, incarnation=self.incarnation)
         self.on_look()
-        return look
-
-    async def look(self) -> None:
-        found = document(*self._shown, incarnation=self.incarnation)
-        moment = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
-        before = self.watch
-        self.watch, _ = diff(before, found, moment, poll_interval=1.0)
-        seen = frozenset(before.known.keys() | self.watch.known.keys())
-        await self.outbox.commit(
-            [],
-            now=self.clock.now().timestamp(),
-            checkpoint=Checkpoint(body=b"", sightings=seen),
-        )
+        return Answer(body=body, etag=None, date=self.clock.now() + self.ahead)
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         self.posts.append(event_id)
+        if self.hanging is not None:
+            self.hanging.set()
+            await asyncio.Event().wait()
         answer = self.answers.popleft() if self.answers else 200
         if self.scenes:
             self.shows(*self.scenes.popleft())
@@ -208,6 +224,8 @@ class World:
     clock: HastyClock
     outbox: Outbox
     imds: PlayedImds
+    poller: PlayedPoller
+    observer: Observer
     context: ApprovalContext
     counts: list[str]
 
@@ -216,7 +234,8 @@ class World:
     ) -> Settlement | None:
         """Handle one delivery of a message, as a bridge does that has just started."""
         handling = Handling(self.context, message, key_of(self.context, message))
-        return await handling.run(stop or asyncio.Event())
+        self.poller.stop = stop or asyncio.Event()
+        return await handling.run(self.poller.stop)
 
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""
@@ -233,10 +252,11 @@ class World:
         found, _ = await self.outbox.deliveries.due(REPLIES, now=9e12, limit=100)
         return [json.loads(delivery.body) for delivery in found]
 
-    def with_starter(self, starter: Starter) -> ApprovalContext:
-        """Return the context with another receiver of StartRequests."""
-        poster = replace(self.context.poster, starter=starter)
-        return replace(self.context, poster=poster)
+    async def looks(self) -> Look:
+        """Let the poller read the document, which nobody has asked for."""
+        await self.poller.step()
+        assert self.poller.latest is not None
+        return self.poller.latest
 
     def with_terms(self, **terms: object) -> None:
         self.context = replace(self.context, terms=replace(self.context.terms, **terms))  # type: ignore[arg-type]  # a test's own words
@@ -247,7 +267,11 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
     """Open a world on a state file; ``changes`` are changed fields of its context."""
     clock = HastyClock()
     async with Outbox.open(path, router()) as outbox:
-        imds = PlayedImds(clock, outbox)
+        imds = PlayedImds(clock)
+        pauses, metrics = PauseMeter(clock), Metrics([SINK], "1")
+        observer = Observer(outbox, event_context_of(), clock, metrics, 1.0, pauses)
+        poller = PlayedPoller(imds, observer, clock, metrics, spacing=0.0)
+        poller.stop = asyncio.Event()
         counts: list[str] = []
         context = ApprovalContext(
             entity=ENTITY,
@@ -256,15 +280,16 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             replies=ReplyRules.of(["replies"], [ENTITY]),
             outbox=outbox,
             event_context=event_context_of(),
-            watcher=imds,
-            poster=Poster(Turns(clock), imds, imds, clock, poll_interval=1.0),
-            waits=Waits(imds, clock),
+            watcher=poller,
+            waits=Waits(poller, clock),
             clock=clock,
             chance=lambda: 0.5,
             count=counts.append,
         )
         context = replace(context, **changes)  # type: ignore[arg-type]  # a test's own words
-        yield World(clock, outbox, imds, context, counts)
+        await observer.restore()
+        yield World(clock, outbox, imds, poller, observer, context, counts)
+        await poller.die()
 
 
 def message(
@@ -284,7 +309,5 @@ def message(
     return structs.replace(defaults, **fields)
 
 
-def _doubles_fit(
-    imds: PlayedImds, queue: PlayedQueue
-) -> tuple[Watcher, Starter, Queue]:
-    return imds, imds, queue
+def _doubles_fit(imds: PlayedImds, queue: PlayedQueue) -> tuple[Metadata, Queue]:
+    return imds, queue

@@ -26,7 +26,7 @@ from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient
-from bridge.imds.config import ImdsConfig
+from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
 from bridge.imds.poller import Poller
 from bridge.outbox.storage.connection import Job
 from bridge.outbox.storage.keeper import Keeper
@@ -296,12 +296,13 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
         database.life = cast("Life", _Undying())
         database.keeper.connection.execute("PRAGMA synchronous = OFF")
         outbox = Outbox(database, router())
-        poller, _ = observed(client, outbox, event_context, clock, metrics)
+        poller, _ = observed(
+            client, outbox, event_context, clock, metrics, spacing=LEAST_INTERVAL
+        )
         approval_workers = ApprovalWorkers(
             config=config,
             outbox=outbox,
             poller=poller,
-            client=client,
             event_context=event_context,
             clock=clock,
             metrics=metrics,

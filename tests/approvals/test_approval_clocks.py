@@ -111,7 +111,7 @@ async def test_no_clock_that_is_ahead_ends_an_approval_at_the_first_failure(
     world.imds.shows(imds_event(NotBefore=not_before(soon.total_seconds())))
     world.imds.ahead = -2 * HOUR
     if looked_before:
-        await world.imds.fresh()
+        await world.looks()
     world.imds.faults.append(MetadataUnavailableError("no answer", outcome="timeout"))
     body = asked(expiresAt=(START - HOUR).isoformat())
 
@@ -141,7 +141,7 @@ async def test_decision_counts_the_time_since_the_look(
     """During the wait for the turn at IMDS, the look gets older."""
     world.imds.shows(imds_event())
     world.imds.ahead = HOUR
-    look = await world.imds.fresh()
+    look = await world.looks()
     request = Request(
         approval=Approval(event_ids=(EVENT_ID,), expires_at=START + HOUR),
         event_id=EVENT_ID,

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.message_flow import key_of
-from bridge.events.start_result import StartAnswer
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import (
     PlayedQueue,
@@ -26,18 +25,6 @@ from tests.support.builders import EVENT_ID, imds_event, started
 
 APPROVAL = message(EVENT_ID, reply_to="replies", lock_token="first")
 THERE, STARTED, GONE = (imds_event(),), (started(),), ()
-
-
-@dataclass(slots=True)
-class Hanging:
-    """A POST or a settlement during which the bridge is killed."""
-
-    reached: asyncio.Event
-
-    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        self.reached.set()
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 @dataclass(slots=True)
@@ -55,16 +42,16 @@ class HangingQueue(PlayedQueue):
 async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) -> None:
     """Run a listener until it reaches the place of its death, and kill it."""
     reached = asyncio.Event()
-    context, queue = world.context, PlayedQueue()
+    queue = PlayedQueue()
     if place == "intent":
-        await world.imds.look()
+        await world.looks()
         world.imds.gate = asyncio.Event()  # which is never set
     elif place == "post":
-        context = world.with_starter(Hanging(reached))
+        world.imds.hanging = reached
     else:
         queue = HangingQueue(reached=reached)
     queue.waiting.put_nowait(approval)
-    running = asyncio.create_task(Listener(queue, context).run(asyncio.Event()))
+    running = asyncio.create_task(Listener(queue, world.context).run(asyncio.Event()))
     key = key_of(world.context, approval)
     async with asyncio.timeout(60):
         if place == "intent":
@@ -210,7 +197,7 @@ async def test_another_vm_decides_by_the_document(
 
     async with world_of(tmp_path / "second.db") as world:
         world.imds.shows(*THERE)
-        await world.imds.look()
+        await world.looks()
         world.imds.shows(*after)
         queue = await live_again(world)
 

@@ -5,7 +5,7 @@ The document, the clock and IMDS are fake; outbox and state file are real.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,14 +17,12 @@ from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
 from bridge.events import checkpoint
 from bridge.events.document import ScheduledEvent
-from bridge.events.look import Look
-from bridge.events.start_result import StartAnswer
 from bridge.events.transitions import diff
-from bridge.events.watch import Moment, Watch
+from bridge.events.watch import Moment
 from bridge.foundation.errors import MetadataUnavailableError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration
-from tests.approvals.approval_world import ENTITY, PlayedImds, World, message, world_of
+from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.support.builders import EVENT_ID, document, imds_event, not_before, started
 from tests.support.fakes import START, FakeClock, settled
 
@@ -32,6 +30,7 @@ NO_ANSWER = MetadataUnavailableError("no answer", outcome="timeout")
 REBOOT = imds_event(EventType="Reboot", EventSource="User", DurationInSeconds=-1)
 LATER = {**REBOOT, "NotBefore": not_before(1800)}
 BEGUN = {**REBOOT, "EventStatus": "Started", "NotBefore": ""}
+HOUR = timedelta(hours=1)
 COMPLETE, DENIED = Settlement("complete"), "Denied"
 
 
@@ -54,7 +53,8 @@ def show(world: World, *events: object) -> None:
     world.imds.shows(*events)
     found = document(*events, incarnation=world.imds.incarnation)
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
-    world.imds.watch, _ = diff(world.imds.watch, found, now, poll_interval=1.0)
+    watch, _ = diff(world.observer.watch, found, now, poll_interval=1.0)
+    world.observer.watch = watch
 
 
 async def tick(world: World, pilot: AutoApprover | None = None) -> None:
@@ -167,7 +167,7 @@ async def test_held_event_is_not_approved(world: World) -> None:
     world.imds.incarnation = 0
     world.clock.pass_by(1.0)
     show(world)
-    assert EVENT_ID in world.imds.watch.known
+    assert EVENT_ID in world.observer.watch.known
 
     assert not await looks_at_a_tick(world)
 
@@ -193,27 +193,6 @@ async def test_rule_waits_for_its_delay(
     world.clock.pass_by(1.0)
     await tick(world, pilot)
     assert world.imds.posts == [EVENT_ID]
-
-
-@dataclass(slots=True)
-class SkewedImds:
-    """An IMDS whose clock is an hour behind."""
-
-    imds: PlayedImds
-    looks: int = 0
-
-    @property
-    def watch(self) -> Watch:
-        return self.imds.watch
-
-    @property
-    def latest(self) -> Look | None:
-        return self.imds.latest
-
-    async def fresh(self) -> Look:
-        self.looks += 1
-        look = await self.imds.fresh()
-        return with_fields(look, now=look.now - timedelta(hours=1))
 
 
 # -- between the rule's request and the POST -------------------------------------
@@ -257,14 +236,15 @@ async def test_failed_request_of_a_rule_is_repeated_after_a_pause(
     world.with_terms(rules=(rule(notice_below=Duration(900)),))
     show(world, REBOOT)
     world.clock.pass_by(1.0)
-    skewed = SkewedImds(world.imds)
-    pilot = AutoApprover(replace(world.context, watcher=skewed))
+    looks: list[None] = []
+    world.imds.ahead, world.imds.on_look = -HOUR, lambda: looks.append(None)
+    pilot = AutoApprover(world.context)
 
     for _ in range(31):
         await tick(world, pilot)
         world.clock.pass_by(1.0)
 
-    assert skewed.looks == 2
+    assert len(looks) == 2
     assert not world.imds.posts
 
 
@@ -408,28 +388,16 @@ async def test_jump_of_the_clock_before_or_after_a_restart_adds_nothing(
 
 def restart(world: World, away: float) -> None:
     """Restart the machine after so many seconds, and let the poller read once."""
-    watch, shown = world.imds.watch, world.imds._shown
+    watch, shown = world.observer.watch, world.imds.shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
     body = checkpoint.encode(with_fields(watch, seen=now))
     world.clock.pass_by(away)
     world.clock.monotonic_at = 5.0
-    world.imds.watch = checkpoint.decode(body)
+    world.observer.watch = checkpoint.decode(body)
     show(world, *shown)
 
 
 # -- restarts --------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Hanging:
-    """A POST during which the bridge is killed."""
-
-    reached: asyncio.Event
-
-    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        self.reached.set()
-        await asyncio.Event().wait()
-        raise AssertionError
 
 
 async def die(world: World, place: str) -> None:
@@ -437,9 +405,8 @@ async def die(world: World, place: str) -> None:
     reached = asyncio.Event()
     if place == "intent":
         world.imds.on_look = reached.set
-    hanging = Hanging(asyncio.Event() if place == "intent" else reached)
-    clock = FakeClock()
-    pilot = AutoApprover(replace(world.with_starter(hanging), clock=clock))
+    world.imds.hanging = asyncio.Event() if place == "intent" else reached
+    pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(asyncio.Event()))
     async with asyncio.timeout(60):
         await reached.wait()

@@ -108,7 +108,7 @@ async def test_event_that_appears_within_the_grace_is_relayed(world: World) -> N
 
 async def test_event_that_was_seen_and_is_gone_has_ended_at_once(world: World) -> None:
     world.imds.shows(imds_event())
-    await world.imds.look()
+    await world.looks()
     world.imds.shows()
 
     assert await world.handle(message(EVENT_ID)) == COMPLETE
@@ -120,7 +120,7 @@ async def test_approval_of_a_held_event_waits(
     world: World,
 ) -> None:
     world.imds.shows(imds_event())
-    await world.imds.look()
+    await world.looks()
     world.imds.incarnation = -5  # the incarnation falls: the VM has moved
     world.imds.shows()
     handling = asyncio.create_task(world.handle(message(EVENT_ID)))

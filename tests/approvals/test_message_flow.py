@@ -85,7 +85,7 @@ async def test_repeated_message_about_a_missing_event_has_no_event(
     world: World,
 ) -> None:
     world.imds.shows(imds_event())
-    await world.imds.look()
+    await world.looks()
     world.imds.answers.append(NO_ANSWER)
     world.imds.shows(imds_event(), next_=())
     world.imds.scenes.append(())
@@ -101,7 +101,7 @@ async def test_repeated_message_about_a_missing_event_has_no_event(
 async def test_redelivery_decides_only_the_open_event_ids(world: World) -> None:
     """The outcome of an EventId is not published again because another one waits."""
     world.imds.shows(imds_event())
-    still = Waits(world.imds, FakeClock())  # the other one still waits
+    still = Waits(world.poller, FakeClock())  # the other one still waits
     world.context, hasty = replace(world.context, waits=still), world.context
     stop = asyncio.Event()
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")

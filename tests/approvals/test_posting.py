@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.approvals.policy import Conclusion, Post, Wait
+from bridge.approvals.posting import post
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.vocabulary import OutcomeKind
@@ -55,9 +56,8 @@ class Asker:
         if self.gate is not None:
             await self.gate.wait()
 
-    def asks(self, stop: asyncio.Event | None = None) -> "asyncio.Task[object]":
-        poster = self.world.context.poster
-        return asyncio.create_task(poster.post(self, stop or asyncio.Event()))
+    def asks(self) -> "asyncio.Task[object]":
+        return asyncio.create_task(post(self.world.poller, self))
 
 
 async def test_requests_are_decided_separately_and_share_a_post(
@@ -99,9 +99,8 @@ async def test_request_that_joins_during_the_marks_shares_the_post(
 
 
 async def test_cancelled_request_leaves_the_others_in_line(world: World) -> None:
-    poster = world.context.poster
     others = [Asker(world), Asker(world, DENIED), Asker(world)]
-    async with poster.turns.read():
+    async with world.imds.alone:
         tasks = [asker.asks() for asker in others]
         await turns()
         tasks[1].cancel()
@@ -112,40 +111,42 @@ async def test_cancelled_request_leaves_the_others_in_line(world: World) -> None
     assert world.imds.posts == [EVENT_ID]
 
 
-@dataclass(slots=True)
-class Hanging:
-    """A fake IMDS that does not answer a POST."""
-
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        self.reached.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
 async def test_cancelled_post_is_in_doubt_for_all_requests(world: World) -> None:
     """The process is ending; other requests must not assume that no POST was sent."""
-    hanging = Hanging()
-    world.context = world.with_starter(hanging)
-    leader, follower = Asker(world).asks(), Asker(world).asks()
-    await hanging.reached.wait()
-    leader.cancel()
+    world.imds.hanging = asyncio.Event()
+    tasks = [Asker(world).asks(), Asker(world).asks()]
+    await world.imds.hanging.wait()
+    await world.poller.die()
 
-    met = await follower
-    assert isinstance(met, StartAnswer)
-    assert (met.result, met.status) == (StartResult.IN_DOUBT, None)
+    for met in await asyncio.gather(*tasks):
+        assert isinstance(met, StartAnswer)
+        assert (met.result, met.status) == (StartResult.IN_DOUBT, None)
+
+
+async def test_cancelled_request_does_not_cut_the_post_of_the_others(
+    world: World,
+) -> None:
+    first = Asker(world, gate=asyncio.Event())
+    tasks = [first.asks(), Asker(world).asks()]
+    while not first.marks:
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    assert first.gate is not None
+    first.gate.set()
+
+    assert await tasks[1] == ACCEPTED
+    assert world.imds.posts == [EVENT_ID]
 
 
 async def test_stop_during_the_mark_prevents_the_post(
     world: World,
 ) -> None:
-    gate, stop = asyncio.Event(), asyncio.Event()
+    gate = asyncio.Event()
     asker = Asker(world, gate=gate)
-    task = asker.asks(stop)
+    task = asker.asks()
     while not asker.marks:
         await asyncio.sleep(0)
-    stop.set()
+    world.poller.stop.set()
     gate.set()
 
     assert await task is None
@@ -154,10 +155,10 @@ async def test_stop_during_the_mark_prevents_the_post(
 
 async def test_look_with_an_etag_is_not_used_for_an_approval(world: World) -> None:
     """A look with an ETag shows only that nothing changed; an approval needs more."""
-    await world.imds.fresh()
-    assert world.imds.latest is not None
-    is_conditional = _without_proof(world.imds.latest)
-    world.imds.latest = is_conditional
+    await world.looks()
+    assert world.poller.latest is not None
+    is_conditional = _without_proof(world.poller.latest)
+    world.poller.latest = is_conditional
     asker = Asker(world)
 
     assert await asker.asks() == ACCEPTED
@@ -178,23 +179,13 @@ def _without_proof(look: Look) -> Look:
 async def test_look_from_before_the_message_is_not_used(
     world: World,
 ) -> None:
-    await world.imds.fresh()
-    before = world.imds.latest
+    await world.looks()
+    before = world.poller.latest
     world.clock.pass_by(0.5)
     asker = Asker(world, began=world.clock.monotonic())
 
     assert await asker.asks() == ACCEPTED
     assert before not in asker.looks
-
-
-async def test_wait_for_a_read_ends_at_the_stop(world: World) -> None:
-    world.imds.gate, stop = asyncio.Event(), asyncio.Event()
-    task = Asker(world).asks(stop)
-    await turns()
-    assert not task.done()
-    stop.set()
-
-    assert await task is None
 
 
 # -- IMDS stops answering while requests wait ------------------------------------------

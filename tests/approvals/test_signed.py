@@ -311,7 +311,7 @@ async def test_replay_after_its_end_is_expired(world: World) -> None:
 
 async def test_own_rules_need_no_signature(world: World) -> None:
     world.with_terms(rules=(Rule(event_types=("Freeze",), action="auto-approve"),))
-    await world.imds.look()
+    await world.looks()
     async with asyncio.TaskGroup() as flows:
         await AutoApprover(world.context).step(asyncio.Event(), flows)
 

@@ -6,16 +6,16 @@ the POST, with documents that change at any moment.
 
 import asyncio
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.foundation.errors import MetadataUnavailableError
-from bridge.imds.turns import Kind, Turns
+from bridge.events.document import ScheduledEvent
+from bridge.events.look import Look
+from bridge.imds.poller import Poller
 from tests.approvals.slow_world import (
     Event,
+    Request,
     SlowImds,
     approval,
     freeze,
@@ -24,155 +24,157 @@ from tests.approvals.slow_world import (
     slow_world,
 )
 from tests.approvals.test_turn_at_imds import seen
-from tests.simulation.timeline import VirtualClock, Wall
 
 TICK = st.integers(0, 40).map(lambda n: n * 0.05)
 
 
 @dataclass(slots=True)
 class Client:
-    """A request for a turn: its arrival, its duration, and when it is cancelled."""
+    """A request for a POST, or for a fresh look: its arrival, and how it ends.
 
-    kind: Kind
-    arrives: float
-    holds: float
-    urgency: float
-    leaves: float | None
-    steps_aside: bool
-    began: float | None = None
-    ended: float = 0.0
-    gone: float = field(default=float("inf"))
+    Attributes:
+        posts: whether it is for a POST.
+        holds: for how long the first decision takes before the POST.
+        gives_up: whether it is decided that nothing is posted.
+        seen: when its request began, in seconds.
+    """
+
+    posts: bool = True
+    arrives: float = 0.0
+    holds: float = 0.0
+    nearness: float = 0.0
+    gives_up: bool = False
+    is_marked: bool = False
+    seen: float | None = None
+    since: float = 0.0
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def urgency(self) -> float:
+        return self.nearness
+
+    async def decide(self, look: Look) -> ScheduledEvent | None:
+        assert look.began >= self.since
+        if not self.is_marked:  # a mark is stored once
+            await asyncio.sleep(self.holds)
+            self.is_marked = True
+        name = f"E{self.nearness}"
+        return None if self.gives_up else ScheduledEvent(event_id=name, raw={})
+
+    def settle(self, result: object) -> None:
+        self.done.set()
+
+    async def live(self, number: int, poller: Poller) -> None:
+        await asyncio.sleep(self.arrives)
+        self.since = now()
+        if self.posts:
+            poller.line_up(str(number), self)
+            await self.done.wait()
+        else:
+            assert (await poller.fresh()).began >= self.since
+        self.seen = now()
 
     def waits_at(self, moment: float) -> bool:
-        """Whether the request surely waits: not if it comes or goes at that moment."""
-        end = self.gone if self.began is None else self.began
-        return self.arrives + 1e-6 < moment < end - 1e-6
+        """Whether it surely waits: not if it comes or goes at that moment."""
+        return self.arrives + 1e-6 < moment < (self.seen or moment) - 1e-6
 
 
 clients = st.builds(
     Client,
-    kind=st.sampled_from(Kind),
+    posts=st.booleans(),
     arrives=TICK,
-    holds=TICK.map(lambda seconds: seconds / 2),
-    urgency=st.integers(0, 3).map(float),
-    leaves=st.none() | TICK,
-    steps_aside=st.booleans(),
+    holds=st.sampled_from([0.0, 0.0, 0.1, 1.5]),
+    nearness=st.integers(0, 3).map(float),
+    gives_up=st.sampled_from([False, False, False, True]),
 )
 
 
-async def live(turns: Turns, client: Client) -> None:
-    """Wait for a turn and use it; a POST may step aside and wait again."""
-    await asyncio.sleep(client.arrives)
-    try:
-        async with asyncio.timeout(client.leaves):
-            if client.kind is Kind.READ:
-                async with turns.read():
-                    await use(client)
-            else:
-                await post(turns, client)
-    except TimeoutError:
-        client.gone = now()
-
-
-async def post(turns: Turns, client: Client) -> None:
-    with turns.line_up(lambda: client.urgency) as place:
-        assert await place.come_up(asyncio.Event())
-        if client.steps_aside:
-            with place.aside():
-                await asyncio.sleep(0.1)
-            assert await place.come_up(asyncio.Event())
-        place.begin()
-        await use(client)
-
-
-async def use(client: Client) -> None:
-    client.began = client.ended = now()
-    try:
-        await asyncio.sleep(client.holds)
-    finally:
-        client.ended = now()
-
-
-@given(st.lists(clients, max_size=12), st.booleans())
-@settings(max_examples=300)
+@given(
+    st.lists(clients, max_size=12),
+    st.sampled_from([0.01, 0.4, 1.2]),
+    st.sampled_from([0.01, 0.4, 1.2]),
+    st.sampled_from([0.25, 1.0, 3.0]),
+)
+@settings(max_examples=200)
 def test_turns_are_taken_one_at_a_time_apart_and_alternating(
-    people: list[Client],
-    any_steps_aside: bool,  # noqa: FBT001 - drawn
+    people: list[Client], get: float, post: float, interval: float
 ) -> None:
-    for client in people:
-        client.steps_aside = client.steps_aside and any_steps_aside
+    imds = SlowImds(lambda _: [], get_seconds=get, post_seconds=post)
 
     async def scenario() -> None:
-        turns = Turns(VirtualClock(Wall()))
-        async with asyncio.timeout(200), asyncio.TaskGroup() as group:
-            for client in people:
-                group.create_task(live(turns, client))
+        async with (
+            slow_world(imds, poll_interval=interval) as world,
+            asyncio.timeout(200),
+            asyncio.TaskGroup() as group,
+        ):
+            for number, client in enumerate(people):
+                group.create_task(client.live(number, world.poller))
 
     in_virtual_time(scenario())
 
-    served = sorted((c for c in people if c.began is not None), key=began)
-    assert all(client in served for client in people if client.leaves is None)
-    for before, after in pairwise(served):
-        assert began(after) >= before.ended - 1e-9
-        assert began(after) >= began(before) + 0.25 - 1e-9
-    if not any_steps_aside:
-        assert_fair(people, served)
+    posts = [client for client in people if client.posts and not client.gives_up]
+    assert len(imds.posts) == len(posts)
+    assert all(client.seen is not None for client in people)
+    if len(imds.requests) > 1:
+        assert imds.least_distance() >= 0.25 - 1e-9
+    for last, before, after in zip(
+        imds.requests, imds.requests[1:], imds.requests[2:], strict=False
+    ):
+        assert_fair(people, (last, before, after), interval)
 
 
-def began(client: Client) -> float:
-    assert client.began is not None
-    return client.began
+def assert_fair(
+    people: list[Client], three: tuple[Request, Request, Request], interval: float
+) -> None:
+    """No two POSTs while a read is due, no two reads while a POST may be sent."""
+    read, before, after = three
+    kinds = [request.method for request in three]
+    if kinds == ["GET", "POST", "POST"]:
+        assert after.began < read.began + interval + max(c.holds for c in people)
+    if kinds == ["POST", "GET", "GET"] and all(c.holds < 1.0 for c in people):
+        both = (before.began, after.began)  # so the first of the reads is new enough
+        assert not [c for c in people if c.posts and all(map(c.waits_at, both))]
 
 
-def assert_fair(people: list[Client], served: list[Client]) -> None:
-    for before, after in pairwise(served):
-        waiting = [one for one in people if one.waits_at(began(after))]
-        if before.kind is after.kind:
-            assert not [one for one in waiting if one.kind is not after.kind]
-        if after.kind is Kind.POST:
-            posts = [one for one in waiting if one.kind is Kind.POST]
-            assert all(one.urgency >= after.urgency for one in posts)
-
-
-def test_unused_turn_of_a_post_goes_to_the_next_post() -> None:
-    """It was not sent, so the next turn is for a POST, although a read waits."""
-    first = Client(Kind.READ, 0.0, 0.85, 0.0, None, steps_aside=False)
-    read = Client(Kind.READ, 0.0, 0.0, 0.0, None, steps_aside=False)
-    waiting = Client(Kind.POST, 0.55, 0.0, 1.0, None, steps_aside=False)
-
+def test_most_urgent_goes_first() -> None:
     async def scenario() -> None:
-        turns = Turns(VirtualClock(Wall()))
-
-        async def gives_up() -> None:
-            await asyncio.sleep(0.6)
-            with turns.line_up(lambda: 0.0) as place:
-                assert await place.come_up(asyncio.Event())
-
-        async with asyncio.TaskGroup() as group:
-            for client in (first, read, waiting):
-                group.create_task(live(turns, client))
-            group.create_task(gives_up())
+        imds = SlowImds(lambda _: [], post_seconds=1.0)
+        async with slow_world(imds) as world, asyncio.TaskGroup() as group:
+            for number, nearness in enumerate([2.0, 3.0, 1.0, 0.0]):
+                client = Client(arrives=0.5, nearness=nearness)
+                group.create_task(client.live(number, world.poller))
+        order = [request.event_id for request in imds.posts]
+        assert order == ["E0.0", "E1.0", "E2.0", "E3.0"]
 
     in_virtual_time(scenario())
 
-    assert began(waiting) < began(read)
+
+def test_post_that_is_given_up_lets_the_next_one_pass() -> None:
+    """It was not sent, so the next turn is for a POST, although a read is wanted."""
+
+    async def scenario() -> None:
+        imds = SlowImds(lambda _: [])
+        gives_up = Client(holds=0.1, gives_up=True)
+        posts, reads = Client(nearness=1.0), Client(posts=False, arrives=0.3)
+        async with slow_world(imds) as world, asyncio.TaskGroup() as group:
+            for number, client in enumerate((gives_up, posts, reads)):
+                group.create_task(client.live(number, world.poller))
+        methods = [request.method for request in imds.requests]
+        assert methods[:3] == ["GET", "POST", "GET"]
+
+    in_virtual_time(scenario())
 
 
-def test_dismissed_requests_get_the_error() -> None:
+def test_requests_get_the_error_if_no_document_can_be_read() -> None:
     """A later request waits in a new line."""
 
     async def scenario() -> None:
-        turns = Turns(VirtualClock(Wall()))
-        error = MetadataUnavailableError("no answer", outcome="timeout")
-        stop = asyncio.Event()
-        async with turns.read():
-            with turns.line_up(lambda: 0.0) as first:
-                turns.dismiss(error)
-                assert not turns.has_posts
-                with pytest.raises(MetadataUnavailableError, match="no answer"):
-                    await first.come_up(stop)
-        with turns.line_up(lambda: 0.0) as second:
-            assert await second.come_up(stop)
+        imds = SlowImds(lambda _: [], getting=lambda at: 503 if at < 3.0 else 200)
+        async with slow_world(imds) as world:
+            early = Client(arrives=0.5)
+            await early.live(1, world.poller)
+            assert not imds.posts
+            await Client(arrives=2.0).live(2, world.poller)
+        assert len(imds.posts) == 1
 
     in_virtual_time(scenario())
 

@@ -47,7 +47,7 @@ def resent(twin: ReceivedMessage, world: World) -> ReceivedMessage:
 
 async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
     """Kill the handling after the first outcome, while the other EventId is unknown."""
-    still = Waits(world.imds, FakeClock())
+    still = Waits(world.poller, FakeClock())
     world.context = replace(world.context, waits=still)
     handling = asyncio.create_task(world.handle(approval))
     async with asyncio.timeout(30):

@@ -2,19 +2,30 @@
 
 import asyncio
 
+import pytest
+
 from bridge.approvals.posting import Waits
-from tests.approvals.approval_world import HastyClock, PlayedImds
-from tests.support.builders import EVENT_ID
-from tests.support.fakes import FakeClock, turns
+from bridge.events.build import EventContext
+from bridge.outbox.store import Outbox
+from bridge.telemetry.metrics import Metrics
+from tests.support.builders import EVENT_ID, observed
+from tests.support.fakes import FakeClock, FakeMetadata, turns
 
 
-def waits_of(clock: FakeClock) -> Waits:
-    imds = PlayedImds(HastyClock(), None)  # type: ignore[arg-type]  # never looked at
-    return Waits(imds, clock)
+@pytest.fixture
+def waits(
+    metadata: FakeMetadata,
+    outbox: Outbox,
+    event_context: EventContext,
+    clock: FakeClock,
+    metrics: Metrics,
+) -> Waits:
+    poller, _ = observed(metadata, outbox, event_context, clock, metrics)
+    return Waits(poller, clock)
 
 
-async def test_waits_for_one_event_are_shared(clock: FakeClock) -> None:
-    waits, stop = waits_of(clock), asyncio.Event()
+async def test_waits_for_one_event_are_shared(clock: FakeClock, waits: Waits) -> None:
+    stop = asyncio.Event()
     tasks = [asyncio.create_task(waits.wait(EVENT_ID, 5.0, stop)) for _ in range(50)]
     await turns()
 
@@ -23,8 +34,10 @@ async def test_waits_for_one_event_are_shared(clock: FakeClock) -> None:
     assert all(task.done() for task in tasks)
 
 
-async def test_shorter_wait_for_the_same_event_ends_first(clock: FakeClock) -> None:
-    waits, stop = waits_of(clock), asyncio.Event()
+async def test_shorter_wait_for_the_same_event_ends_first(
+    clock: FakeClock, waits: Waits
+) -> None:
+    stop = asyncio.Event()
     long = asyncio.create_task(waits.wait(EVENT_ID, 5.0, stop))
     await turns()
     short = asyncio.create_task(waits.wait(EVENT_ID, 2.0, stop))
@@ -37,9 +50,9 @@ async def test_shorter_wait_for_the_same_event_ends_first(clock: FakeClock) -> N
 
 
 async def test_long_wait_outlives_a_shorter_one_that_came_later(
-    clock: FakeClock,
+    clock: FakeClock, waits: Waits
 ) -> None:
-    waits, stop = waits_of(clock), asyncio.Event()
+    stop = asyncio.Event()
     long = asyncio.create_task(waits.wait(EVENT_ID, 3.0, stop))
     await turns()
     short = asyncio.create_task(waits.wait(EVENT_ID, 2.9, stop))
@@ -51,8 +64,10 @@ async def test_long_wait_outlives_a_shorter_one_that_came_later(
     assert short.done()
 
 
-async def test_stop_ends_a_wait_and_all_that_share_it(clock: FakeClock) -> None:
-    waits, stop = waits_of(clock), asyncio.Event()
+async def test_stop_ends_a_wait_and_all_that_share_it(
+    clock: FakeClock, waits: Waits
+) -> None:
+    stop = asyncio.Event()
     tasks = [asyncio.create_task(waits.wait(EVENT_ID, 60.0, stop)) for _ in range(3)]
     await turns()
     stop.set()

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bridge.foundation.clock import SystemClock
+from bridge.events.start_result import StartAnswer
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
-from bridge.imds.turns import Turns
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.bench.figures import Figure, in_turns
@@ -95,7 +94,7 @@ class Played:
 
     def __init__(self, events: int) -> None:
         self.config = ImdsConfig()
-        self.turns = Turns(SystemClock(), spacing=0.0)
+        self.alone = asyncio.Lock()
         self._events = [imds_event(f"E{n}") for n in range(events)]
         self._number = 0
 
@@ -104,6 +103,10 @@ class Played:
         self._number += 1
         body = {"DocumentIncarnation": self._number, "Events": self._events}
         return Answer(body=json.dumps(body).encode(), etag=None, date=None)
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        """Nobody approves."""
+        raise NotImplementedError
 
 
 async def poll_cost(rounds: int, turns: int) -> list[Figure]:

@@ -28,6 +28,7 @@ from bridge.events.identity import Identity
 from bridge.events.samples import marked_event
 from bridge.hub.pages.listing import ListQuery
 from bridge.sinks.email.message import describe
+from bridge.sinks.slack import text
 from bridge.telemetry.metrics import type_label
 from bridge.traffic.config import TrafficConfig
 
@@ -41,6 +42,7 @@ print(json.dumps({
     "traffic": TrafficConfig().event_types,
     "hook": hook["when"]["event_types"],
     "mail": dict(describe(event).facts)["Impact"],
+    "slack": dict(text.describe(event).facts)["Impact"],
     "metrics": type_label("Evacuate"),
     "page": dict(ListQuery.of({"type": "evacuate"}).asked)["type"],
     "misspelt": list(misspelt_words((), None, wrong)),
@@ -78,6 +80,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("traffic", ["Evacuate", "Reboot", "Redeploy", "Preempt", "Terminate"]),
         ("hook", ["Evacuate", "Reboot", "Redeploy", "Preempt", "Terminate"]),
         ("mail", "the rack burns"),
+        ("slack", "the rack burns"),
         ("metrics", "Evacuate"),
         ("page", "Evacuate"),
         ("schemas", [True, True]),

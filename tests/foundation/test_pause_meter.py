@@ -152,3 +152,26 @@ def test_pause_is_told_once_and_not_an_hour_later(machine: Machine) -> None:
 
 def test_own_clock_tells_how_long_the_machine_slept() -> None:
     assert SystemClock().asleep() >= -0.01
+
+
+@pytest.mark.parametrize("off", [50e-6, -50e-6])
+@pytest.mark.parametrize("is_set", [True, False])
+def test_clock_that_is_a_little_off_shows_no_pause_after_a_day_without_imds(
+    machine: Machine, off: float, *, is_set: bool
+) -> None:
+    """50 ppm are 4 s a day; the wall clock may be put right meanwhile, or not."""
+    day = 86_400.0
+    machine.truth += day
+    machine.monotonic += day * (1 - off)
+    machine.wall -= 0.0 if is_set else day * off
+    machine.polls(5)
+
+    assert machine.found == []
+
+
+def test_pause_after_a_day_without_imds_is_found(machine: Machine) -> None:
+    machine.runs(86_400.0)
+    machine.stands(33.0)
+    machine.polls(3)
+
+    assert machine.found == [pytest.approx(33.0)]

@@ -10,7 +10,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge.events.document import MAX_BYTES
-from bridge.events.look import Starter
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.errors import (
     MetadataError,
@@ -30,7 +29,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 BODY = body_of(imds_event())
 
 _METADATA: type[Metadata] = MetadataClient
-_STARTER: type[Starter] = MetadataClient
 
 
 @dataclass
@@ -405,44 +403,17 @@ async def test_next_request_works_after_one_that_failed(
     assert await get(client) == BODY
 
 
-# -- the pace ------------------------------------------------------------------
+# -- one at a time ------------------------------------------------------------------
 
 
 async def read(client: MetadataClient) -> bytes | None:
-    async with client.turns.read():
+    async with client.alone:
         return await get(client)
 
 
 async def post(client: MetadataClient) -> StartResult:
-    with client.turns.line_up(lambda: 0.0) as place:
-        assert await place.come_up(asyncio.Event())
-        place.begin()
+    async with client.alone:
         return (await client.start(EVENT_ID, incarnation=None)).result
-
-
-async def test_requests_are_a_quarter_of_a_second_apart(
-    client: MetadataClient, clock: FakeClock, imds: Imds
-) -> None:
-    await read(client)
-    clock.pass_by(0.1)
-    second = asyncio.ensure_future(post(client))
-    await turns()
-    assert clock.waits == [pytest.approx(0.15)]
-    assert len(imds.requests) == 1
-
-    await clock.advance(0.15)
-
-    assert await second is StartResult.ACCEPTED
-
-
-async def test_request_later_than_that_does_not_wait(
-    client: MetadataClient, clock: FakeClock
-) -> None:
-    await read(client)
-    clock.pass_by(0.25)
-    await read(client)
-
-    assert clock.waits == []
 
 
 async def test_one_request_is_in_flight_at_a_time(

@@ -19,7 +19,7 @@ from bridge.foundation.errors import (
     OutboxError,
 )
 from bridge.foundation.values import Duration
-from bridge.imds.config import ImdsConfig
+from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision, Delivery
 from bridge.outbox.store import Outbox
@@ -690,6 +690,27 @@ async def test_fresh_look_is_one_that_began_after_the_call(rig: Rig) -> None:
         await settled(rig.outbox)
 
         assert (await look).document.incarnation == 2
+
+
+async def test_requests_are_a_quarter_of_a_second_apart(rig: Rig) -> None:
+    rig.metadata.says(EMPTY)
+    rig.poller, _ = observed(
+        rig.metadata,
+        rig.outbox,
+        rig.event_context,
+        rig.clock,
+        rig.metrics,
+        spacing=LEAST_INTERVAL,
+    )
+    async with running(rig), asyncio.TaskGroup() as group:
+        await rig.clock.advance(0.1)
+        look = group.create_task(rig.poller.fresh())
+        await rig.clock.advance(0.14)
+        assert len(rig.metadata.asked) == 1
+        await rig.clock.advance(0.01)
+        assert len(rig.metadata.asked) == 2
+        await settled(rig.outbox)
+        assert (await look).began == pytest.approx(rig.clock.monotonic())
 
 
 async def test_fresh_look_is_shared_by_all_that_wait(rig: Rig) -> None:

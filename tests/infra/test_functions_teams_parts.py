@@ -16,6 +16,7 @@ from approver.announcements import Announcement
 from approver.ballots import Ballot, Decision, Mark, Vote
 from approver.polls import announced
 from approver.settings import Settings
+from approver.teams import wording
 from approver.teams.card import View, render
 from approver.teams.config import TeamsConfig
 from approver.teams.connector import Connector
@@ -23,6 +24,7 @@ from approver.teams.credential import Credential
 from approver.teams.errors import TeamsError
 from approver.teams.invoke import Invoke
 from approver.teams.web import Web
+from bridge.events.vocabulary import EVENT_TYPES, impact_of
 from bridge.simulator.faults import Answer, Fault
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.teams.refusals import faults
@@ -405,3 +407,12 @@ async def test_app_that_cannot_post_for_an_hour_gives_up_aloud(
 
     assert stage.host.waiting("approver-clicks") == 0
     assert "event P-5: no card in Teams: Teams answered 500" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [-1, 0])
+def test_card_says_of_an_impact_what_the_bridge_says(seconds: int) -> None:
+    """The app is deployed without the bridge, and has a copy of its words."""
+    for name in EVENT_TYPES:
+        event = {"EventType": name, "DurationInSeconds": seconds}
+
+        assert wording.impact_of(event) == impact_of(name, seconds)

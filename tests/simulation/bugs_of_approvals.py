@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from bridge.approvals import policy
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message_flow import Handling
-from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import judge
 from bridge.approvals.start_request import StartRequestFlow
@@ -19,7 +18,6 @@ from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment
 from bridge.imds import poller
 from bridge.imds.poller import Poller
-from bridge.imds.turns import Turns
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
@@ -159,13 +157,19 @@ def what_the_approver_saw_is_not_compared(patch: Patch) -> None:
 
 @bug
 def post_goes_out_on_an_old_document(patch: Patch) -> None:
-    patch.setattr(Poster, "_is_good", lambda *_: True)
-    patch.setattr(Poster, "_is_old", lambda *_: False)
+    patch.setattr(Poller, "_postable", lambda self: [*self.line])
+    patch.setattr(Poller, "_is_old", lambda *_: False)
 
 
 @bug
 def requests_to_imds_keep_no_distance(patch: Patch) -> None:
-    patch.setattr(Turns, "_left", lambda *_: 0.0)
+    made = Poller.__init__
+
+    def hasty(self: Poller, *given: Any, **_: Any) -> None:
+        made(self, *given[:4])
+        self._spacing = 0.0
+
+    patch.setattr(Poller, "__init__", hasty)
 
 
 @bug

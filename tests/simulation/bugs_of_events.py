@@ -1,6 +1,5 @@
 """Bugs to be planted on the way of an event: what is seen, told, and tried again."""
 
-import asyncio
 import sqlite3
 from typing import Any
 
@@ -89,10 +88,13 @@ def fall_of_the_number_is_forgotten_at_a_restart(patch: Patch) -> None:
 
 @bug
 def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
-    async def pause(self: Poller, stop: asyncio.Event, began: float) -> None:
-        await self.clock.wait(self._wake, 10.0)
+    step = Poller.step
 
-    patch.setattr(Poller, "_pause", pause)
+    async def rare(self: Poller, *given: Any) -> None:
+        await step(self, *given)
+        self._due_at = self.clock.monotonic() + 10.0
+
+    patch.setattr(Poller, "step", rare)
 
 
 # -- who is told, in which order -----------------------------------------------------

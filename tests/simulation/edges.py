@@ -19,7 +19,6 @@ from bridge.foundation.errors import (
 from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
-from bridge.imds.turns import Turns
 from bridge.outbox.records import Delivery
 from tests.simulation.on_the_spot import judge_post
 from tests.simulation.on_the_spot_after import judge_release
@@ -141,10 +140,7 @@ class Imds:
         default_factory=lambda: ImdsConfig(poll_interval=Duration(POLL))
     )
     shown: Shown | None = None
-    turns: Turns = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.turns = Turns(self.life.clock)
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
         """Answer with the document, or with what the seed has in its place."""

@@ -10,7 +10,7 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Poster, Waits
+from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import Rule
 from bridge.events.routing import Route, Router, When
@@ -18,6 +18,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
+from bridge.imds.config import LEAST_INTERVAL
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES, Decision, Delivery
 from bridge.outbox.store import Approvals, Outbox
@@ -35,7 +36,6 @@ from tests.simulation.plan import (
     AFTER_TYPES,
     ALLOW_DELAY,
     AUTO_DELAY,
-    POLL,
     Plan,
 )
 from tests.support.builders import ME, event_context_of, observed
@@ -136,8 +136,14 @@ class Forwarder:
             slow_marks=life.world.plan.slow_marks,
             chance=chance_of(life, "mark"),
         )
-        made = observed(life.imds, outbox, event_context_of(), life.clock, metrics)
-        poller, observer = made
+        poller, observer = observed(
+            life.imds,
+            outbox,
+            event_context_of(),
+            life.clock,
+            metrics,
+            spacing=LEAST_INTERVAL,
+        )
         await observer.restore()
         return cls(life, outbox, poller, observer, metrics)
 
@@ -212,13 +218,6 @@ class Forwarder:
             outbox=self.outbox,
             event_context=event_context_of(),
             watcher=poller,
-            poster=Poster(
-                turns=life.imds.turns,
-                watcher=poller,
-                starter=life.imds,
-                clock=life.clock,
-                poll_interval=POLL,
-            ),
             waits=Waits(poller, life.clock),
             clock=life.clock,
             chance=chance_of(life, "pursuit"),

@@ -143,16 +143,16 @@ def whatever_is_asked_for_is_sent_to_imds(patch: Patch) -> None:
 
 @mutation
 def event_id_is_sent_as_the_sender_spelled_it(patch: Patch) -> None:
-    whole = posting.Poster._decide
+    whole = posting._Group.decide
 
-    async def decide(self: Any, look: Any, group: Any) -> Any:
-        event = await whole(self, look, group)
+    async def decide(self: Any, look: Any) -> Any:
+        event = await whole(self, look)
         if event is None:
             return None
-        spelled = group.agreed[0][0].request.event_id
+        spelled = self.agreed[0][0].request.event_id
         return ScheduledEvent(event_id=spelled, raw=event.raw)
 
-    patch.setattr(posting.Poster, "_decide", decide)
+    patch.setattr(posting._Group, "decide", decide)
 
 
 @mutation

@@ -79,7 +79,7 @@ def test_teams_card_says_which_event_took_the_vm_out() -> None:
     (card,) = [one["content"] for one in json.loads(body)["attachments"]]
     lines = ["".join(run["text"] for run in line["inlines"]) for line in card["body"]]
     assert lines[:3] == [
-        "Bridge traffic-out: WestNO_0",
+        "This VM is out of rotation: WestNO_0",
         "Reason: scheduled",
         f"Event: {EVENT_ID}",
     ]

@@ -89,7 +89,7 @@ def test_event_of_the_bridge_itself_has_no_thread() -> None:
     mail = sent(event)
 
     assert mail["References"] is None
-    assert mail["Subject"] == "The bridge gets no answer from IMDS: unknown machine"
+    assert mail["Subject"] == "The bridge cannot read scheduled events: unknown machine"
 
 
 @pytest.mark.parametrize(("text", "importance"), [("ERROR", "high"), ("INFO", None)])

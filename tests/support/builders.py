@@ -143,6 +143,7 @@ def observed(  # noqa: PLR0913 - what the two are made of
     *,
     with_documents: bool = False,
     is_waiting: bool = False,
+    spacing: float = 0.0,
 ) -> tuple[Poller, Observer]:
     """Return a poller, and the observer that it hands documents to."""
     observer = Observer(
@@ -155,7 +156,7 @@ def observed(  # noqa: PLR0913 - what the two are made of
         with_documents=with_documents,
         is_waiting=is_waiting,
     )
-    return Poller(client, observer, clock, metrics), observer
+    return Poller(client, observer, clock, metrics, spacing), observer
 
 
 def sizes_histogram() -> Histogram:

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bridge.events.build import OutgoingEvent
+from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError, OutboxFullError
 from bridge.foundation.workers import Worker
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata
-from bridge.imds.turns import Turns
 from bridge.outbox.records import Checkpoint, Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
@@ -124,14 +124,16 @@ class FakeMetadata:
 
     Attributes:
         asked: the ETag and the timeout of each request.
+        posts: the EventId and the incarnation of each StartRequest.
         gate: where set, a request waits for it before it is answered.
     """
 
     config: ImdsConfig = field(default_factory=ImdsConfig)
     answers: "deque[Answer | MetadataError]" = field(default_factory=deque)
     asked: list[tuple[str | None, float]] = field(default_factory=list)
+    posts: list[tuple[str, int | None]] = field(default_factory=list)
     gate: asyncio.Event | None = None
-    turns: Turns = field(default_factory=lambda: Turns(FakeClock(), spacing=0.0))
+    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def says(
         self,
@@ -152,6 +154,10 @@ class FakeMetadata:
         if isinstance(answer, MetadataError):
             raise answer
         return answer
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        self.posts.append((event_id, incarnation))
+        return StartAnswer(result=StartResult.ACCEPTED, status=200)
 
 
 @dataclass

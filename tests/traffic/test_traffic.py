@@ -376,7 +376,7 @@ async def approving(tmp_path: Path) -> AsyncIterator[Approving]:
             config=TrafficConfig(),
             clock=world.clock,
             blind_after=30.0,
-            watch=lambda: world.imds.watch,
+            watch=lambda: world.observer.watch,
             me=lambda: ME,
         )
         world.context = replace(world.context, rotation=gate)
@@ -390,7 +390,7 @@ async def test_rule_posts_after_settle(
     world = approving.world
     posted_at = list[float]()
     world.imds.shows(reboot(900), next_=(BEGUN,))
-    await world.imds.look()
+    await world.looks()
     before = world.clock.monotonic()
     world.imds.on_look = lambda: posted_at.append(len(world.imds.posts))
 
@@ -406,7 +406,7 @@ async def test_rule_posts_after_settle(
 async def test_rule_waits_at_most_half_of_the_notice(approving: Approving) -> None:
     world = approving.world
     world.imds.shows(reboot(10), next_=(BEGUN,))
-    await world.imds.look()
+    await world.looks()
     before = world.clock.monotonic()
 
     await approving.rule_approves()
@@ -418,7 +418,7 @@ async def test_rule_waits_at_most_half_of_the_notice(approving: Approving) -> No
 async def test_person_does_not_wait_for_the_probe(approving: Approving) -> None:
     world = approving.world
     world.imds.shows(reboot(900), next_=(BEGUN,))
-    await world.imds.look()
+    await world.looks()
     before = world.clock.monotonic()
 
     await world.handle(message(EVENT_ID))
@@ -433,7 +433,7 @@ async def test_rejected_approval_lets_the_vm_in_again(
 ) -> None:
     world = approving.world
     world.imds.shows(reboot(900))
-    await world.imds.look()
+    await world.looks()
     world.imds.answers.extend([400, 400, 400])
 
     await world.handle(message(EVENT_ID))

@@ -20,12 +20,12 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
-from bridge.events.routing import resources_of
-from bridge.events.vocabulary import KNOWN_TYPES
+from bridge.events.vocabulary import impact_of
+from bridge.events.wording import headline as headline_of
+from bridge.events.wording import machines_of, table
 from bridge.foundation.hashing import hash32
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -35,36 +35,11 @@ from bridge.foundation.hashing import hash32
 
 
 _NAME, _LINE, _PARAGRAPH = 100, 300, 2000
-_MOST_IN_SUBJECT, _MOST_NAMES = 3, 50
+_MOST_NAMES = 50
 # Control characters, marks that change the writing direction, and lone surrogates.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
 )
-_STEPS = {
-    "scheduled": "is scheduled",
-    "started": "has started",
-    "updated": "was changed",
-    "completed": "is over",
-    "cancelled": "was cancelled",
-    "ended": "has ended; its outcome is not known",
-}
-_OUTCOMES = {
-    "relayed": "passed on to Azure",
-    "already-started": "not needed: the event has started already",
-    "event-ended": "too late: the event is gone",
-    "unknown-event": "refused: no such event is known here",
-    "failed": "not passed on: Azure could not be reached",
-    "withheld": "not given yet",
-}
-_OWN_LIFE = {
-    "started": "The bridge has started",
-    "stopped": "The bridge has stopped",
-    "heartbeat": "The bridge is alive",
-    "imds-unreachable": "The bridge gets no answer from IMDS",
-    "imds-recovered": "IMDS answers the bridge again",
-    "traffic-out": "The VM is out of rotation",
-    "traffic-in": "The VM is in rotation again",
-}
 
 
 class Words(Struct, frozen=True, kw_only=True):
@@ -90,8 +65,8 @@ class Words(Struct, frozen=True, kw_only=True):
 
 def describe(event: CloudEvent) -> Words:
     """Describe an event as texts; never raises, whatever its data holds."""
-    raw = _table(event.data.get("event"))
-    headline = _headline(event, raw)
+    raw = table(event.data.get("event"))
+    headline = _plain(headline_of(event, _name), _LINE)
     facts = ((name, _plain(value, limit)) for name, value, limit in _facts(event, raw))
     lines = event.data.get("lines")
     more = lines[:_MOST_NAMES] if isinstance(lines, list) else []
@@ -109,35 +84,18 @@ def describe(event: CloudEvent) -> Words:
 
 
 def _subject(key: str, raw: Mapping[str, object]) -> str:
-    return f"{_kind(raw)}: {_machines(raw, _MOST_IN_SUBJECT)} [{_plain(key[:8], 8)}]"
-
-
-def _headline(event: CloudEvent, raw: Mapping[str, object]) -> str:
-    family, step = _family(event)
-    machines = _machines(raw, _MOST_IN_SUBJECT)
-    if family == "scheduledevent":
-        return f"{_kind(raw)} {_STEPS.get(step, step)}: {machines}"
-    if family == "startrequest":
-        said = f"Approval {_OUTCOMES.get(step, step)}"
-        return f"{said} ({_kind(raw)})" if raw else said
-    if family == "command":
-        name = _plain(event.data.get("sink"), _NAME) or "command"
-        return f"Command {name} {step}: {_reporter(event)}"
-    if family == "bridge" and step in _OWN_LIFE:
-        return f"{_OWN_LIFE[step]}: {_reporter(event)}"
-    if headline := headline_of(event):
-        return _plain(headline, _LINE)
-    return f"{_plain(event.type, _LINE)}: {_reporter(event)}"
+    return f"{_kind(raw)}: {machines_of(raw, _name)} [{_plain(key[:8], 8)}]"
 
 
 def _facts(
     event: CloudEvent, raw: Mapping[str, object]
 ) -> Iterator[tuple[str, object, int]]:
     """Yield names, raw values, and the maximum length of each value."""
-    data, request = event.data, _table(event.data.get("request"))
+    data, request = event.data, table(event.data.get("request"))
     yield "Not before", data.get("notBefore"), _NAME
-    yield "Machines", _machines(raw, _MOST_NAMES) if raw else None, 5000
-    yield "Impact", _impact(raw), _LINE
+    yield "Machines", machines_of(raw, _name, _MOST_NAMES) if raw else None, 5000
+    impact = impact_of(raw.get("EventType"), raw.get("DurationInSeconds"))
+    yield "Impact", impact, _LINE
     yield "Announced by", raw.get("EventSource"), _NAME
     yield "Changed", _listed(data.get("changes")), _LINE
     yield "Approved by", request.get("approvedBy"), _LINE
@@ -145,27 +103,8 @@ def _facts(
     yield "Reason", data.get("reason"), _PARAGRAPH
 
 
-def _family(event: CloudEvent) -> tuple[str, str]:
-    *_, family, step, _ = ("", "", *event.type.split("."))
-    return family, _plain(step, _NAME)
-
-
 def _kind(raw: Mapping[str, object]) -> str:
     return _plain(raw.get("EventType"), _NAME) or "Event of unknown type"
-
-
-def _impact(raw: Mapping[str, object]) -> str | None:
-    if raw.get("DurationInSeconds") == 0:
-        return "none"
-    known = KNOWN_TYPES.get(_kind(raw))
-    return known.impact if known else None
-
-
-def _machines(raw: Mapping[str, object], most: int) -> str:
-    names = resources_of(raw)
-    shown = ", ".join(_plain(name, _NAME) or "-" for name in names[:most])
-    rest = len(names) - most
-    return (shown + (f" and {rest} more" if rest > 0 else "")) or "unknown machines"
 
 
 def _listed(value: object) -> str | None:
@@ -179,12 +118,12 @@ def _footer(event: CloudEvent) -> str:
 
 
 def _reporter(event: CloudEvent) -> str:
-    reporter = _table(event.data.get("reporter"))
+    reporter = table(event.data.get("reporter"))
     return _plain(reporter.get("vmName"), _NAME) or "unknown machine"
 
 
-def _table(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
+def _name(value: object) -> str:
+    return _plain(value, _NAME)
 
 
 def _plain(value: object, limit: int) -> str:

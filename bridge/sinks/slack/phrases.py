@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import accumulate
 
+from bridge.events import vocabulary
 from bridge.events.build import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import resources_of
@@ -27,15 +28,6 @@ _NOT_SHOWN = re.compile(
 
 
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-
-
-_IMPACTS = {
-    "freeze": "paused for some seconds; memory and connections are kept",
-    "reboot": "restarted; what is only in memory is lost",
-    "redeploy": "moved to another host; temporary disks are lost",
-    "preempt": "a Spot machine that is evicted; temporary disks are lost",
-    "terminate": "going to be deleted",
-}
 
 
 def people_of(text: str) -> str:
@@ -88,11 +80,8 @@ def type_of(raw: Mapping[str, object]) -> str:
 
 def impact_of(raw: Mapping[str, object]) -> str:
     """Return the impact on the VM, and its duration."""
-    kind = raw.get("EventType")
-    impact = _IMPACTS.get(kind.casefold() if isinstance(kind, str) else "", "not known")
     seconds = _whole(raw.get("DurationInSeconds"))
-    if seconds == 0:
-        return "none"
+    impact = vocabulary.impact_of(raw.get("EventType"), seconds) or "not known"
     return f"{impact}; about {_span(seconds)}" if seconds and seconds > 0 else impact
 
 

@@ -11,10 +11,17 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.alarm import headline_of
+from bridge.events import alarm
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.link import link_of, shown_link
 from bridge.events.vocabulary import APPROVED
+from bridge.events.wording import (
+    DOCUMENT_CHANGED,
+    LIFE_WORDS,
+    OUTCOME_WORDS,
+    STEP_WORDS,
+)
+from bridge.events.wording import headline as headline_of
 from bridge.sinks.slack.card import Card, Ruling, command_of, family_of
 from bridge.sinks.slack.phrases import (
     LINE,
@@ -36,27 +43,7 @@ from bridge.sinks.slack.phrases import (
     when_of,
 )
 
-_STEPS = {
-    "scheduled": "is scheduled",
-    "started": "has started",
-    "updated": "was changed",
-    "completed": "is over",
-    "cancelled": "was cancelled",
-    "ended": "has ended; its outcome is not known",
-}
 _ASKERS = {"withheld": "Held by"}
-_OUTCOMES = {
-    "relayed": "passed on to Azure",
-    "already-started": "not needed: it has started already",
-    "event-ended": "too late: the event is gone",
-    "unknown-event": "refused: no such event here",
-    "denied": "denied",
-    "expired": "expired",
-    "invalid": "not readable",
-    "rejected": "rejected by Azure",
-    "failed": "not passed on: Azure could not be reached",
-    "withheld": "not given yet",
-}
 _UNKNOWN, _DONE, _NOT_DONE = ":large_blue_circle:", ":white_check_mark:", ":no_entry:"
 _SIGNS = {
     "scheduled": ":large_yellow_circle:",
@@ -66,15 +53,6 @@ _SIGNS = {
     "ended": ":black_circle:",
 }
 _COMMAND_SIGNS = {"succeeded": _DONE, "failed": _NOT_DONE}
-_OWN_LIFE = {
-    "started": "The bridge has started",
-    "stopped": "The bridge has stopped",
-    "heartbeat": "The bridge is alive",
-    "imds-unreachable": "The bridge cannot read scheduled events: IMDS does not answer",
-    "imds-recovered": "The bridge can read scheduled events again",
-    "traffic-out": "This VM is out of rotation: load balancers must send it no traffic",
-    "traffic-in": "This VM is in rotation again",
-}
 
 
 class Wording(Struct, frozen=True, kw_only=True):
@@ -115,19 +93,22 @@ def _describe(event: CloudEvent, now: datetime | None) -> Wording:
         return _describe_outcome(event, what)
     if family == "command":
         return _describe_command(event, what)
-    if family == "bridge" and what in _OWN_LIFE:
-        return _describe_other(event, _OWN_LIFE[what])
+    if family == "bridge" and what in LIFE_WORDS:
+        return _describe_other(event, LIFE_WORDS[what])
     if family == "document":
-        return _describe_other(event, "The document of scheduled events has changed")
-    headline = headline_of(event) or event.type
-    return _describe_other(event, safe(headline, LINE))
+        return _describe_other(event, DOCUMENT_CHANGED)
+    return _describe_other(event, safe(alarm.headline_of(event) or event.type, LINE))
+
+
+def _name(text: str) -> str:
+    return safe(text, NAME)
 
 
 def describe_card(card: Card, now: datetime) -> Wording:
     """Describe the state of an event, and the results of approvals."""
     raw, status = card.event, card.status
     when = date_of(card.not_before)
-    step = _STEPS.get(status, safe(status, NAME))
+    step = STEP_WORDS.get(status, safe(status, NAME))
     facts = [
         (
             "When",
@@ -167,7 +148,6 @@ def describe_step(event: CloudEvent, now: datetime) -> Wording:
 
 def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> Wording:
     raw = table_of(event.data.get("event"))
-    step = _STEPS.get(what, safe(what, NAME))
     facts = [
         ("When", when_of(event.data, now)),
         ("Machines", machines(raw)),
@@ -177,7 +157,7 @@ def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> 
     ]
     return Wording(
         sign=_SIGNS.get(what, _UNKNOWN),
-        headline=f"{type_of(raw)} {step}: {machines(raw, most=3)}",
+        headline=headline_of(event, _name),
         facts=known_facts(facts),
         paragraphs=paragraphs_of(raw),
         footer=_footer(event),
@@ -187,7 +167,6 @@ def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> 
 def _describe_outcome(event: CloudEvent, what: str) -> Wording:
     raw = table_of(event.data.get("event"))
     request = table_of(event.data.get("request"))
-    outcome = _OUTCOMES.get(what, safe(what, NAME))
     facts = [
         (
             _ASKERS.get(what, "Approved by"),
@@ -200,7 +179,7 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
     ]
     return Wording(
         sign=_sign_of(what),
-        headline=f"Approval {outcome}" + (f" ({type_of(raw)})" if raw else ""),
+        headline=headline_of(event, _name),
         facts=known_facts(facts),
         paragraphs=(),
         footer=_footer(event),
@@ -254,7 +233,7 @@ def _last_step(card: Card) -> str:
 def _ruling(ruling: Ruling) -> str:
     if ruling.command:
         return _ruling_of_command(ruling)
-    outcome = _OUTCOMES.get(ruling.outcome, safe(ruling.outcome, NAME))
+    outcome = OUTCOME_WORDS.get(ruling.outcome, safe(ruling.outcome, NAME))
     by = people_of(text_of(ruling.by, LINE))
     reason, because = text_of(ruling.reason, LINE), text_of(ruling.because, LINE)
     at = date_of(ruling.time)

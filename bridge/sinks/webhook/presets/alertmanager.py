@@ -17,8 +17,9 @@ from typing import Any
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.wording import table
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins, impact
-from bridge.sinks.webhook.presets.fields import clipped, known, table, text
+from bridge.sinks.webhook.presets.fields import clipped, known, text
 from bridge.sinks.webhook.presets.preset import Call, Preset, Standing, Talk, Verdict
 
 _SEVERITIES = {"ERROR": "critical", "WARN": "warning", "INFO": "info"}

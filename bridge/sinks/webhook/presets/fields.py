@@ -5,11 +5,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
+from bridge.events.wording import family_of, headline, table
 
-_SHOWN = 3
 # Control characters except the line break, marks that change the writing direction,
 # and lone surrogates.
 _NOT_SHOWN = re.compile(
@@ -29,7 +28,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         reporter: the VM that publishes.
         resources: names of VMs, as received.
         command: the command's sink and its action; "" = it is not about a command.
-        alarm: the headline of an alarm of a hub; "" = the event is not from a hub.
+        headline: what happened in one line; its parts are not escaped.
     """
 
     family: str
@@ -39,36 +38,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     reporter: Mapping[str, object]
     resources: tuple[str, ...]
     command: str = ""
-    alarm: str = ""
-
-    @property
-    def headline(self) -> str:
-        """One line that says what happened; its parts are not escaped."""
-        if self.alarm:
-            return self.alarm
-        kind = text(self.raw.get("EventType")) or "Event of unknown type"
-        if self.family == "scheduledevent":
-            return f"{kind} {self.step}: {self._machines()}"
-        if self.family == "startrequest":
-            return f"Approval {self.step}" + (f": {kind}" if self.raw else "")
-        if self.family == "command":
-            return f"Command {self.command} {self.step}" + (
-                f": {kind}" if self.raw else ""
-            )
-        return f"{self.family.capitalize()} {self.step}: {self._reporting_vm()}"
-
-    def _machines(self) -> str:
-        rest = len(self.resources) - _SHOWN
-        shown = ", ".join(self.resources[:_SHOWN]) or "unknown machines"
-        return shown + (f" and {rest} more" if rest > 0 else "")
-
-    def _reporting_vm(self) -> str:
-        return text(self.reporter.get("vmName")) or "unknown machine"
+    headline: str = ""
 
 
 def facts(event: CloudEvent) -> Facts:
     """Read an event; never raises, whatever the data holds."""
-    *_, family, step, _ = ("", "", *event.type.split("."))
+    family, step = family_of(event)
     raw = table(event.data.get("event"))
     return Facts(
         family=family,
@@ -80,13 +55,8 @@ def facts(event: CloudEvent) -> Facts:
         command=" ".join(
             found for key in ("sink", "action") if (found := text(event.data.get(key)))
         ),
-        alarm=headline_of(event) or "",
+        headline=headline(event),
     )
-
-
-def table(value: object) -> Mapping[str, object]:
-    """Return a JSON object unchanged, and any other value as an empty one."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def text(value: object) -> str | None:

@@ -15,11 +15,12 @@ from urllib.parse import quote
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.wording import table
 from bridge.foundation.errors import DeliveryError, PermanentDeliveryError, Reason
 from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins
-from bridge.sinks.webhook.presets.fields import clipped, table
+from bridge.sinks.webhook.presets.fields import clipped
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 from bridge.sinks.webhook.response import no_json
 

@@ -11,10 +11,11 @@ import orjson
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
+from bridge.events.wording import table
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
-from bridge.sinks.webhook.presets.fields import clipped, table
+from bridge.sinks.webhook.presets.fields import clipped
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
 _SEVERITIES = {"ERROR": "2", "WARN": "4", "INFO": "5"}

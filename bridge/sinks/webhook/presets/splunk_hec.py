@@ -10,6 +10,7 @@ from datetime import datetime
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.wording import table
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -22,7 +23,7 @@ from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.content_mode import Rendered
 from bridge.sinks.webhook.many import Many
-from bridge.sinks.webhook.presets.fields import facts, known, table, text
+from bridge.sinks.webhook.presets.fields import facts, known, text
 from bridge.sinks.webhook.presets.preset import Preset
 from bridge.sinks.webhook.response import by_status, no_json
 

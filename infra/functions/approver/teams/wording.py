@@ -44,11 +44,11 @@ _OUTCOMES: Final = {
     "withheld": "Approval not given yet",
 }
 _IMPACTS: Final = {
-    "freeze": "paused for some seconds; memory and connections are kept",
-    "reboot": "restarted; what is only in memory is lost",
-    "redeploy": "moved to another host; temporary disks are lost",
-    "preempt": "a Spot machine that is evicted; temporary disks are lost",
-    "terminate": "going to be deleted",
+    "freeze": "the VM is paused for some seconds; memory and connections are kept",
+    "reboot": "the VM is restarted; what is only in memory is lost",
+    "redeploy": "the VM moves to another host; temporary disks are lost",
+    "preempt": "a Spot VM is evicted; temporary disks are lost",
+    "terminate": "the VM is going to be deleted",
 }
 
 
