@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection, select
 
@@ -107,8 +108,9 @@ class FleetMonitor:
         if (fault := now.clock_fault) is not None:
             log.warning("clock is wrong", extra={"fault": fault})
             await self.store.write(lambda c: note_clock(c, self.host, fault, now.now))
+        pins = self.store.pins
         for _ in range(_MOST_PORTIONS):
-            if not await self.store.write(lambda c: end_said(c, now.now)):
+            if not await self.store.write(partial(end_said, now=now.now, pins=pins)):
                 return
 
     async def _find_unreported(self, situation: Situation) -> None:

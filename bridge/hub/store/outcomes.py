@@ -1,5 +1,6 @@
-"""Stores the outcomes of decisions, and voids votes; a part of ``intake``."""
+"""Stores outcomes of decisions, and machines; voids votes; a part of ``intake``."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -12,8 +13,8 @@ from bridge.hub.decisions import DecisionState, End, end_of
 from bridge.hub.fold import State
 from bridge.hub.store import rows
 from bridge.hub.store.fleet_view import offers_of
-from bridge.hub.store.rows import Entry, alarm, record
-from bridge.hub.store.tables import decisions, votes
+from bridge.hub.store.rows import Entry, Values, alarm, put, record
+from bridge.hub.store.tables import decisions, machines, votes
 from bridge.hub.targets import has_offered
 from bridge.hub.view_rows import StoredOutcome
 from bridge.hub.voting import is_void
@@ -69,9 +70,13 @@ def asked(
 ) -> list[StoredOutcome]:
     """Return the outcomes with the id of a decision, of bridges that were asked.
 
-    They offer an address that it was sent to, or have never made an offer.
+    They offer an address that it was sent to, or have never made an offer. What is not
+    signed does not count in the name of a pinned bridge, nor an outcome of another
+    message under the same MessageId.
     """
-    mine = [one for one in outcomes if one.message_id == row.id]
+    own = {"", hashlib.sha256(row.message).hexdigest()}
+    named = [one for one in outcomes if one.message_id == row.id]
+    mine = [one for one in named if one.body_hash in own and not one.is_doubtful]
     known = {one.reporter.vm_id or "": list[Offer]() for one in mine}
     for offer in offers_of(connection, sorted(known)) if mine else ():
         known[offer.vm_id].append(offer)
@@ -137,3 +142,28 @@ def void_votes(connection: Connection, states: Mapping[str, State]) -> None:
         names = ("event_key", "life", "via", "person")
         mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
         connection.execute(delete(votes).where(mine))
+
+
+def keep_machines(
+    connection: Connection, states: Mapping[str, State], before: Mapping[str, Any]
+) -> None:
+    """Store the machines of events whose Resources have changed."""
+    changed = {
+        key: state.now.machines if state.now else ()
+        for key, state in states.items()
+        if key not in before or before[key]["named"] != rows.named_print(state)
+    }
+    if not changed:
+        return
+    connection.execute(delete(machines).where(machines.c.event_key.in_(list(changed))))
+    values: list[Values] = [
+        {
+            "event_key": key,
+            "subscription": machine.subscription,
+            "group": machine.group,
+            "name": machine.name,
+        }
+        for key, found in changed.items()
+        for machine in found
+    ]
+    put(connection, machines.insert(), values)

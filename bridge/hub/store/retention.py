@@ -23,6 +23,7 @@ from bridge.hub.store.tables import (
     messages,
     notes,
     offers,
+    runs,
     trail,
     unreadable,
     votes,
@@ -49,6 +50,7 @@ def forget(
     return (
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
+        + _rows(connection, runs, "vm_id", "heard", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, notes, "id", "time", oldest)
