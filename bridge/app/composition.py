@@ -10,9 +10,10 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,25 +29,21 @@ from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.watch import Watch
-from bridge.foundation.clock import Clock, PauseMeter
+from bridge.foundation.clock import PauseMeter
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace
-from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
 from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.observer import Observer
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
-from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.approvals.reply import ReplyRules
@@ -54,20 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEY_PATIENCE = 3.0
-
-
-class Common(TypedDict):
-    """The arguments for the relay of every sink."""
-
-    sink: str
-    deliver: Deliver
-    outbox: Outbox
-    clock: Clock
-    metrics: Metrics
-    policy: RelayPolicy
-    chance: Callable[[], float]
-    pace: Pace
-    repeats: bool
 
 
 @dataclass(slots=True)
@@ -289,45 +272,32 @@ class Forwarder:
     async def _sink_worker(self, config: SinkConfig) -> SinkWorker:
         agent = f"scheduled-events-bridge/{__version__}"
         http = await self.stack.enter_async_context(open_session(user_agent=agent))
-        clock, pace = self.around.clock, Pace(most=config.max_rate)
+        clock = self.around.clock
         resources = Resources(
             http=http,
             expand=self.origin.identity.expand,
-            pace=pace,
+            pace=Pace(most=config.max_rate),
             clock=clock,
             memory=SinkMemory(self.database, config.name, clock),
             bus=self.around.timings.bus,
             environ=self.around.environ,
         )
         sink_worker = SinkWorker(config, resources, self.stack)
-        sink_worker.relay = self._relay(sink_worker, pace)
+        kind = self._kind_of_relay(config, resources)
+        sink_worker.build_relay(self.outbox, self.around.metrics, random.random, kind)
         return sink_worker
 
-    def _relay(self, sink_worker: SinkWorker, pace: Pace) -> Relay:
-        """Return the relay of a sink: one that sends, or one that acts."""
-        config = sink_worker.config
-        common = Common(
-            sink=config.name,
-            deliver=sink_worker.deliver,
-            outbox=self.outbox,
-            clock=self.around.clock,
-            metrics=self.around.metrics,
-            policy=RelayPolicy(
-                backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
-                max_age=config.retry.max_age,
-                slots=config.slots,
-            ),
-            chance=random.random,
-            pace=pace,
-            repeats=config.repeats,
-        )
-        actor = config.actor(View(self), sink_worker.resources)
+    def _kind_of_relay(
+        self, config: SinkConfig, resources: Resources
+    ) -> Callable[..., Relay]:
+        """Return what makes the relay of a sink: one that sends, or one that acts."""
+        actor = config.actor(View(self), resources)
         if actor is None:
-            return Relay(**common)
+            return Relay
         from bridge.pipeline.acting import ActingRelay  # noqa: PLC0415 - only if needed
 
-        return ActingRelay(
-            **common, actor=actor, event_context=lambda: self.event_context
+        return partial(
+            ActingRelay, actor=actor, event_context=lambda: self.event_context
         )
 
     def _opening(

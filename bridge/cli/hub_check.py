@@ -11,7 +11,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError
 from bridge.hub.arm_config import SourceConfig
 from bridge.hub.config import HubConfig
-from bridge.hub.store.other_approvers import OtherApprover, other_approvers
+from bridge.hub.decision_view import OtherApprover, other_approvers
 from bridge.hub.store.store import glance
 from bridge.servicebus.receiver import open_queue
 

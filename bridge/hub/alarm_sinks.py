@@ -26,7 +26,6 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.foundation.rate_limit import Pace
-from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
 from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.load import HubFile
@@ -37,8 +36,6 @@ from bridge.outbox import statefile
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
-from bridge.pipeline.policy import RelayPolicy
-from bridge.pipeline.relay import Relay
 from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
@@ -215,20 +212,6 @@ class _Sinks:
             memory=SinkMemory(self.outbox.database, config.name, self.clock),
         )
         worker = SinkWorker(config, resources, self.stack)
-        worker.relay = Relay(
-            sink=config.name,
-            deliver=worker.deliver,
-            outbox=self.outbox,
-            clock=self.clock,
-            metrics=self.metrics,
-            policy=RelayPolicy(
-                backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
-                max_age=config.retry.max_age,
-                slots=config.slots,
-            ),
-            chance=random.random,
-            pace=resources.pace,
-            repeats=config.repeats,
-        )
+        worker.build_relay(self.outbox, self.metrics, random.random)
         await worker.open(Opening(config, resources))
         return worker

@@ -7,7 +7,6 @@ are checked before the body is read.
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import orjson
 from aiohttp import web
@@ -19,6 +18,7 @@ from bridge.hub.answers import (
     LONGEST_ADDRESS,
     LONGEST_CURSOR,
     LONGEST_WORD,
+    Approval,
     Decided,
     DecisionList,
     DecisionRow,
@@ -34,9 +34,9 @@ from bridge.hub.api import (
     table_of,
 )
 from bridge.hub.config import HubConfig
+from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
-from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import (
@@ -49,25 +49,6 @@ from bridge.hub.voting import (
 
 _COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
 _MORE = ("outcome", "outcomeReason", "id")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionInput:
-    """The fields of a request to approve or refuse.
-
-    Attributes:
-        address: the id of the address to send to; "" = the hub chooses.
-        is_overridden: whether it is sent although a bridge would refuse it.
-        about: the vmId of the reporter to set aside, or the id of the offer to drop.
-    """
-
-    action: str
-    via: str
-    reason: str
-    content: str
-    address: str = ""
-    is_overridden: bool = False
-    about: str = ""
 
 
 class Approving:
@@ -125,7 +106,7 @@ class Approving:
         return fault(found.status, found.words, **more)
 
     async def submit(
-        self, request: web.Request, key: str, given: DecisionInput
+        self, request: web.Request, key: str, given: Approval
     ) -> VoteResult:
         """Count a vote or a refusal of the person who sent a request."""
         person, situation = request[PERSON], self._situation()
@@ -133,15 +114,15 @@ class Approving:
             return VoteResult(status=403, words="you may look, but not decide")
         vote = VoteRequest(
             key=key,
-            action=given.action,
+            action=given.decision,
             via=given.via,
             reason=given.reason,
             content=given.content,
             person=person,
             id=uuid.uuid4().hex,
             address=given.address,
-            is_overridden=given.is_overridden,
-            about=given.about,
+            is_overridden=given.override,
+            about=given.reporter or given.offer,
         )
         return await self._store.write(
             lambda c: handle_vote(c, vote, self._config, situation)
@@ -192,7 +173,7 @@ class Approving:
         )
 
 
-def parse_body(body: bytes) -> DecisionInput:
+def parse_body(body: bytes) -> Approval:
     """Parse the JSON body of a request to approve or refuse.
 
     Raises:
@@ -207,7 +188,7 @@ def parse_body(body: bytes) -> DecisionInput:
     return parse_fields(found)
 
 
-def parse_fields(found: Mapping[str, object]) -> DecisionInput:
+def parse_fields(found: Mapping[str, object]) -> Approval:
     """Validate the fields of a JSON body or of a form.
 
     Raises:
@@ -234,23 +215,23 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
     override = found.get("override", False)
     if not isinstance(override, bool) and override != "yes":
         raise BadQueryError("override must be true or false")
-    return DecisionInput(
-        action=str(action),
+    return Approval(
+        decision=str(action),
         via=str(via),
         reason=clean(" ".join(reason.split())),
         content=content,
         address=clean(address),
-        is_overridden=bool(override),
-        about=_about(found),
+        override=bool(override),
+        **_about(found),
     )
 
 
-def _about(found: Mapping[str, object]) -> str:
-    """Return what a request is about besides its event; "" = nothing else."""
+def _about(found: Mapping[str, object]) -> dict[str, str]:
+    """Return whom or what a request is about besides its event."""
     key = {SET_ASIDE: "reporter", DROP_OFFER: "offer"}.get(str(found["decision"]))
     if key is None:
-        return ""
+        return {}
     value = found.get(key)
     if not isinstance(value, str) or not value or len(value) > LONGEST_CURSOR:
         raise BadQueryError(f"{key} is missing: whom or what it is about")
-    return clean(value)
+    return {key: clean(value)}

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.hub import report
+from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import parsed
-from bridge.hub.store import retention
 from bridge.hub.store.alarms import (
     has_report,
     news_of,
@@ -30,12 +30,27 @@ from bridge.hub.store.alarms import (
     note_silence,
     note_unreported,
 )
-from bridge.hub.store.fleet_view import fleet
+from bridge.hub.store.fleet_view import bridge_rows, fleet, is_at
 from bridge.hub.store.intake import Incoming, end_said, slow
-from bridge.hub.store.retention import AT_ONCE, forget_bridges, is_outdated
-from bridge.hub.store.rows import insert, micros, moment_of
+from bridge.hub.store.rows import insert, lock, micros, moment_of
 from bridge.hub.store.store import Store
-from bridge.hub.store.tables import meta
+from bridge.hub.store.tables import (
+    addresses,
+    alarms,
+    bridges,
+    decisions,
+    details,
+    events,
+    machines,
+    messages,
+    meta,
+    notes,
+    offers,
+    runs,
+    trail,
+    unreadable,
+    votes,
+)
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.views import open_without_bridge
 
@@ -49,7 +64,7 @@ from bridge.hub.views import open_without_bridge
 
 
 _LOOK_EVERY = 30.0
-_AT_ONCE = 500
+_LOOKED_AT = 500  # events at once
 _MOST_PORTIONS = 50
 
 
@@ -118,7 +133,7 @@ class FleetMonitor:
         while not is_last:
             found = await self.store.read(
                 lambda c, after=after: open_without_bridge(  # type: ignore[misc]  # a default binds it
-                    c, situation, after=after, limit=_AT_ONCE
+                    c, situation, after=after, limit=_LOOKED_AT
                 )
             )
             late = [row for row in found if row.unreported]
@@ -126,7 +141,7 @@ class FleetMonitor:
                 await self.store.write(
                     lambda c, late=late: note_unreported(c, late, situation.now)  # type: ignore[misc]  # as above
                 )
-            count, is_last = count + len(late), len(found) < _AT_ONCE
+            count, is_last = count + len(late), len(found) < _LOOKED_AT
             after = found[-1].key if found else after
         self.metrics.unreported.set(count)
 
@@ -243,7 +258,7 @@ class Housekeeping:
         portion = 1
         while portion and not stop.is_set():
             portion = await self.store.write(
-                lambda c: retention.forget(
+                lambda c: forget(
                     c, now, retention=config.retention, audit=config.audit_retention
                 )
             )
@@ -296,3 +311,111 @@ def _note_absence(connection: Connection, now: datetime) -> datetime | None:
         note(connection, _ABSENT, absent)
     note(connection, _LAST_ALIVE, micros(now))
     return None if absent is None else moment_of(absent)
+
+
+# -- Deletes old rows, in portions small enough not to delay other transactions --------
+#
+# ``forget`` deletes rows by their age. Whether a bridge is gone depends on more than
+# the store: ``fleet_monitor`` knows it, and calls ``forget_bridges``.
+
+
+AT_ONCE = 200
+_OF_EVENTS = (messages, addresses, details, machines, votes)
+
+
+def forget(
+    connection: Connection, now: datetime, *, retention: float, audit: float
+) -> int:
+    """Delete a portion of old rows; returns how many events and rows were deleted.
+
+    Args:
+        connection: a connection within a transaction.
+        now: the present moment.
+        retention: for how many seconds events are kept after their end.
+        audit: for how many seconds decisions and their record are kept.
+    """
+    oldest = micros(now - timedelta(seconds=retention))
+    oldest_decision = micros(now - timedelta(seconds=audit))
+    return (
+        _events(connection, oldest)
+        + _rows(connection, decisions, "id", "time", oldest_decision)
+        + _rows(connection, runs, "vm_id", "heard", oldest_decision)
+        + _rows(connection, trail, "seq", "time", oldest_decision)
+        + _rows(connection, offers, "id", "heard", oldest)
+        + _rows(connection, notes, "id", "time", oldest)
+        + _rows(connection, unreadable, "seq", "heard", oldest)
+        + _rows(connection, alarms, "id", "time", oldest)
+    )
+
+
+def _events(connection: Connection, oldest: int) -> int:
+    is_over = events.c.is_open.is_(False) & (events.c.heard < oldest)
+    query = select(events.c.event_key).where(is_over & (events.c.told < oldest))
+    found = connection.scalars(query.order_by(events.c.told).limit(AT_ONCE)).all()
+    if not found:
+        return 0
+    lock(connection, sorted(found), "events")
+    keys = connection.scalars(query.where(events.c.event_key.in_(found))).all()
+    for table in (*_OF_EVENTS, events):
+        connection.execute(delete(table).where(table.c.event_key.in_(keys)))
+    return len(keys)
+
+
+def _rows(
+    connection: Connection, table: Table, key: str, time: str, oldest: int
+) -> int:
+    query = select(table.c[key]).where(table.c[time] < oldest).limit(AT_ONCE)
+    keys = connection.scalars(query).all()
+    if keys:
+        connection.execute(delete(table).where(table.c[key].in_(keys)))
+    return len(keys)
+
+
+def is_outdated(bridge: BridgeRow, situation: Situation, *, retention: float) -> bool:
+    """Whether a bridge is gone, and its last message is older than ``retention``.
+
+    A bridge whose silence was alarmed needs the alarm about its end before.
+    """
+    oldest = situation.now - timedelta(seconds=retention)
+    is_over = bridge.liveness is Liveness.GONE and not bridge.was_silent
+    return is_over and bridge.heard < oldest
+
+
+def forget_bridges(
+    connection: Connection,
+    vm_ids: Sequence[str],
+    situation: Situation,
+    *,
+    retention: float,
+) -> None:
+    """Delete bridges that are still outdated, and that no open event refers to.
+
+    For an open event, the bridges of its machines and of its addresses decide where an
+    approval is sent, and whether the event counts as unreported.
+
+    Args:
+        connection: a connection within a transaction.
+        vm_ids: the bridges, at most ``AT_ONCE``.
+        situation: the present moment, and which sources are connected.
+        retention: for how many seconds a bridge is kept after its last message.
+    """
+    lock(connection, sorted(vm_ids), "bridges")
+    query = select(bridges).where(bridges.c.vm_id.in_(vm_ids), ~_is_needed())
+    rows = bridge_rows(connection, connection.execute(query).all(), situation)
+    old = [row for row in rows if is_outdated(row, situation, retention=retention)]
+    gone = bridges.c.vm_id.in_([row.vm_id for row in old])
+    connection.execute(delete(bridges).where(gone))
+
+
+def _is_needed() -> ColumnElement[bool]:
+    """Return a condition: an open event names a bridge, or the bridge's machine."""
+    of, is_open = machines.c, events.c.is_open.is_(True)
+    by_machine = select(of.event_key).where(
+        is_at(of, bridges.c), of.event_key == events.c.event_key, is_open
+    )
+    by_address = select(addresses.c.event_key).where(
+        addresses.c.vm_id == bridges.c.vm_id,
+        addresses.c.event_key == events.c.event_key,
+        is_open,
+    )
+    return or_(by_machine.exists(), by_address.exists())

@@ -18,7 +18,6 @@ from bridge.hub.alarm_sinks import open_alarms
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
-from bridge.hub.broker_clock import BrokerClock
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor, Housekeeping, StoreWatch
 from bridge.hub.load import HubFile
@@ -26,7 +25,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
 from bridge.hub.sending import BridgeTransport, Dispatcher, Transport
 from bridge.hub.server import Hub, serve
-from bridge.hub.sources import SourceReader
+from bridge.hub.sources import BrokerClock, SourceReader
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, BRIDGE
@@ -98,7 +97,7 @@ async def open_transports(
     """
     named = {source.name: source for source in config.bridge_sources}
     bridges = BridgeTransport(named, clock)
-    stack.push_async_callback(bridges.close)
+    stack.push_async_callback(bridges.senders.close)
     transports: dict[str, Transport] = {BRIDGE: bridges}
     if config.arm is not None:
         agent = f"scheduled-events-bridge-hub/{__version__}"

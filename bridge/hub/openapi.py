@@ -5,6 +5,7 @@ types in ``answers``, ``timeline`` and ``report``.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,19 +35,72 @@ def document() -> Json:
             "version": __version__,
             "description": "Events, bridges and decisions of a fleet, as JSON.",
         },
-        "paths": {
-            "/api/v1/events": {"get": _events()},
-            "/api/v1/events/{id}": {"get": _one()},
-            "/api/v1/events/{id}/approval": {"get": _options(), "post": _approval()},
-            "/api/v1/decisions": {"get": _decisions()},
-            "/api/v1/decisions.csv": {"get": _table()},
-            "/api/v1/bridges": {"get": _bridges()},
-            "/api/v1/timeline": {"get": _timeline()},
-            "/api/v1/report": {"get": _report()},
-            "/api/v1/report.csv": {"get": _report_table()},
-            "/api/v1/openapi.json": {"get": _itself()},
-        },
+        "paths": _paths(),
         "components": {"schemas": schemas()},
+    }
+
+
+def _paths() -> Json:
+    cursor = _cursor({**TEXT, "maxLength": LONGEST_CURSOR})
+    before = _query("before", WORD, "The value of olderMessages: messages before it.")
+    machine = [
+        _query("name", WORD, "The name of the machine."),
+        _query("resourceGroup", WORD, "Its resource group."),
+        _query("subscription", WORD, "Its subscription."),
+    ]
+    options = _get(
+        "getApprovalOptions",
+        "Which decisions are possible for an event, and why others are not.",
+        "Options",
+        [_ID],
+        "404",
+    )
+    return {
+        "/api/v1/events": _get(
+            "listEvents",
+            "The events, in the order in which they changed.",
+            "EventList",
+            [*_FILTERS, _cursor(_NUMBER), _LIMIT],
+        ),
+        "/api/v1/events/{id}": _get(
+            "getEvent",
+            "One event with its messages, outcomes, decisions and record.",
+            "EventPage",
+            [_ID, before],
+            "404",
+        ),
+        "/api/v1/events/{id}/approval": {**options, "post": _approval()},
+        "/api/v1/decisions": _get(
+            "listDecisions",
+            "The decisions, the newest first.",
+            "DecisionList",
+            [cursor, _LIMIT],
+        ),
+        "/api/v1/decisions.csv": _table(
+            "listDecisionsAsCsv", "The decisions", [cursor, _LIMIT]
+        ),
+        "/api/v1/bridges": _get(
+            "listBridges",
+            "The bridges, in the order of their vmIds.",
+            "BridgeList",
+            [_cursor(WORD), _LIMIT],
+        ),
+        "/api/v1/timeline": _get(
+            "getTimeLine",
+            "What happened to a machine: why was it down, how long, planned or not.",
+            "TimeLine",
+            [*machine, *_period("since", "until")],
+        ),
+        "/api/v1/report": _get(
+            "getReport",
+            "Numbers for each machine and type of event, in at most 400 days.",
+            "Report",
+            _period("from", "to"),
+        ),
+        "/api/v1/report.csv": _table(
+            "getReportAsCsv", "The rows of a report", _period("from", "to")
+        ),
+        "/api/v1/openapi.json": _get("getDescription", "This description."),
     }
 
 
@@ -157,91 +211,15 @@ _FILTERS = [
 _NUMBER: Json = {"type": "string", "pattern": "^[0-9]{1,19}$"}  # up to 2**62
 
 
-def _next(schema: Json) -> Json:
+def _cursor(schema: Json) -> Json:
     return _query("cursor", schema, "The value of next in the previous answer.")
 
 
-def _events() -> Json:
-    parameters = [*_FILTERS, _next(_NUMBER), _LIMIT]
-    what = "The events, in the order in which they changed."
-    return _get("listEvents", what, "EventList", parameters, "400")
-
-
-def _one() -> Json:
-    before = _query("before", WORD, "The value of olderMessages: messages before it.")
-    what = "One event with its messages, outcomes, decisions and record."
-    return _get("getEvent", what, "EventPage", [_ID, before], "400", "404")
-
-
-def _options() -> Json:
-    what = "Which decisions are possible for an event, and why others are not."
-    return _get("getApprovalOptions", what, "Options", [_ID], "404")
-
-
-def _decisions() -> Json:
-    parameters = [_next({**TEXT, "maxLength": LONGEST_CURSOR}), _LIMIT]
-    what = "The decisions, the newest first."
-    return _get("listDecisions", what, "DecisionList", parameters, "400")
-
-
-def _bridges() -> Json:
-    what = "The bridges, in the order of their vmIds."
-    return _get("listBridges", what, "BridgeList", [_next(WORD), _LIMIT], "400")
-
-
-def _timeline() -> Json:
-    parameters = [
-        _query("name", WORD, "The name of the machine."),
-        _query("resourceGroup", WORD, "Its resource group."),
-        _query("subscription", WORD, "Its subscription."),
-        _query("since", WORD, f"Left out: a week before until. {_WHEN}"),
-        _query("until", WORD, f"Left out: now. A day is included. {_WHEN}"),
-    ]
-    what = "What happened to a machine: why was it down, for how long, planned or not."
-    return _get("getTimeLine", what, "TimeLine", parameters, "400")
-
-
-def _period() -> list[Json]:
+def _period(begin: str, end: str) -> list[Json]:
     return [
-        _query("from", WORD, f"Left out: a week before to. {_WHEN}"),
-        _query("to", WORD, f"Left out: now. A day is included. {_WHEN}"),
+        _query(begin, WORD, f"Left out: a week before {end}. {_WHEN}"),
+        _query(end, WORD, f"Left out: now. A day is included. {_WHEN}"),
     ]
-
-
-def _report() -> Json:
-    what = "Numbers for each machine and type of event, in at most 400 days."
-    return _get("getReport", what, "Report", _period(), "400")
-
-
-def _report_table() -> Json:
-    good = {"description": "A table.", "content": {"text/csv": {"schema": TEXT}}}
-    return {
-        "operationId": "getReportAsCsv",
-        "summary": "The rows of a report as a table; no cell is a formula.",
-        "parameters": _period(),
-        "responses": {"200": good, **_refusals("400")},
-    }
-
-
-def _itself() -> Json:
-    good = {"description": "The description.", "content": _json(OBJECT)}
-    return {
-        "operationId": "getDescription",
-        "summary": "This description.",
-        "responses": {"200": good, "304": _UNCHANGED, **_refusals()},
-    }
-
-
-def _table() -> Json:
-    words = "The value of next in an answer of /api/v1/decisions."
-    cursor = _query("cursor", {**TEXT, "maxLength": LONGEST_CURSOR}, words)
-    good = {"description": "A table.", "content": {"text/csv": {"schema": TEXT}}}
-    return {
-        "operationId": "listDecisionsAsCsv",
-        "summary": "The decisions as a table; no cell is a formula.",
-        "parameters": [cursor, _LIMIT],
-        "responses": {"200": good, **_refusals("400")},
-    }
 
 
 def _approval() -> Json:
@@ -257,7 +235,7 @@ def _approval() -> Json:
                 "description": "Counted: votes of other people are missing.",
                 "content": _json(ref("Decided")),
             },
-            **_refusals("400", "404", "409", "413", "415"),
+            **_refusals("404", "409", "413", "415"),
         },
     }
 
@@ -290,18 +268,34 @@ def _refusals(*more: str) -> Json:
     }
 
 
-def _get(name: str, words: str, kind: str, given: list[Json], *refusals: str) -> Json:
-    good = {
-        "description": "The answer.",
-        "headers": _ETAG,
-        "content": _json(ref(kind)),
-    }
-    return {
-        "operationId": name,
-        "summary": words,
-        "parameters": given,
-        "responses": {"200": good, "304": _UNCHANGED, **_refusals(*refusals)},
-    }
+def _get(
+    name: str, words: str, kind: str = "", given: Sequence[Json] = (), *refusals: str
+) -> Json:
+    """Return the description of a GET.
+
+    Args:
+        name: of the operation.
+        words: what it answers.
+        kind: the name of the answer's schema; "" = any object.
+        given: the parameters.
+        refusals: the statuses besides those of each answer.
+    """
+    content = _json(ref(kind) if kind else OBJECT)
+    good = {"description": "The answer.", "headers": _ETAG, "content": content}
+    more = {"304": _UNCHANGED, **_refusals(*refusals)}
+    return _operation(name, words, given, {"200": good, **more})
+
+
+def _table(name: str, what: str, given: Sequence[Json]) -> Json:
+    good = {"description": "A table.", "content": {"text/csv": {"schema": TEXT}}}
+    words = f"{what} as a table; no cell is a formula."
+    return _operation(name, words, given, {"200": good, **_refusals()})
+
+
+def _operation(name: str, words: str, given: Sequence[Json], found: Json) -> Json:
+    parameters = {"parameters": list(given)} if given else {}
+    about = {"operationId": name, "summary": words}
+    return {"get": {**about, **parameters, "responses": found}}
 
 
 def _json(schema: Json) -> Json:

@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
 from bridge.hub.facts import NoteKind
 from bridge.hub.fold import Machine
+from bridge.hub.store.fleet_view import is_at
 from bridge.hub.store.rows import (
     Summary,
     json_of,
@@ -74,17 +75,16 @@ def time_line(
         now: the present moment.
     """
     of = machines.c
-    mine = select(of.event_key).where(*_at(of, _place(machine)))
+    mine = select(of.event_key).where(is_at(of, machine))
     query = select(events).where(
         events.c.event_key.in_(mine), overlaps(since, until), _is_told()
     )
     newest = query.order_by(events.c.opened.desc()).limit(_MOST_EVENTS)
     rows = connection.execute(newest).all()
-    found = _events(connection, rows)
-    here = or_(
-        _all(_at(notes.c, _place(machine))),
-        _all(_at(notes.c, (machine.subscription, "", ""))),
-    )
+    known = _events(connection, rows).values()
+    found = sorted(known, key=lambda one: (one.opened, one.key))
+    every = replace(machine, group="", name="")  # all machines of the subscription
+    here = or_(is_at(notes.c, machine), is_at(notes.c, every))
     asked = _notes_in(since, until).where(here)
     marks = [_mark(row) for row in connection.execute(asked.limit(_MOST_NOTES))]
     outages = outages_of(found, marks, now)
@@ -114,15 +114,6 @@ def _all(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
     return and_(true(), *conditions)
 
 
-def _at(columns: Any, place: Place) -> list[ColumnElement[bool]]:
-    names = ("subscription", "group", "name")
-    return [columns[n] == value for n, value in zip(names, place, strict=True)]
-
-
-def _place(machine: Machine) -> Place:
-    return machine.subscription, machine.group, machine.name
-
-
 def _notes_in(since: datetime, until: datetime) -> Any:
     of = notes.c
     is_over = or_(of.until >= micros(since), of.time >= micros(since))
@@ -141,18 +132,20 @@ def _mark(row: Any) -> Mark:
     )
 
 
-def _events(connection: Connection, rows: Sequence[Any]) -> list[Event]:
-    """Return events with who has decided on them."""
+def _events(connection: Connection, rows: Sequence[Any]) -> dict[str, Event]:
+    """Return events with who has decided on them; the decisions are bounded, too."""
     found = {row.event_key: _event(row) for row in rows}
     is_decision = decisions.c.action.in_((APPROVE, REFUSE))
-    query = (
-        select(decisions)
-        .where(is_decision, decisions.c.event_key.in_(list(found)))
-        .order_by(decisions.c.time.desc())
-    )
-    for row in connection.execute(query.limit(_MOST_DECISIONS)):
-        found[row.event_key] = _decided(found[row.event_key], row)
-    return sorted(found.values(), key=lambda one: (one.opened, one.key))
+    since = min((row.opened for row in rows), default=0)
+    is_theirs = decisions.c.time >= since
+    if len(found) <= _MOST_EVENTS:
+        is_theirs = decisions.c.event_key.in_(list(found))
+    query = select(decisions).where(is_decision, is_theirs)
+    ordered = query.order_by(decisions.c.time.desc()).limit(_MOST_DECISIONS)
+    for row in connection.execute(ordered):
+        if row.event_key in found:
+            found[row.event_key] = _decided(found[row.event_key], row)
+    return found
 
 
 def _event(row: Any) -> Event:
@@ -277,7 +270,7 @@ def report_of(
         .limit(MOST_PAIRS)
     )
     rows = connection.execute(newest).all()
-    found = {one.key: one for one in _events_of_many(connection, rows)}
+    found = _events(connection, rows)
     by_machine, is_cut = _pairs(connection, found, since, until)
     marks = connection.execute(_notes_in(since, until).limit(MOST_PAIRS)).all()
     by_place = defaultdict[Place, list[Mark]](list)
@@ -309,19 +302,6 @@ def _worst_first(row: ReportRow) -> tuple[object, ...]:
         place,
         row.event_type or "",
     )
-
-
-def _events_of_many(connection: Connection, rows: Sequence[Any]) -> list[Event]:
-    """Return events with who has decided on them; the decisions are bounded, too."""
-    found = {row.event_key: _event(row) for row in rows}
-    is_decision = decisions.c.action.in_((APPROVE, REFUSE))
-    since = min((row.opened for row in rows), default=0)
-    query = select(decisions).where(is_decision, decisions.c.time >= since)
-    ordered = query.order_by(decisions.c.time.desc()).limit(_MOST_DECISIONS)
-    for row in connection.execute(ordered):
-        if row.event_key in found:
-            found[row.event_key] = _decided(found[row.event_key], row)
-    return list(found.values())
 
 
 def _pairs(

@@ -6,7 +6,6 @@ claim, check all rules again ──▶ send ──▶ store that it was accepted
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,12 +20,11 @@ from bridge.foundation.errors import DeliveryError, HubStoreError
 from bridge.hub.arm_config import BridgesSource
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import Claimed, Result
-from bridge.hub.facts import Address
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.claims import claim, due_ones, keep_result, renew
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
-from bridge.servicebus.sender import Message, Sender, short_id
+from bridge.servicebus.sender import Message, Senders, short_id
 
 log = logging.getLogger(__name__)
 
@@ -170,51 +168,31 @@ class Dispatcher:
 
 @dataclass(slots=True)
 class BridgeTransport:
-    """Sends decisions to approval entities, with one sender for each entity.
+    """Sends decisions to approval entities.
 
     Attributes:
         sources: the sources of bridges, by name. The namespace of an address is the
             namespace of its source.
-        most: how many senders stay open; each is a connection.
+        senders: to the entities.
     """
 
     sources: Mapping[str, BridgesSource]
     clock: Clock
-    most: int = _MOST_SENDERS
-    _senders: OrderedDict[tuple[str, str], Sender] = field(default_factory=OrderedDict)
+    senders: Senders = field(default_factory=lambda: Senders(_MOST_SENDERS))
 
     async def send(self, claimed: Claimed) -> Result:
         """Make one attempt; it is accepted when the broker has stored the message."""
-        if claimed.address is None or claimed.address.source not in self.sources:
+        address = claimed.address
+        if address is None or address.source not in self.sources:
             return Result(fault="the source of this address is not configured")
+        message = message_of(claimed, self.clock.now())
         try:
-            await self._sender(claimed.address).send(
-                message_of(claimed, self.clock.now())
+            await self.senders.send(
+                self.sources[address.source], address.entity, message
             )
         except DeliveryError as error:
             return Result(fault=str(error))
-        await self._close_surplus()
         return Result(is_accepted=True)
-
-    def _sender(self, address: Address) -> Sender:
-        name = (address.source, address.entity.lower())
-        if name not in self._senders:
-            source = self.sources[address.source]
-            self._senders[name] = Sender(source, address.entity)
-        self._senders.move_to_end(name)
-        return self._senders[name]
-
-    async def _close_surplus(self) -> None:
-        surplus = len(self._senders) - self.most
-        idle = [name for name, sender in self._senders.items() if sender.is_idle]
-        for name in idle[: max(surplus, 0)]:
-            await self._senders.pop(name).close()
-
-    async def close(self) -> None:
-        """Close all senders."""
-        while self._senders:
-            _, sender = self._senders.popitem()
-            await sender.close()
 
 
 def message_of(claimed: Claimed, now: datetime) -> Message:

@@ -18,7 +18,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
-    and_,
     or_,
     select,
     text,
@@ -46,8 +45,9 @@ from bridge.hub.decision_view import decision_row, record_of
 from bridge.hub.facts import Kind, kept_name, key_of
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.report import overlaps
+from bridge.hub.store.claims import asked
 from bridge.hub.store.current_event import aside_of, homes_of
-from bridge.hub.store.outcomes import asked
+from bridge.hub.store.fleet_view import is_at
 from bridge.hub.store.rows import (
     Summary,
     json_of,
@@ -107,11 +107,7 @@ def of_machine(
 ) -> list[EventRow]:
     """Return the events that name a machine: open ones first, then the newest."""
     of = machines.c
-    named = select(of.event_key).where(
-        of.name == machine.name,
-        of.subscription == machine.subscription,
-        of.group == machine.group,
-    )
+    named = select(of.event_key).where(is_at(of, machine))
     query = select(events).where(events.c.event_key.in_(named))
     order = (events.c.is_open.desc(), events.c.told.desc())
     return _rows(connection, query.order_by(*order).limit(PAGE), situation)
@@ -344,11 +340,7 @@ def _with_a_bridge(
     if not alone or situation.missing_after is None or situation.expect:
         return set()
     of = machines.c
-    is_its_bridge = and_(
-        bridges.c.name == of.name,
-        bridges.c.subscription == of.subscription,
-        bridges.c.group == of.group,
-    )
+    is_its_bridge = is_at(bridges.c, of)
     query = select(of.event_key).distinct().join(bridges, is_its_bridge)
     return set(connection.scalars(query.where(of.event_key.in_(alone))))
 

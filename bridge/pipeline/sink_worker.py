@@ -7,16 +7,21 @@ The sink is closed before it is opened again, because a file has only one writer
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import msgspec
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
+from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery
+from bridge.outbox.store import Outbox
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Reminding, Resources, Sink, SinkConfig
+from bridge.telemetry.metrics import Metrics
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -33,7 +38,7 @@ class SinkWorker:
         config: the configuration with its placeholders.
         resources: the sink's resources, without those that depend on this VM.
         stack: closes the sink after all workers have stopped.
-        relay: calls ``deliver`` for each attempt; set after the relay is made.
+        relay: calls ``deliver`` for each attempt; see ``build_relay``.
     """
 
     relay: Relay
@@ -48,6 +53,38 @@ class SinkWorker:
         self._early: Opening | None = None
         self._final: Opening | None = None
         self._is_settled = asyncio.Event()
+
+    def build_relay(
+        self,
+        outbox: Outbox,
+        metrics: Metrics,
+        chance: Callable[[], float],
+        kind: Callable[..., Relay] = Relay,
+    ) -> None:
+        """Build the relay of the sink.
+
+        Args:
+            outbox: the outbox that it delivers from.
+            metrics: count its deliveries.
+            chance: see ``Relay``.
+            kind: makes it: ``Relay``, or one with more arguments.
+        """
+        config = self.config
+        self.relay = kind(
+            sink=config.name,
+            deliver=self.deliver,
+            outbox=outbox,
+            clock=self.resources.clock,
+            metrics=metrics,
+            policy=RelayPolicy(
+                backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
+                max_age=config.retry.max_age,
+                slots=config.slots,
+            ),
+            chance=chance,
+            pace=self.resources.pace,
+            repeats=config.repeats,
+        )
 
     @property
     def name(self) -> str:

@@ -16,7 +16,7 @@ Problems of the SDK, and what this file does about them:
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -227,6 +227,49 @@ class Sender:
         error = as_delivery_error(one.error, self._target, size=one.size, host=host)
         error.__cause__ = one.error
         return error
+
+
+class Senders:
+    """A sender for each entity; those beyond a limit that are idle are closed.
+
+    Args:
+        most: how many stay open; each is a connection.
+        timings: the time limits of Service Bus.
+    """
+
+    def __init__(self, most: int, timings: Timings = TIMINGS) -> None:
+        self._most = most
+        self._timings = timings
+        self._open: OrderedDict[tuple[NamespaceConfig, str], Sender] = OrderedDict()
+
+    @property
+    def entities(self) -> list[str]:
+        """The entities with an open sender, in lower case; the last used one last."""
+        return [entity for _, entity in self._open]
+
+    async def send(
+        self, config: NamespaceConfig, entity: str, message: Message
+    ) -> None:
+        """Send a message to an entity of a namespace; see ``Sender.send``.
+
+        Raises:
+            DeliveryError: as ``Sender.send``.
+        """
+        place = (config, entity.lower())
+        if place not in self._open:
+            self._open[place] = Sender(config, entity, self._timings)
+        self._open.move_to_end(place)
+        await self._open[place].send(message)
+        surplus = max(len(self._open) - self._most, 0)
+        idle = [place for place, sender in self._open.items() if sender.is_idle]
+        for one in idle[:surplus]:  # the least recently used come first
+            await self._open.pop(one).close()
+
+    async def close(self) -> None:
+        """Close all senders, after the messages in flight."""
+        while self._open:
+            _, sender = self._open.popitem()
+            await sender.close()
 
 
 def _together(waiting: Sequence[Waiting], mix: _Mix, most: int) -> list[Waiting]:

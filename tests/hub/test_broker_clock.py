@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from bridge.hub.broker_clock import BrokerClock
+from bridge.hub.sources import BrokerClock
 from tests.support.fakes import START, FakeClock
 
 

@@ -10,11 +10,11 @@ from sqlalchemy import func, select, text
 
 from bridge.hub.alarm_sinks import context_of
 from bridge.hub.alarms import AlarmContext, events_of
-from bridge.hub.housekeeping import FleetMonitor
+from bridge.hub.housekeeping import FleetMonitor, forget
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.report import report_of, time_line
-from bridge.hub.store import alarms, retention
+from bridge.hub.store import alarms
 from bridge.hub.store.fleet_view import machines_named
 from bridge.hub.store.rows import micros
 from bridge.hub.store.store import Store
@@ -418,10 +418,10 @@ async def test_notes_are_kept_as_long_as_events(store: Store) -> None:
     old = grid(health(0, availabilityState="Available"))
     await store.keep([old, grid(health(HOUR, availabilityState="Available"), HOUR)])
 
-    def forget(connection: Any) -> int:
-        return retention.forget(connection, at(1.5 * HOUR), retention=HOUR, audit=HOUR)
+    def forgotten(connection: Any) -> int:
+        return forget(connection, at(1.5 * HOUR), retention=HOUR, audit=HOUR)
 
-    assert await store.write(forget) == 1
+    assert await store.write(forgotten) == 1
     assert await store.read(lambda c: c.scalar(select(func.count(notes.c.id)))) == 1
 
 

@@ -21,6 +21,7 @@ from bridge.hub.config import AccessConfig
 from bridge.hub.decisions import Claimed
 from bridge.hub.facts import Address
 from bridge.hub.sending import BridgeTransport
+from bridge.servicebus.sender import Senders
 from bridge.simulator.servicebus.broker import Broker
 from tests.hub.test_hub import file_of
 from tests.hub.test_sources import send, until
@@ -75,7 +76,7 @@ def claimed(entity: str, session: str = "", name: str = "bridges") -> Claimed:
 async def transport(broker: Broker) -> AsyncIterator[BridgeTransport]:
     found = BridgeTransport({"bridges": source(broker)}, SystemClock())
     yield found
-    await found.close()
+    await found.senders.close()
 
 
 async def test_decision_is_stored_by_the_broker(
@@ -114,11 +115,12 @@ async def test_source_that_is_not_configured_is_told(
 async def test_senders_that_are_idle_are_closed_beyond_a_limit(
     broker: Broker,
 ) -> None:
-    transport = BridgeTransport({"bridges": source(broker)}, SystemClock(), most=1)
+    named, senders = {"bridges": source(broker)}, Senders(most=1)
+    transport = BridgeTransport(named, SystemClock(), senders)
     for entity in ("vm-approvals", "replies"):
         assert (await transport.send(claimed(entity))).is_accepted
-    assert list(transport._senders) == [("bridges", "replies")]
-    await transport.close()
+    assert senders.entities == ["replies"]
+    await senders.close()
 
 
 async def test_approval_goes_the_whole_way(broker: Broker, tmp_path: Path) -> None:

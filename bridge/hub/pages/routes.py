@@ -17,6 +17,7 @@ from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
+from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import FORM, FaultPages, Frame, is_token, missing, read_form
@@ -25,7 +26,6 @@ from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.store import fleet_view
 from bridge.hub.store.deciding import VoteResult
-from bridge.hub.store.options import options
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM

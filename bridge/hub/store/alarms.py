@@ -5,10 +5,9 @@ hash of its content, so several hubs on one store add it only once. One of these
 publishes the alarms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
@@ -21,13 +20,13 @@ from bridge.hub.store.bridge_intake import end_silence, keep_silence
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import (
     Values,
-    dumped,
+    add_alarms,
+    alarm_of,
     insert,
     json_of,
     lock,
     micros,
     moment_of,
-    put,
 )
 from bridge.hub.store.tables import alarms, bridges, meta
 from bridge.hub.view_rows import BridgeRow, Situation
@@ -80,7 +79,9 @@ def note_silence(
             mine = [row.vm_id for row, one in news if one == what]
             change = update(bridges).where(bridges.c.vm_id.in_(mine))
             connection.execute(change.values(was_silent=what == SILENT))
-        _add(connection, [_of_bridge(row, what, situation.now) for row, what in news])
+        add_alarms(
+            connection, [_of_bridge(row, what, situation.now) for row, what in news]
+        )
         for row, what in news:
             place = (row.machine.subscription, row.machine.group, row.machine.name)
             if what == SILENT:
@@ -92,79 +93,54 @@ def note_silence(
 
 
 def _of_bridge(row: BridgeRow, what: str, now: datetime) -> Values:
-    heard = rfc3339(row.heard)
-    return {
-        "id": hash32([what, row.vm_id, heard, row.liveness.value]),
-        "kind": f"hub.{what}",
-        "time": micros(now),
-        "data": dumped(
-            {
-                "vmId": row.vm_id,
-                "vmName": row.name,
-                "resourceId": row.resource_id or "",
-                "heard": heard,
-                "state": row.liveness.value,
-            }
-        ),
-        "handed": None,
+    heard, state = rfc3339(row.heard), row.liveness.value
+    data = {
+        "vmId": row.vm_id,
+        "vmName": row.name,
+        "resourceId": row.resource_id or "",
+        "heard": heard,
+        "state": state,
     }
+    return alarm_of(what, [what, row.vm_id, heard, state], now, data)
 
 
 def note_unreported(
     connection: Connection, found: Sequence[EventRow], now: datetime
 ) -> None:
     """Add alarms about events that no bridge has reported."""
-    _add(connection, [_of_event(row, now) for row in found])
+    add_alarms(connection, [_of_event(row, now) for row in found])
 
 
 def _of_event(row: EventRow, now: datetime) -> Values:
-    kind = f"hub.{UNREPORTED}"
-    return {
-        "id": hash32([kind, row.key, row.occurrence]),
-        "kind": kind,
-        "time": micros(now),
-        "data": dumped(
-            {
-                "eventId": row.event_id,
-                "eventType": row.event_type or "",
-                "notBefore": rfc3339(row.not_before) if row.not_before else None,
-                "machines": list(row.machines),
-                "resourceGroup": row.resource_group or "",
-            }
-        ),
-        "handed": None,
+    same = [f"hub.{UNREPORTED}", row.key, row.occurrence]
+    data = {
+        "eventId": row.event_id,
+        "eventType": row.event_type or "",
+        "notBefore": rfc3339(row.not_before) if row.not_before else None,
+        "machines": list(row.machines),
+        "resourceGroup": row.resource_group or "",
     }
+    return alarm_of(UNREPORTED, same, now, data)
 
 
 def note_slow(
     connection: Connection, source: str, heard: datetime, digest: str
 ) -> None:
     """Add an alarm about a message that took too long to be stored."""
-    row: Values = {
-        "id": hash32([SLOW, source, rfc3339(heard), digest]),
-        "kind": f"hub.{SLOW}",
-        "time": micros(heard),
-        "data": dumped({"source": source, "heard": rfc3339(heard)}),
-        "handed": None,
-    }
-    _add(connection, [row])
+    data = {"source": source, "heard": rfc3339(heard)}
+    same = [SLOW, source, rfc3339(heard), digest]
+    add_alarms(connection, [alarm_of(SLOW, same, heard, data)])
 
 
 def note_clock(connection: Connection, host: str, fault: str, now: datetime) -> None:
     """Add an alarm about the clock of a hub's machine; at most one a day for each."""
-    row: Values = {
-        "id": hash32([CLOCK, host, rfc3339(now)[:10]]),
-        "kind": f"hub.{CLOCK}",
-        "time": micros(now),
-        "data": dumped({"host": host, "fault": fault}),
-        "handed": None,
-    }
-    _add(connection, [row])
+    same, data = [CLOCK, host, rfc3339(now)[:10]], {"host": host, "fault": fault}
+    add_alarms(connection, [alarm_of(CLOCK, same, now, data)])
 
 
 def has_report(connection: Connection, until: datetime) -> bool:
     """Whether there is an alarm with the report of the week before a time."""
-    query = select(alarms.c.id).where(alarms.c.id == _report_id(until))
+    query = select(alarms.c.id).where(alarms.c.id == hash32([REPORT, rfc3339(until)]))
     return connection.scalar(query) is not None
 
 
@@ -180,54 +156,30 @@ def note_report(
         lines: the report as text: the headline, and the lines below.
     """
     headline, *rest = lines
-    row: Values = {
-        "id": _report_id(until),
-        "kind": f"hub.{REPORT}",
-        "time": micros(until),
-        "data": dumped(
-            {
-                "headline": headline,
-                "lines": rest,
-                "from": rfc3339(since),
-                "to": rfc3339(until),
-            }
-        ),
-        "handed": None,
-    }
-    _add(connection, [row])
-
-
-def _report_id(until: datetime) -> str:
-    return hash32([REPORT, rfc3339(until)])
-
-
-def _add(connection: Connection, values: Sequence[Values]) -> None:
-    put(connection, insert(alarms).on_conflict_do_nothing(), values)
+    period = {"from": rfc3339(since), "to": rfc3339(until)}
+    data = {"headline": headline, "lines": rest, **period}
+    same = [REPORT, rfc3339(until)]
+    add_alarms(connection, [alarm_of(REPORT, same, until, data)])
 
 
 def waiting(connection: Connection) -> list[AlarmRow]:
     """Return the alarms that are not published yet, the oldest first."""
     query = select(alarms).where(alarms.c.handed.is_(None))
     ordered = query.order_by(alarms.c.time, alarms.c.id).limit(_MOST)
-    return [_row(row) for row in connection.execute(ordered)]
-
-
-def _row(row: Any) -> AlarmRow:
-    return AlarmRow(
-        id=row.id, kind=row.kind, time=moment_of(row.time), data=json_of(row.data)
-    )
+    return [
+        AlarmRow(
+            id=row.id, kind=row.kind, time=moment_of(row.time), data=json_of(row.data)
+        )
+        for row in connection.execute(ordered)
+    ]
 
 
 def mark_published(connection: Connection, ids: Sequence[str], now: datetime) -> None:
     """Mark alarms as published."""
-    for portion in _portions(ids):
+    for start in range(0, len(ids), _AT_ONCE):
+        portion = ids[start : start + _AT_ONCE]
         change = update(alarms).where(alarms.c.id.in_(portion))
         connection.execute(change.values(handed=micros(now)))
-
-
-def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _AT_ONCE):
-        yield ids[start : start + _AT_ONCE]
 
 
 def count_silent(connection: Connection) -> int:

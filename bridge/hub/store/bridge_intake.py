@@ -3,7 +3,7 @@
 A note tells of the state of a machine: see ``facts.Note``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -23,10 +23,11 @@ from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import MOST_OFFERS, BridgeState, has_terms, of_report
 from bridge.hub.facts import Note, NoteKind, kept_name, table, text
+from bridge.hub.fold import State
 from bridge.hub.pins import Runs
 from bridge.hub.store import rows
 from bridge.hub.store.rows import Values, insert, lock, put
-from bridge.hub.store.tables import bridges, notes, offers, runs
+from bridge.hub.store.tables import bridges, machines, notes, offers, runs
 
 _KEPT = {"vm_id", "was_silent", "forgotten", "first_heard"}
 _KEEP_OFFER = insert(offers)
@@ -220,6 +221,31 @@ def _replace(connection: Connection, newest: Any, older: Sequence[Any]) -> None:
     if any(row.was_silent for row in older):
         change = update(bridges).where(bridges.c.vm_id == newest.vm_id)
         connection.execute(change.values(was_silent=True))
+
+
+def keep_machines(
+    connection: Connection, states: Mapping[str, State], before: Mapping[str, Any]
+) -> None:
+    """Store the machines of events whose Resources have changed."""
+    changed = {
+        key: state.now.machines if state.now else ()
+        for key, state in states.items()
+        if key not in before or before[key]["named"] != rows.named_print(state)
+    }
+    if not changed:
+        return
+    connection.execute(delete(machines).where(machines.c.event_key.in_(list(changed))))
+    values: list[Values] = [
+        {
+            "event_key": key,
+            "subscription": machine.subscription,
+            "group": machine.group,
+            "name": machine.name,
+        }
+        for key, found in changed.items()
+        for machine in found
+    ]
+    put(connection, machines.insert(), values)
 
 
 # -- notes: what happened to a machine -------------------------------------------------

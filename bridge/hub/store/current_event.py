@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from bridge.events.vocabulary import PRESENT
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, Voice
-from bridge.hub.store.fleet_view import bridge_rows
+from bridge.hub.store.fleet_view import bridge_rows, is_at
 from bridge.hub.store.rows import json_of, moment_of, named_in, state_in, voices_in
 from bridge.hub.store.tables import (
     addresses,
@@ -238,11 +238,7 @@ def _bridge_rows_of(connection: Connection, key: str) -> list[Any]:
     They are those of its machines and of its addresses. A list of their names could be
     longer than a statement may be.
     """
-    is_its_machine = and_(
-        machines.c.name == bridges.c.name,
-        machines.c.subscription == bridges.c.subscription,
-        machines.c.group == bridges.c.group,
-    )
+    is_its_machine = is_at(machines.c, bridges.c)
     by_machine = select(bridges).join(machines, is_its_machine)
     by_address = select(addresses.c.vm_id).where(addresses.c.event_key == key)
     found: dict[str, Any] = {}

@@ -114,6 +114,17 @@ def machines_named(connection: Connection, name: str) -> list[Machine]:
     ]
 
 
+def is_at(columns: Any, machine: Any) -> ColumnElement[bool]:
+    """Return a condition: a row is about a machine.
+
+    Args:
+        columns: subscription, group and name of the row.
+        machine: a Machine, or the columns of another row.
+    """
+    names = ("subscription", "group", "name")
+    return and_(*(getattr(columns, n) == getattr(machine, n) for n in names))
+
+
 def bridges_of(
     connection: Connection, machine: Machine, situation: Situation
 ) -> list[BridgeRow]:
@@ -122,11 +133,7 @@ def bridges_of(
     There are several if the machine was created again and its resource id is not known.
     """
     of = bridges.c
-    query = select(bridges).where(
-        of.name == machine.name,
-        of.subscription == machine.subscription,
-        of.group == machine.group,
-    )
+    query = select(bridges).where(is_at(of, machine))
     found = connection.execute(query.order_by(of.heard.desc()).limit(PAGE)).all()
     return bridge_rows(connection, found, situation)
 

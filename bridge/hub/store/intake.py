@@ -24,13 +24,12 @@ from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading, is_surplus
 from bridge.hub.pins import Pins
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
-from bridge.hub.store.bridge_intake import keep_bridges, keep_notes
-from bridge.hub.store.outcomes import (
-    close_over,
+from bridge.hub.store.bridge_intake import (
+    keep_bridges,
     keep_machines,
-    settle,
-    void_votes,
+    keep_notes,
 )
+from bridge.hub.store.claims import close_over, settle, void_votes
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,

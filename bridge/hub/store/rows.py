@@ -30,7 +30,7 @@ _LONGEST = 256
 _MOST_LISTED = 4000
 _encode = msgspec.json.Encoder().encode
 
-Row = dict[str, object]
+Values = dict[str, object]
 
 
 def micros(moment: datetime) -> int:
@@ -48,7 +48,7 @@ def moment_or_none(value: int | None) -> datetime | None:
     return None if value is None else moment_of(value)
 
 
-def event_row(state: State) -> Row:
+def event_row(state: State) -> Values:
     """Return the row of an event, without the columns about when messages came."""
     now = state.now
     event = now.event if now else None
@@ -89,21 +89,15 @@ def event_row(state: State) -> Row:
 
 def _notice(first: Fact) -> int | None:
     """Return the time from a first message to its NotBefore."""
-    if first.not_before is None:
-        return None
-    return (first.not_before - first.time) // _MICROSECOND
+    return (first.not_before - first.time) // _MICROSECOND if first.not_before else None
 
 
-def _approved(state: State) -> Row:
+def _approved(state: State) -> Values:
     """Return when a bridge told first that the latest occurrence was approved."""
-    since = state.now.opened if state.now else None
+    since = state.now.opened if state.now else datetime.min.replace(tzinfo=UTC)
     for fact in state.outcomes:
         found = fact.outcome
-        if (
-            found
-            and found.outcome in APPROVED
-            and (since is None or fact.time >= since)
-        ):
+        if found and found.outcome in APPROVED and fact.time >= since:
             by = short(found.message_id)
             return {"decided": micros(fact.time), "decided_by": by}
     return {"decided": None, "decided_by": ""}
@@ -285,10 +279,9 @@ def named_print(state: State) -> str:
     return digest_of(orjson.dumps(_by_group(state.now.machines if state.now else ())))
 
 
-def json_of(body: bytes) -> dict[str, object]:
+def json_of(body: bytes) -> Any:
     """Parse a stored JSON object."""
-    found: dict[str, object] = orjson.loads(body)
-    return found
+    return orjson.loads(body)
 
 
 def dumped(value: object) -> bytes:
@@ -298,10 +291,7 @@ def dumped(value: object) -> bytes:
 
 # -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
 
-
 _SALTS = {"events": 21, "bridges": 22}
-
-Values = dict[str, object]
 
 
 def insert(table: Table) -> postgresql.Insert:
@@ -344,9 +334,7 @@ def marked(
 ) -> tuple[Values, Sequence[Values]]:
     """Give rows of events a new version and the id of the transaction.
 
-    Returns:
-        The values that are the same for all rows, as part of the statement; and the
-        rows.
+    Returns the values that are the same for all rows, and the rows.
     """
     if connection.dialect.name == "postgresql":
         marks: Values = {
@@ -430,9 +418,27 @@ def record(connection: Connection, entry: Entry) -> None:
     connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
 
 
+def alarm_of(
+    what: str, same: Sequence[object], time: datetime, data: Mapping[str, object]
+) -> Values:
+    """Return the row of an alarm ``hub.*``; its id is a hash of what makes it one."""
+    return {
+        "id": hash32(same),
+        "kind": f"hub.{what}",
+        "time": micros(time),
+        "data": dumped(data),
+        "handed": None,
+    }
+
+
+def add_alarms(connection: Connection, values: Sequence[Values]) -> None:
+    """Add alarms, unless the same ones exist."""
+    put(connection, insert(alarms).on_conflict_do_nothing(), values)
+
+
 def alarm(connection: Connection, entry: Entry) -> None:
-    """Add an alarm ``hub.approval.*``, unless the same alarm exists."""
-    kind = f"hub.approval.{entry.what}"
+    """Add an alarm ``hub.approval.*``."""
+    what = f"approval.{entry.what}"
     data = {
         "eventId": entry.event_id,
         "decision": entry.decision,
@@ -440,11 +446,5 @@ def alarm(connection: Connection, entry: Entry) -> None:
         "detail": entry.detail,
         "by": entry.person or None,
     }
-    statement = insert(alarms).values(
-        id=hash32([kind, entry.decision, entry.detail]),
-        kind=kind,
-        time=micros(entry.time),
-        data=dumped(data),
-        handed=None,
-    )
-    connection.execute(statement.on_conflict_do_nothing())
+    same = [f"hub.{what}", entry.decision, entry.detail]
+    add_alarms(connection, [alarm_of(what, same, entry.time, data)])

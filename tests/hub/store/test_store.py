@@ -212,7 +212,7 @@ async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
 
     (row,) = await rows_of(store, bridges)
     assert moment(row.heard) == at(9)
-    assert rows.json_of(row.state)["beat"][1] == {"intervalSeconds": 60}  # type: ignore[index]
+    assert rows.json_of(row.state)["beat"][1] == {"intervalSeconds": 60}
 
 
 async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
