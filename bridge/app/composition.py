@@ -189,22 +189,20 @@ class Forwarder:
 
     async def _sign(self) -> None:
         """Let all events be signed from now on; until then the vmId is not known."""
-        from bridge.signing.own_key import (  # noqa: PLC0415 - only if configured
-            EventSigner,
-            own_keys,
-        )
+        from bridge.signing import own_key  # noqa: PLC0415 - only if configured
 
         state, source = Path(self.config.state.path), self.around.status_source
-        vm_id = self.origin.identity.vm_id or ""
+        vm = self.origin.identity
+        ids = (vm.vm_id or "", vm.resource_id or "")
+        source.signer = signer = own_key.EventSigner((), token_hex(8))
+        signer.count = self.around.metrics.unsigned.inc
+        self.outbox.sign = signer.signed
         try:
             async with asyncio.timeout(_KEY_PATIENCE):  # a disk may hang
-                keys = await asyncio.to_thread(own_keys, state, vm_id)
+                signer.keys = await asyncio.to_thread(own_key.own_keys, state, *ids)
         except (TimeoutError, ValueError) as error:
-            source.unsigned = f"events are not signed: {error}"
+            signer.fault = str(error)
             log.warning("events are not signed", extra={"fault": str(error)})
-            return
-        source.signer = EventSigner(keys, token_hex(8))
-        self.outbox.sign = source.signer.signed
 
     def _offer(self) -> dict[str, object] | None:
         """Return the member ``approvals`` of lifecycle events; None without approvals.

@@ -324,8 +324,12 @@ class Handling:
         )
 
     def _claimed(self) -> dict[str, object]:
-        """Return the member ``request`` of an outcome: the claims of the message."""
+        """Return the member ``request`` of an outcome: the claims of the message.
+
+        Nobody signs MessageId: where signatures count, the body is named by its hash.
+        """
         approval, enqueued_at = self._approval, self.message.enqueued_at
+        body = hashlib.sha256(self.message.body).hexdigest()
         expires_at = approval.expires_at if approval else None
         return {
             "messageId": self.message.message_id,
@@ -333,6 +337,7 @@ class Handling:
             "approvedBy": approval.approved_by if approval else None,
             "reason": approval.reason if approval else None,
             "expiresAt": rfc3339(expires_at) if expires_at else None,
+            **({"bodyHash": body} if self.context.approvers is not None else {}),
         }
 
     def _reply(self) -> Reply | None:

@@ -81,7 +81,9 @@ DEFINITIONS = {
                 TEXT_OR_NULL, "Why, as the sender claims.", "drained", None
             ),
             "expiresAt": field(TIME_OR_NULL, "When the approval expires.", AT, None),
+            "bodyHash": field(TEXT, "SHA-256 of the body, if signed ones count.", "9f"),
         },
+        optional=("bodyHash",),
         description="The approval message.",
     ),
 }
@@ -302,7 +304,7 @@ _BRIDGE = record(
         "approvals": field(
             {"type": ["object", "null"]},
             "Where the bridge receives approvals, its rules, and whether they must be "
-            "signed; in a heartbeat only the digest.",
+            "signed; in a heartbeat only the digest, but for one a day.",
             {
                 "entity": "vm-approvals",
                 "session": None,

@@ -113,8 +113,7 @@ class Standing(Protocol):
 class StatusSource(Struct):
     """The parts of a running bridge that the status is read from.
 
-    The fields are set when the parts are built; ``unsigned`` says why no event is
-    signed although ``events.sign`` is set.
+    The fields are set when the parts are built.
     """
 
     clock: Clock
@@ -129,7 +128,6 @@ class StatusSource(Struct):
     rotation: Standing | None = None
     ports: list[Port] = field(default_factory=list)
     signer: EventSigner | None = None
-    unsigned: str | None = None
 
     def is_alive(self) -> bool:
         """Return whether the state file's thread answers, or memory replaces it."""
@@ -207,8 +205,10 @@ class StatusSource(Struct):
     def _signing_fault(self) -> str | None:
         """Return why events are not signed although they should be; None = they are."""
         signer = self.signer
-        if signer is None or not signer.unsigned:
-            return self.unsigned
+        if signer is None or signer.fault is None:
+            return None
+        if not signer.keys:
+            return f"events are not signed: {signer.fault}"
         return f"{signer.unsigned} events could not be signed: {signer.fault}"
 
     @property

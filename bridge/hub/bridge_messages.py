@@ -35,6 +35,7 @@ from bridge.hub.facts import (
     table,
     text,
 )
+from bridge.hub.pins import Mark
 
 _LONGEST_PAUSE = 7 * 86_400.0  # seconds
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
@@ -54,6 +55,7 @@ class BridgeReport:
         location: the Azure region.
         data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
         prefix: the prefix of the types of this bridge's events.
+        mark: where it is among the messages of a pinned bridge; None = of another one.
     """
 
     reporter: Reporter
@@ -65,6 +67,7 @@ class BridgeReport:
     location: str = ""
     data: Mapping[str, object]
     prefix: str = ""
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +254,7 @@ def _outcome(
             outcome=what,
             message_id=text(request.get("messageId")),
             reason=text(data.get("reason")),
+            body_hash=text(request.get("bodyHash")),
         ),
     )
 

@@ -280,9 +280,15 @@ def of_report(report: BridgeReport) -> BridgeState:
             report.kind in _BEATS,
             ("intervalSeconds", "pending", "dead", "freeDiskBytes", "approvals"),
         ),
-        offer=_part(part, report.kind == "started", ("approvals",)),
+        offer=_part(part, has_terms(report), ("approvals",)),
         imds=_part(part, report.kind in _IMDS, ("word", "reason")),
     )
+
+
+def has_terms(report: BridgeReport) -> bool:
+    """Whether a report holds the whole offer: the start, and a heartbeat a day."""
+    is_whole = "rules" in table(report.data.get("approvals"))
+    return report.kind == "started" or (report.kind in _BEATS and is_whole)
 
 
 def _part(part: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT001 - of one caller

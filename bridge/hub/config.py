@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -11,13 +12,14 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Duration, Secret
 from bridge.health.config import is_loopback
 from bridge.hub.arm_config import ArmConfig, AzureSource, BridgesSource, SourceConfig
+from bridge.hub.pins import Pins
 from bridge.net.addresses import (
     ListenAddress,
     listen_addresses,
     listen_faults,
     url_fault,
 )
-from bridge.signing.approval import key_fault
+from bridge.signing.approval import fault_of, signers
 
 # -- ``[hub.access]``: who may look, who may decide, and how many people must agree ----
 
@@ -251,6 +253,11 @@ class HubConfig(Section, frozen=True, kw_only=True):
         sign_key: the private key that signs approvals, as PEM or JWK; two in one file
             while one is replaced. All hubs have the same. Left out: they are not
             signed. Example: ``"file:/etc/sebridge-hub/sign.pem"``.
+        keys: the keys of bridges, each pinned to its machine: a JWKS in which each key
+            has ``vmId`` and ``resourceId``, too. All hubs have the same. Example:
+            ``"file:/etc/sebridge-hub/bridges.jwks"``.
+        require_signed: globs of resource ids: what these machines say must be signed,
+            also if they have no key yet. Example: ``["/subscriptions/*/prod/*"]``.
         arm: approving through Azure Resource Manager, where no bridge answers; left
             out: off. Example: ``{"credential": "managed-identity"}``.
         access: who may look, and who may decide. Example: ``{"mode": "loopback"}``.
@@ -270,6 +277,8 @@ class HubConfig(Section, frozen=True, kw_only=True):
     token: Secret | None = None
     sources: tuple[SourceConfig, ...] = ()
     sign_key: Secret | None = None
+    keys: Secret | None = None
+    require_signed: tuple[str, ...] = ()
     arm: ArmConfig | None = None
     access: AccessConfig = AccessConfig()
     report: ReportConfig = ReportConfig()
@@ -315,8 +324,12 @@ class HubConfig(Section, frozen=True, kw_only=True):
             yield "public_url", what
         if what := _store_fault(self.store.reveal()):
             yield "store", what
-        if self.sign_key is not None and (what := key_fault(self.sign_key)):
+        if self.sign_key is not None and (
+            what := fault_of(partial(signers, self.sign_key))
+        ):
             yield "sign_key", what
+        if self.keys is not None and (what := fault_of(partial(Pins.read, self.keys))):
+            yield "keys", what
         yield from self._credential_faults()
         for key in ("retention", "audit_retention", "forget_after"):
             if not getattr(self, key):

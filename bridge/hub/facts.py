@@ -58,6 +58,14 @@ class Kind(StrEnum):
         return self in PRESENT
 
 
+class Trust(StrEnum):
+    """Whether a reporter may let more through, or hide something; see ``pins``."""
+
+    PINNED = "pinned"  # signed by the key that is pinned to the machine
+    PLAIN = ""  # nobody expects a signature of this machine
+    DOUBTFUL = "doubtful"  # a signature is expected, and there is none that counts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Address:
     """Where an approval of an event may be sent.
@@ -110,11 +118,13 @@ class Outcome:
         outcome: relayed, denied, expired and so on.
         message_id: the MessageId of the approval.
         reason: why, as a short code.
+        body_hash: of the approval, where it must be signed; else "".
     """
 
     outcome: str
     message_id: str = ""
     reason: str = ""
+    body_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +134,7 @@ class Fact:
     Attributes:
         source: the source of the CloudEvent; source and ``id`` identify the message.
         kind: what the message reports.
-        time: when it happened, by the clock of the reporter, as far as it is believed;
-            see ``believed``.
+        time: when it happened, by the reporter's clock, as far as that is ``believed``.
         enqueued: when the broker enqueued the message, by the broker's clock.
         event_id: the EventId, as received.
         reporter: who sent the message.
@@ -148,6 +157,8 @@ class Fact:
         not_before: NotBefore of the IMDS object; None = it has none.
         event_type: EventType of the IMDS object, cut to 64 characters.
         is_started: whether it reports that the event has started.
+        signed_by: the keys that have signed the message, as far as they were known.
+        trust: what that is worth; a doubtful fact has no ``place``.
     """
 
     source: str
@@ -174,6 +185,8 @@ class Fact:
     not_before: datetime | None = None
     event_type: str = ""
     is_started: bool = False
+    signed_by: tuple[str, ...] = ()
+    trust: Trust = Trust.PLAIN
 
     @property
     def light(self) -> "Fact":
@@ -191,9 +204,18 @@ class Fact:
         return self.time, self.id, self.source, self.reporter.vm_id, self.content
 
     @property
-    def heard(self) -> tuple[datetime, str, str, str, str]:
-        """The sort key of facts by the broker's clock: the first one heard first."""
-        return self.enqueued, self.id, self.source, self.reporter.vm_id, self.content
+    def heard(self) -> tuple[bool, datetime, str, str, str, str]:
+        """The sort key of facts by the broker's clock: the first one heard first.
+
+        Doubtful ones come last: none of them opens an occurrence of others.
+        """
+        mark, who = self.trust is Trust.DOUBTFUL, self.reporter.vm_id
+        return mark, self.enqueued, self.id, self.source, who, self.content
+
+    @property
+    def speaker(self) -> str:
+        """The vmId of the reporter; another name for words in its name."""
+        return f"{self.reporter.vm_id}{'?' if self.trust is Trust.DOUBTFUL else ''}"
 
     @property
     def report(self) -> tuple[str, str, str, str]:
@@ -205,7 +227,12 @@ class Fact:
         return self.source, self.id, self.reporter.vm_id, self.content
 
     def joined(self, other: "Fact") -> "Fact":
-        """Merge with another delivery of the report: the smaller times are kept."""
+        """Merge with another delivery of the report: the smaller times are kept.
+
+        A copy without the signature takes nothing away from the signed one.
+        """
+        if self.trust is not other.trust:
+            return min(self, other, key=lambda one: list(Trust).index(one.trust))
         first = min(self, other, key=lambda one: (one.time, one.digest))
         where = [one.address for one in (self, other) if one.address is not None]
         return replace(

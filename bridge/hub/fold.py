@@ -12,6 +12,8 @@ to twelve reporters; one of them is enough:
     end               completed > ended > cancelled; the end that Azure reports wins.
                       An end by the word of others alone is "said to be over": it counts
                       once one whose word counts agrees, or 15 min after NotBefore
+    pinned            once a bridge in Resources has spoken whose key is pinned, what
+                      others without a pin say counts for nothing; see ``pins``
     another           an appearance more than 10 s after the end, or at any time from a
     occurrence        reporter that has already reported the end. What was enqueued
                       before the end is no later appearance, whatever its clock says
@@ -116,6 +118,8 @@ class Occurrence:
         said_until: when that end counts, unless somebody whose word counts agrees.
         is_by_others: whether the content is by the word of others alone. Then its
             changes make no vote void.
+        is_pinned: whether a pinned bridge in Resources has spoken: the words of others
+            without a pin count for nothing.
         doubled: the reporters that have reported two things with one id.
         bridges_say: the end that bridges reported, if Azure reported another one.
         azure: the latest message of Azure; None = there is none.
@@ -144,6 +148,7 @@ class Occurrence:
     said_by: Reporter | None
     said_until: datetime | None
     is_by_others: bool
+    is_pinned: bool
     doubled: tuple[Reporter, ...]
     bridges_say: Kind | None
     azure: Fact | None
@@ -295,6 +300,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         reading: reads their IMDS objects.
         latest: when the last message about the event was enqueued.
     """
+    life = life.counted
     facts, group = life.facts, group_in(life.facts)
     named = places_named(facts, group, reading)
     azures = [fact for fact in facts if fact.is_azures]
@@ -329,6 +335,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         said_by=None if is_over or not said else said.reporter,
         said_until=None if is_over else said_until,
         is_by_others=bool(bridges) and not (inside or firsts),
+        is_pinned=life.is_pinned,
         doubled=_doubled(facts),
         bridges_say=bridges_say,
         azure=_with_event(azures[-1], reading) if azures else None,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 
@@ -45,6 +46,7 @@ from bridge.hub.store.tables import (
     meta,
     notes,
     offers,
+    runs,
     trail,
     unreadable,
     votes,
@@ -121,8 +123,9 @@ class FleetMonitor:
         if (fault := now.clock_fault) is not None:
             log.warning("clock is wrong", extra={"fault": fault})
             await self.store.write(lambda c: note_clock(c, self.host, fault, now.now))
+        pins = self.store.pins
         for _ in range(_MOST_PORTIONS):
-            if not await self.store.write(lambda c: end_said(c, now.now)):
+            if not await self.store.write(partial(end_said, now=now.now, pins=pins)):
                 return
 
     async def _find_unreported(self, situation: Situation) -> None:
@@ -336,6 +339,7 @@ def forget(
     return (
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
+        + _rows(connection, runs, "vm_id", "heard", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, notes, "id", "time", oldest)

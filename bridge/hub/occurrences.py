@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bridge.events.document import ScheduledEvent
-from bridge.hub.facts import MOST_NAMES, Fact, Kind, kept_name
+from bridge.hub.facts import MOST_NAMES, Fact, Kind, Trust, kept_name
 
 _LATE = timedelta(seconds=10)  # VMs may report the same change this far apart
 _GRACE = timedelta(minutes=15)  # an end by the word of others counts after NotBefore
@@ -74,6 +74,8 @@ class Reading:
     def names_itself(self, fact: Fact) -> bool:
         """Whether the reporter of a fact is in Resources by its own word."""
         own = fact.place[2] if fact.place else kept_name(fact.reporter.name)
+        if fact.trust is Trust.DOUBTFUL:
+            return False
         return any(place[2] == own for place in self.places(fact, ("", "")))
 
     def names(self, fact: Fact) -> tuple[str, ...]:
@@ -95,8 +97,8 @@ class Life:
     Attributes:
         inside: the machines whose word counts for the end.
         reading: reads the IMDS objects of facts.
-        over: the first end that counts.
-        ends: the last end of each reporter, by vmId.
+        over: the first end that counts, by the trust in it.
+        ends: the last end of each reporter, by ``Fact.speaker``.
         opener: the fact that was heard first.
         told: the lists of Resources, all of them and by vmId.
         not_before: the latest NotBefore, by those in Resources and by all.
@@ -105,18 +107,45 @@ class Life:
     inside: Collection[Place]
     reading: Reading
     facts: list[Fact] = field(default_factory=list)
-    over: Fact | None = None
+    over: dict[Trust, Fact] = field(default_factory=dict)
     ends: dict[str, Fact] = field(default_factory=dict)
     opener: Fact | None = None
     told: dict[str, set[str]] = field(default_factory=dict)
     not_before: dict[bool, datetime] = field(default_factory=dict)
     has_inside: bool = False
+    has_pinned: bool = False
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a pinned bridge in Resources has spoken; see ``counted``."""
+        if self.has_pinned or self.opener is None:
+            return self.has_pinned
+        is_signed = self.opener.trust is Trust.PINNED
+        return is_signed and self.reading.names_itself(self.opener)
+
+    @property
+    def counted(self) -> "Life":
+        """The occurrence without the words that count for nothing.
+
+        Once a pinned bridge in Resources has spoken, these are all words of others that
+        are not pinned.
+        """
+        if not self.is_pinned:
+            return self
+        return self.fewer(fact for fact in self.facts if is_proved(fact))
+
+    def fewer(self, kept: Iterable[Fact]) -> "Life":
+        """Return the occurrence with some of its facts."""
+        found = Life(self.inside, self.reading)
+        for fact in sorted(kept, key=lambda fact: fact.order):
+            found.take(fact)
+        return found
 
     def is_over_for(self, fact: Fact) -> bool:
         """Whether a fact must belong to the next occurrence."""
         if not self.ends or not fact.kind.is_appearance:
             return False
-        own, over = self.ends.get(fact.reporter.vm_id), self._over(fact)
+        own, over = self.ends.get(fact.speaker), self._over(fact)
         if over is None or fact.enqueued < over.enqueued:
             return False
         if own is not None and self._counts(own):
@@ -125,14 +154,20 @@ class Life:
 
     def _over(self, fact: Fact) -> Fact | None:
         """Return the end that counts for a later fact; None = there is none."""
-        if self.over is not None:
-            return self.over
-        found = min(self.ends.values(), key=lambda end: end.order)
-        if self.opener_counts and self.opener and (vm := self.opener.reporter.vm_id):
+        ends = [end for end in self.ends.values() if self._may_count(end)]
+        if (over := [end for end in self.over.values() if self._may_count(end)]) != []:
+            return min(over, key=lambda end: end.order)
+        if not ends:
+            return None
+        found = min(ends, key=lambda end: end.order)
+        if self.opener_counts and self.opener and (vm := self.opener.speaker):
             found = self.ends.get(vm, found)
             if vm in self.ends:
                 return found
         return found if fact.enqueued > self.said_until(found) else None
+
+    def _may_count(self, fact: Fact) -> bool:
+        return is_proved(fact) or not self.is_pinned
 
     def _counts(self, fact: Fact) -> bool:
         is_opener = self.opener is not None and is_of(fact, self.opener)
@@ -152,7 +187,7 @@ class Life:
     @property
     def is_undisputed(self) -> bool:
         """Whether nobody has told of other Resources than the VM heard first."""
-        opener = self.opener.reporter.vm_id if self.opener else ""
+        opener = self.opener.speaker if self.opener else ""
         return self.told[""] <= self.told[opener or "?"]
 
     @property
@@ -181,18 +216,19 @@ class Life:
         self.facts.append(fact)
         is_inside = self._is_inside(fact)
         self.has_inside |= is_inside and not fact.is_azures
+        self.has_pinned |= is_inside and fact.trust is Trust.PINNED
         if self.opener is None or fact.heard < self.opener.heard:
             self.opener = fact
-        for vm_id in ("", fact.reporter.vm_id or "?"):
-            told = self.told.setdefault(vm_id, set())
+        for who in ("", fact.speaker or "?"):
+            told = self.told.setdefault(who, set())
             if fact.kind.is_appearance and not fact.is_azures:
                 told.add(fact.names)
         if fact.not_before is not None:
             self.not_before[is_inside] = fact.not_before
         if fact.kind.is_end:
-            self.ends[fact.reporter.vm_id] = fact
-            if is_inside and self.over is None:
-                self.over = fact
+            self.ends[fact.speaker] = fact
+            if is_inside:
+                self.over.setdefault(fact.trust, fact)
 
     def _is_inside(self, fact: Fact) -> bool:
         return fact.is_azures or fact.place in self.inside
@@ -268,10 +304,7 @@ def bounded(life: Life) -> Life:
         kept = sorted(kept, key=rank)[:_MOST_FACTS]
     if len(kept) == len(life.facts):
         return life
-    fewer = Life(life.inside, life.reading)
-    for fact in sorted(kept, key=lambda fact: fact.order):
-        fewer.take(fact)
-    return fewer
+    return life.fewer(kept)
 
 
 def _machine_of(fact: Fact) -> Place:
@@ -322,7 +355,12 @@ def group_in(facts: Sequence[Fact]) -> tuple[str, str]:
 
 def is_of(fact: Fact, other: Fact) -> bool:
     """Whether two facts are of one reporter."""
-    return fact.reporter.vm_id == other.reporter.vm_id and fact.place == other.place
+    return fact.speaker == other.speaker and fact.place == other.place
+
+
+def is_proved(fact: Fact) -> bool:
+    """Whether a fact is of Azure, or signed by the key of its machine."""
+    return fact.is_azures or fact.trust is Trust.PINNED
 
 
 def places_named(

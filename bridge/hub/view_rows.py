@@ -121,13 +121,20 @@ class ReporterRow(Row, frozen=True, kw_only=True):
 
 
 class StoredOutcome(Row, frozen=True, kw_only=True):
-    """What a bridge made of a StartRequest, as it is stored."""
+    """What a bridge made of a StartRequest, as it is stored.
+
+    Attributes:
+        body_hash: of the approval that it is about; "" = not told.
+        is_doubtful: whether it closes no decision: see ``pins``.
+    """
 
     outcome: str
     message_id: str
     reason: str | None
     time: Time
     reporter: ReporterRow
+    body_hash: str
+    is_doubtful: bool
 
 
 class Bridge(Row, frozen=True, kw_only=True):

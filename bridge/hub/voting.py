@@ -46,6 +46,7 @@ class CurrentEvent:
         aside: the vmIds of the reporters that people have set aside.
         is_by_others: whether the content is by the word of others alone: its changes
             make no vote void.
+        is_pinned: whether only the words of pinned bridges count.
         azure: the latest IMDS object from Azure; None = Azure has not reported it.
         azure_seen: when the latest message of Azure was enqueued.
     """
@@ -68,6 +69,7 @@ class CurrentEvent:
     homes: Mapping[str, Collection[str]] = field(default_factory=dict)
     aside: frozenset[str] = frozenset()
     is_by_others: bool = False
+    is_pinned: bool = False
     azure: Mapping[str, object] | None = None
     azure_seen: datetime | None = None
 

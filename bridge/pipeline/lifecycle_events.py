@@ -15,6 +15,7 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
 
 _LOOK_EVERY, _SLACK = 5.5, 1.0  # about every 5 s, together with a poll of IMDS
+_TERMS_EVERY = 86400.0  # so a hub that begins later learns the offer
 _DISK_PATIENCE = 1.0
 
 
@@ -39,6 +40,7 @@ class LifecycleEvents(Struct):
     name: str = "vitals"
     _is_unreachable: bool = False
     _beat_at: float = 0.0
+    _terms_at: float = 0.0
     _told: float = 0.0  # the pauses that events have told of, in seconds
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -48,6 +50,7 @@ class LifecycleEvents(Struct):
         tries it once, after its attempts in flight have ended. If that fails, it is
         sent after the next start.
         """
+        self._terms_at = self.clock.monotonic() + _TERMS_EVERY
         await self.publish("started", more=self._terms())
         if self.heartbeat:
             self._beat_at = self.clock.monotonic() + self.heartbeat
@@ -101,6 +104,14 @@ class LifecycleEvents(Struct):
             **self._clock_offset(),
         }
 
+    def _beat_terms(self) -> dict[str, object]:
+        """Return the terms, once a day with the whole offer, else its digest alone."""
+        if self.clock.monotonic() >= self._terms_at:
+            self._terms_at = self.clock.monotonic() + _TERMS_EVERY
+            return self._terms()
+        digest = self.offer and {"digest": self.offer["digest"]}
+        return {**self._terms(), "approvals": digest}
+
     def _clock_offset(self) -> dict[str, object]:
         """Return how far this VM's clock is ahead of IMDS's; empty if not known."""
         ahead = self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
@@ -130,9 +141,7 @@ class LifecycleEvents(Struct):
             more={
                 "pending": sum(t.pending for n, t in tallies.items() if n != REPLIES),
                 "dead": sum(t.dead for n, t in tallies.items() if n != REPLIES),
-                "intervalSeconds": float(self.heartbeat),
-                "approvals": self.offer and {"digest": self.offer["digest"]},
-                **self._clock_offset(),
+                **self._beat_terms(),
                 **self._paused(),
                 **await _free_disk(self.state_path.parent),
             },

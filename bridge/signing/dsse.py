@@ -84,12 +84,14 @@ class SignedEvent:
         """Parse a structured CloudEvent.
 
         Raises:
-            ValueError: it is no JSON object, or its data is no base64.
+            ValueError: it is no JSON object, or has data twice, or no base64.
         """
         try:
             members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         except RecursionError as error:
             raise ValueError("no JSON object") from error
+        if "data" in members and "data_base64" in members:
+            raise ValueError("data_base64 stands beside data")
         data = bytes(members.pop("data", b""))
         found: dict[str, object] = {
             name: orjson.loads(bytes(raw)) for name, raw in members.items()
@@ -153,11 +155,13 @@ class Opinion:
     """The verdict on an event, and the key that has signed it.
 
     Attributes:
-        key_id: the key whose signature holds, or that is not known; "" = none.
+        keys: the keys whose signatures hold.
+        key_id: the first of them, or the one that is not known; "" = none.
         core: the digest that was signed, in base64; "" = no signature holds.
     """
 
     verdict: Verdict
+    keys: tuple[str, ...] = ()
     key_id: str = ""
     core: str = ""
 
@@ -174,13 +178,14 @@ def judge(event: SignedEvent, keys: Mapping[str, Verifier]) -> Opinion:
         return Opinion(verdict=Verdict.UNSIGNED)
     try:
         sealed = _Sealed.parse(text)
-        key_id = sealed.signed_by(keys)
+        found = sealed.signed_by(keys)
     except _UnknownKeyError as error:
         return Opinion(verdict=Verdict.UNKNOWN_KEY, key_id=str(error))
     except ValueError:
         return Opinion(verdict=Verdict.WRONG)
+    core = _text_of(sealed.core)
     verdict = _compared(event, sealed)
-    return Opinion(verdict=verdict, key_id=key_id, core=_text_of(sealed.core))
+    return Opinion(verdict=verdict, keys=found, key_id=found[0], core=core)
 
 
 def _compared(event: SignedEvent, sealed: "_Sealed") -> Verdict:
@@ -266,8 +271,8 @@ class _Sealed:
             ),
         )
 
-    def signed_by(self, keys: Mapping[str, Verifier]) -> str:
-        """Return the id of a key whose signature holds.
+    def signed_by(self, keys: Mapping[str, Verifier]) -> tuple[str, ...]:
+        """Return the ids of the keys whose signatures hold.
 
         Raises:
             ValueError: no signature holds.
@@ -276,10 +281,10 @@ class _Sealed:
         if not known and self.signatures:
             raise _UnknownKeyError(self.signatures[0][0])
         message = _framed(self.payload)
-        for name, signature in known:
-            if keys[name].verifies(signature, message):
-                return name
-        raise ValueError("no signature holds")
+        found = [name for name, sig in known if keys[name].verifies(sig, message)]
+        if not found:
+            raise ValueError("no signature holds")
+        return tuple(found)
 
 
 def _framed(payload: bytes) -> bytes:

@@ -7,7 +7,9 @@ Source: RFC 7517 and 7518 (JWK), RFC 7638 (thumbprint), RFC 6979 (signatures tha
 """
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -172,27 +174,27 @@ def _pem_parts(text: str) -> list[bytes]:
 def _pem_public(part: bytes) -> ec.EllipticCurvePublicKey:
     if b"PRIVATE KEY" in part:
         return _pem_private(part).public_key()
-    try:
-        key = serialization.load_pem_public_key(part)
-    except UnsupportedAlgorithm as error:
-        raise ValueError("is no key for ECDSA on P-256") from error
-    except ValueError as error:
-        raise ValueError("is no readable PEM of a public key") from error
+    key = _loaded(serialization.load_pem_public_key, part, "public key")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not _is_p256(key):
         raise ValueError("is no key for ECDSA on P-256")
     return key
 
 
 def _pem_private(part: bytes) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(part, password=None)
-    except UnsupportedAlgorithm as error:
-        raise ValueError("is no private key for ECDSA on P-256") from error
-    except (TypeError, ValueError) as error:
-        raise ValueError("is no readable PEM of a private key") from error
+    load = partial(serialization.load_pem_private_key, password=None)
+    key = _loaded(load, part, "private key")
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not _is_p256(key):
         raise ValueError("is no private key for ECDSA on P-256")
     return key
+
+
+def _loaded(load: Callable[[bytes], object], part: bytes, what: str) -> object:
+    try:
+        return load(part)
+    except UnsupportedAlgorithm:
+        return None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"is no readable PEM of a {what}") from error
 
 
 def _is_p256(key: ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) -> bool:

@@ -217,6 +217,11 @@ class Metrics:
             "How long this VM, or the bridge, stood still: a pause of 3 s or more.",
             registry=registry,
         )
+        self.unsigned = Counter(
+            "sebridge_events_unsigned",
+            "Events that went out unsigned although events.sign is set.",
+            registry=registry,
+        )
         self.incarnation = Gauge(
             "sebridge_document_incarnation",
             "DocumentIncarnation of the last valid document.",

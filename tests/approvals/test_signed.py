@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,22 @@ async def test_approval_for_others_is_denied(world: World, audience: object) -> 
     found = await outcome(world, body(audience=audience))
 
     assert found == ("denied", "WrongAudience")
+
+
+async def test_event_that_was_told_before_the_source_was_known_is_approved(
+    world: World,
+) -> None:
+    """The hub has heard no other source of the event."""
+    found = await outcome(world, body(audience="urn:sebridge:web-0"))
+    assert found == ("relayed", None)
+
+
+async def test_outcome_names_the_body_that_it_is_about(world: World) -> None:
+    """Whoever sends another one under the same MessageId closes no decision."""
+    for given in (body(), orjson.dumps(event())):
+        await world.handle(message(body=given))
+        request: Any = (await world.outcomes())[-1].data["request"]
+        assert request["bodyHash"] == sha256(given).hexdigest()
 
 
 async def test_audience_is_not_compared_while_the_own_source_is_not_known(

@@ -465,6 +465,12 @@ def test_reference_that_was_not_resolved_is_no_setting(
         ("APPROVER_SOURCE", " ", "must not be empty"),
         ("SIGN_KEY", "https://n.vault.azure.net/keys/sign", "with its version"),
         ("SIGN_KEY", f"http://n/keys/sign/{'a' * 32}", "with its version"),
+        (
+            "SIGN_KEY",
+            f"https://n.vault.azure.net.evil.example/keys/sign/{'a' * 32}",
+            "with its version",
+        ),
+        ("SIGN_KEY", f"https://evil.example/keys/sign/{'a' * 32}", "with its version"),
         ("SIGN_KEY", "a,b,c", "one key, or two"),
         ("SLACK_HOOKS", "https://", "must be an https URL with a host"),
         ("SLACK_HOOKS", "https:///", "must be an https URL with a host"),

@@ -31,11 +31,13 @@ from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition
 from bridge.events.truncate import MAX_BYTES
 from bridge.events.vocabulary import TransitionKind
+from bridge.signing.own_key import EventSigner
 from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 from tests.infra import fleet_week
+from tests.signing.test_dsse import KEY
 from tests.support.builders import (
     EVENT_ID,
     document,
@@ -143,7 +145,8 @@ def told() -> list[CloudEvent]:
         ),
     ]
     test = marked_event(event_context, "Reboot", unique="1", now=START)
-    return [*(t.event for t in found), test]
+    signed = EventSigner([KEY], "run").signed(test, 1)
+    return [*(t.event for t in found), test, signed]
 
 
 def result(outcome: str) -> CommandResult:

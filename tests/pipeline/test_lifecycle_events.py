@@ -297,6 +297,24 @@ async def test_heartbeat_tells_once_how_long_the_vm_stood_still(rig: Rig) -> Non
     assert [data.get("pausedSeconds") for data in await rig.beaten()] == [33, None]
 
 
+async def test_heartbeat_holds_the_whole_offer_once_a_day(rig: Rig) -> None:
+    """So that a hub that begins later learns it."""
+    rig.lifecycle.heartbeat = 3600
+    rig.lifecycle.offer = {"entity": "q", "rules": [], "digest": "d"}
+    await rig.answers()
+    stop, told = asyncio.Event(), list[dict[str, object]]()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.lifecycle.run(stop))
+        for _ in range(49):
+            await settled(rig.outbox)
+            told = await rig.beaten()
+            await rig.clock.advance(3600)
+        stop.set()
+    beats = [data["approvals"] for data in told]
+    whole = [number for number, one in enumerate(beats, 1) if one != {"digest": "d"}]
+    assert (whole, beats[23]) == ([24, 48], rig.lifecycle.offer)
+
+
 async def test_heartbeat_is_not_stored(rig: Rig) -> None:
     rig.lifecycle.heartbeat = 60
     await rig.lifecycle.step()

@@ -17,11 +17,12 @@ from bridge.outbox.store import Outbox
 from bridge.outbox.tables.reading import select
 from bridge.signing.archive import Tally, events_in, examined
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, judge
+from bridge.signing.keys import PrivateKey
 from bridge.signing.own_key import EventSigner, own_keys
 from bridge.sinks.servicebus.sink import render as render_bus
 from bridge.sinks.syslog.format import smaller
 from bridge.sinks.webhook.content_mode import RENDER
-from bridge.sinks.webhook.presets import elastic, eventhubs, splunk_hec
+from bridge.sinks.webhook.presets import elastic, eventhubs, sentinel, splunk_hec
 from bridge.sinks.webhook.template import load
 from tests.signing.test_dsse import KEY, KEYS, OTHER
 from tests.support.builders import SINK, outgoing, router
@@ -58,6 +59,7 @@ def bodies() -> Iterator[tuple[str, bytes]]:
     yield "elastic", elastic.render(event)[1]
     yield "event hubs", eventhubs.entry(event)
     yield "splunk", splunk_hec.render(event)[1]
+    yield "sentinel", sentinel.render(event)[1]
 
 
 @pytest.mark.parametrize(("what", "body"), [*bodies()])
@@ -113,6 +115,11 @@ def test_what_cannot_be_signed_goes_out_unsigned_and_counted() -> None:
     assert one.signed(odd, 1) == odd
     assert one.unsigned == 1
     assert one.fault
+
+    counted = list[None]()
+    bare = EventSigner((), RUN, fault="no key", count=lambda: counted.append(None))
+    assert bare.signed(EVENT, 1) == EVENT
+    assert (bare.fault, len(counted)) == ("no key", 1)
 
 
 # -- the outbox -----------------------------------------------------------------------
@@ -202,6 +209,42 @@ def test_half_written_key_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / "state.db.key.new").write_text("{")
 
     assert own_keys(tmp_path / "state.db", "vm-1")
+
+
+def test_key_is_replaced_in_two_steps(tmp_path: Path) -> None:
+    """Both sign meanwhile, and either one proves what they have signed."""
+    state, path = tmp_path / "state.db", str(tmp_path / "state.db.key")
+    (old,) = own_keys(state, "vm-1", "/subscriptions/s")
+    assert command("retire", path) == (2, f"{path}: has one key only")
+    assert command("rotate", path)[0] == 0
+    assert command("rotate", path)[1].endswith("has two keys: retire the older one")
+    new, same = own_keys(state, "vm-1")
+    assert same.key_id == old.key_id
+    event = SignedEvent.parse(EventSigner([new, same], RUN).signed(EVENT, 1).to_json())
+    for one in (new, same):
+        assert isinstance(one, PrivateKey)
+        found = judge(event, {one.key_id: one.public})
+        assert (found.verdict, found.keys) == (Verdict.HOLDS, (one.key_id,))
+    assert command("retire", path)[0] == 0
+    assert [one.key_id for one in own_keys(state, "vm-1")] == [new.key_id]
+    shown = json.loads(command("show", path)[1])["keys"]
+    assert [(one["vmId"], one["resourceId"]) for one in shown] == [
+        ("vm-1", "/subscriptions/s")
+    ]
+    if os.name == "posix":
+        assert Path(path).stat().st_mode & 0o777 == 0o600
+
+
+def test_key_that_is_not_made_yet_is_not_replaced(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db.key")
+    assert command("rotate", path)[1].endswith("the first start makes it")
+    Path(path).write_text("[]")
+    assert command("retire", path)[1].endswith("is no file of a key")
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    found = CliRunner().invoke(main, ["key", *arguments])
+    return found.exit_code, found.output.strip().removeprefix("sebridge: ")
 
 
 # -- a receiver's copy ----------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -701,3 +702,16 @@ def test_configuration_says_what_is_wrong(
     options: Mapping[str, object], fault: str
 ) -> None:
     assert config_faults({"type": "servicebus", **options}) == [fault]
+
+
+def test_message_id_may_be_that_of_the_bytes() -> None:
+    """What several VMs report of one step is not dropped, nor can it be displaced."""
+    one, other = cloud_event(), replace(cloud_event(), time="2026-03-02T12:00:01Z")
+    found = {
+        render(
+            event, session="none", vm_id=None, approvals=None, message_id="body"
+        ).message_id
+        for event in (one, one, other)
+    }
+    assert found == {sha256(each.to_json()).hexdigest() for each in (one, other)}
+    assert len({rendered(each).message_id for each in (one, other)}) == 1

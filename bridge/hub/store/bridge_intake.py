@@ -3,11 +3,12 @@
 A note tells of the state of a machine: see ``facts.Note``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -20,11 +21,13 @@ from sqlalchemy import (
 
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.bridges import MOST_OFFERS, BridgeState, of_report
+from bridge.hub.bridges import MOST_OFFERS, BridgeState, has_terms, of_report
 from bridge.hub.facts import Note, NoteKind, kept_name, table, text
+from bridge.hub.fold import State
+from bridge.hub.pins import Runs
 from bridge.hub.store import rows
 from bridge.hub.store.rows import Values, insert, lock, put
-from bridge.hub.store.tables import bridges, notes, offers
+from bridge.hub.store.tables import bridges, machines, notes, offers, runs
 
 _KEPT = {"vm_id", "was_silent", "forgotten", "first_heard"}
 _KEEP_OFFER = insert(offers)
@@ -53,6 +56,8 @@ def keep_bridges(
         connection: a connection within a transaction.
         reports: each with the name of its source.
     """
+    lock(connection, sorted({one.reporter.vm_id for one, _ in reports}), "bridges")
+    reports = _fresh(connection, reports)
     merged: dict[str, tuple[BridgeState, str]] = {}
     stops, quiet = dict[str, int](), set[str]()
     for report, origin in reports:
@@ -63,7 +68,6 @@ def keep_bridges(
             heard = rows.micros(report.heard)
             stops[state.vm_id] = max(stops.get(state.vm_id, heard), heard)
     names = sorted(merged)
-    lock(connection, names, "bridges")
     query = select(bridges).where(bridges.c.vm_id.in_(names))
     for row in connection.execute(query):
         old = BridgeState.from_json(row.vm_id, rows.moment_of(row.heard), row.state)
@@ -82,6 +86,30 @@ def keep_bridges(
     _keep_offers(connection, reports)
     _keep_stops(connection, [one for one, _ in reports], quiet | set(stops))
     _replace_older(connection, {str(value["resource"]) for value in values} - {""})
+
+
+def _fresh(
+    connection: Connection, reports: Sequence[tuple[BridgeReport, str]]
+) -> Sequence[tuple[BridgeReport, str]]:
+    """Return the reports without the replays of those of pinned bridges."""
+    if not (found := {one.reporter.vm_id: Runs() for one, _ in reports if one.mark}):
+        return reports
+    for row in connection.execute(select(runs).where(runs.c.vm_id.in_(found))):
+        found[row.vm_id] = msgspec.json.decode(row.body, type=Runs)
+    fresh, heard = [], dict[str, int]()
+    for one, origin in reports:
+        vm_id, mark = one.reporter.vm_id, one.mark
+        if mark is None or found[vm_id].take(mark, one.heard.timestamp()):
+            fresh.append((one, origin))
+            heard[vm_id] = rows.micros(one.heard)
+    changed = [
+        {"vm_id": name, "heard": heard[name], "body": msgspec.json.encode(run)}
+        for name, run in found.items()
+        if name in heard
+    ]
+    connection.execute(delete(runs).where(runs.c.vm_id.in_(heard)))
+    put(connection, runs.insert(), changed)
+    return fresh
 
 
 def _bridge(state: BridgeState, origin: str) -> Values:
@@ -122,9 +150,9 @@ def _keep_offers(
 
 
 def _offer(report: BridgeReport, origin: str) -> Values | None:
-    """Return the row of the offer in ``bridge.started``; None = there is none."""
+    """Return the row of the offer in a report; None = there is none."""
     offer = report.data.get("approvals")
-    if report.kind != "started" or not isinstance(offer, dict):
+    if not has_terms(report) or not isinstance(offer, dict):
         return None
     machine, heard = of_report(report).machine, rows.micros(report.heard)
     place = {
@@ -193,6 +221,31 @@ def _replace(connection: Connection, newest: Any, older: Sequence[Any]) -> None:
     if any(row.was_silent for row in older):
         change = update(bridges).where(bridges.c.vm_id == newest.vm_id)
         connection.execute(change.values(was_silent=True))
+
+
+def keep_machines(
+    connection: Connection, states: Mapping[str, State], before: Mapping[str, Any]
+) -> None:
+    """Store the machines of events whose Resources have changed."""
+    changed = {
+        key: state.now.machines if state.now else ()
+        for key, state in states.items()
+        if key not in before or before[key]["named"] != rows.named_print(state)
+    }
+    if not changed:
+        return
+    connection.execute(delete(machines).where(machines.c.event_key.in_(list(changed))))
+    values: list[Values] = [
+        {
+            "event_key": key,
+            "subscription": machine.subscription,
+            "group": machine.group,
+            "name": machine.name,
+        }
+        for key, found in changed.items()
+        for machine in found
+    ]
+    put(connection, machines.insert(), values)
 
 
 # -- notes: what happened to a machine -------------------------------------------------

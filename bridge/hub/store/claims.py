@@ -6,6 +6,7 @@ expires if it is not renewed: then another hub, or the same hub after a crash, s
 decision again.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -367,9 +368,13 @@ def asked(
 ) -> list[StoredOutcome]:
     """Return the outcomes with the id of a decision, of bridges that were asked.
 
-    They offer an address that it was sent to, or have never made an offer.
+    They offer an address that it was sent to, or have never made an offer. What is not
+    signed does not count in the name of a pinned bridge, nor an outcome of another
+    message under the same MessageId.
     """
-    mine = [one for one in outcomes if one.message_id == row.id]
+    own = {"", hashlib.sha256(row.message).hexdigest()}
+    named = [one for one in outcomes if one.message_id == row.id]
+    mine = [one for one in named if one.body_hash in own and not one.is_doubtful]
     known = {one.reporter.vm_id or "": list[Offer]() for one in mine}
     for offer in offers_of(connection, sorted(known)) if mine else ():
         known[offer.vm_id].append(offer)

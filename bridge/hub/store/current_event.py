@@ -10,7 +10,7 @@ from bridge.events.vocabulary import PRESENT
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
-from bridge.hub.fold import Voice
+from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.fleet_view import bridge_rows, is_at
 from bridge.hub.store.rows import json_of, moment_of, named_in, state_in, voices_in
 from bridge.hub.store.tables import (
@@ -68,6 +68,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         homes=homes_of(connection, [key], {key: voices})[key],
         aside=aside_of(connection, key, row.lives),
         is_by_others=life is not None and life.is_by_others,
+        is_pinned=bool(details.get("isPinned")),
         azure=azure.event if azure else None,
         azure_seen=None if row.azure_seen is None else moment_of(row.azure_seen),
     )
@@ -162,6 +163,8 @@ def event_bridges(
     connection: Connection, current: CurrentEvent, situation: Situation
 ) -> EventBridges:
     """Read the bridges of an event's machines, and the targets for its approvals."""
+    is_open = not current.is_pinned  # to what any bridge says
+    voices = () if is_open else {voice.reporter.vm_id for voice in current.voices}
     named_in_messages = [
         (
             Address(
@@ -175,8 +178,13 @@ def event_bridges(
         for row in connection.execute(
             select(addresses).where(addresses.c.event_key == current.key)
         )
+        if is_open or row.vm_id in voices
     ]
-    found = _bridge_rows_of(connection, current.key)
+    found = [
+        row
+        for row in _bridge_rows_of(connection, current.key)
+        if is_open or row.vm_id in voices or _machine(row) in current.machines
+    ]
     fleet = bridge_rows(connection, found, situation)
     by_vm, now = {bridge.vm_id: bridge for bridge in fleet}, situation.now
     claims = _claims(connection, fleet, situation)
@@ -185,6 +193,10 @@ def event_bridges(
         fleet=tuple(bridge for bridge in fleet if bridge.machine in mine),
         targets=tuple(targets_of(named_in_messages, by_vm, current, now, claims)),
     )
+
+
+def _machine(row: Any) -> Machine:
+    return Machine(subscription=row.subscription, group=row.group, name=row.name)
 
 
 def _claims(

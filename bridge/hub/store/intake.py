@@ -18,12 +18,17 @@ from sqlalchemy import Connection, bindparam, delete, select, update
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import AZURE, Fact, Note, digest_of
-from bridge.hub.fold import Folded, State, fold_in
+from bridge.hub.facts import AZURE, Fact, Note, Trust, digest_of
+from bridge.hub.fold import Folded, fold_in
 from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading, is_surplus
+from bridge.hub.pins import Pins
 from bridge.hub.store import rows
 from bridge.hub.store.alarms import note_slow
-from bridge.hub.store.bridge_intake import keep_bridges, keep_notes
+from bridge.hub.store.bridge_intake import (
+    keep_bridges,
+    keep_machines,
+    keep_notes,
+)
 from bridge.hub.store.claims import close_over, settle, void_votes
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
@@ -31,12 +36,12 @@ from bridge.hub.store.tables import (
     decisions,
     details,
     events,
-    machines,
     messages,
     meta,
     unreadable,
 )
 
+_NO_PINS = Pins()
 _MOST_UNREADABLE = 1000  # of each kind
 _LONGEST_ASIDE = 64 * 1024  # bytes of a message that is put aside
 _SLOW = "it takes too long to be stored"
@@ -83,14 +88,18 @@ class Incoming:
         return replace(self, fact=None, report=None, notes=(), fault=why)
 
 
-def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
+def keep(
+    connection: Connection, batch: Sequence[Incoming], pins: Pins = _NO_PINS
+) -> None:
     """Store the facts, the reports and the unreadable messages of a batch."""
+    if pins.keys or pins.required:
+        batch = [_weighed(one, pins) for one in batch]
     with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
     )
     if with_fact:
-        _keep_events(connection, with_fact)
+        _keep_events(connection, with_fact, pins)
     reports = [one for one in batch if one.report is not None]
     if reports:
         keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
@@ -100,7 +109,25 @@ def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
         _keep_unreadable(connection, faulty)
 
 
-def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
+def _weighed(one: Incoming, pins: Pins) -> Incoming:
+    """Return a message with what it is worth: a doubtful one tells of no bridge."""
+    told = one.report or one.fact
+    if told is None or told.reporter.vm_id == AZURE:
+        return one
+    keys, mark = pins.proof(one.body, one.report.kind if one.report else "")
+    trust = pins.trust(told.reporter, keys)
+    fact = one.fact and pins.weighed(replace(one.fact, signed_by=keys))
+    if trust is Trust.PLAIN:
+        return replace(one, fact=fact)
+    if trust is Trust.DOUBTFUL or mark is None:
+        return replace(one, fact=fact, report=None, notes=())
+    report = one.report and replace(one.report, mark=mark)
+    return replace(one, fact=fact, report=report)
+
+
+def _keep_events(
+    connection: Connection, with_fact: Sequence[Incoming], pins: Pins
+) -> None:
     keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
     surplus = _surplus(connection, with_fact, before)
@@ -108,7 +135,8 @@ def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     needed = [one for one in with_fact if one.fact and one.fact.key not in left_out]
     times = {k: _times(before.get(k), new) for k, new in _heard(needed).items()}
     if needed:
-        _fold_again(connection, needed, before, times)
+        batch = _Facts.of(connection, needed, sorted(times), pins)
+        _fold_again(connection, batch, before, times)
     _count_surplus(connection, surplus)
 
 
@@ -167,12 +195,13 @@ def _count_surplus(connection: Connection, surplus: Sequence[Incoming]) -> None:
     put(connection, change, [{"key": key, "n": n} for key, n in counts.items()])
 
 
-def end_said(connection: Connection, now: datetime) -> int:
+def end_said(connection: Connection, now: datetime, pins: Pins = _NO_PINS) -> int:
     """Let the ends count that others alone have told, once their time has come.
 
     Args:
         connection: a connection within a transaction.
         now: the present moment, by the broker's clock.
+        pins: the keys of bridges.
 
     Returns:
         How many events were looked at.
@@ -185,13 +214,14 @@ def end_said(connection: Connection, now: datetime) -> int:
         times = {
             key: {name: row[name] for name in _TIMES} for key, row in before.items()
         }
-        _fold_again(connection, [], before, times, now)
+        batch = _Facts.of(connection, [], keys, pins)
+        _fold_again(connection, batch, before, times, now)
     return len(keys)
 
 
 def _fold_again(
     connection: Connection,
-    with_fact: Sequence[Incoming],
+    batch: "_Facts",
     before: Mapping[str, Any],
     times: Mapping[str, Values],
     now: datetime | None = None,
@@ -200,12 +230,11 @@ def _fold_again(
 
     Args:
         connection: a connection within a transaction.
-        with_fact: the new messages.
+        batch: the stored facts, with the new messages.
         before: the stored rows of known events, by key.
         times: when their messages came, for every event to fold.
         now: a moment that is over; None = that of the last message.
     """
-    batch = _Facts.of(connection, with_fact, sorted(times))
     found = {key: batch.fold(key, before.get(key), now) for key in times}
     batch.keep(found)
     states = {key: one.state for key, one in found.items() if one.state is not None}
@@ -220,7 +249,7 @@ def _fold_again(
             for key, state in states.items()
         ],
     )
-    _keep_machines(connection, states, before)
+    keep_machines(connection, states, before)
     void_votes(connection, states)
     settle(connection, states)
     close_over(connection, states)
@@ -282,31 +311,6 @@ def _upsert_events(connection: Connection, values: Sequence[Values]) -> None:
     fresh = {column.name: statement.excluded[column.name] for column in events.c}
     change = statement.on_conflict_do_update(index_elements=["event_key"], set_=fresh)
     put(connection, change, found)
-
-
-def _keep_machines(
-    connection: Connection, states: Mapping[str, State], before: Mapping[str, Any]
-) -> None:
-    """Store the machines of events whose Resources have changed."""
-    changed = {
-        key: state.now.machines if state.now else ()
-        for key, state in states.items()
-        if key not in before or before[key]["named"] != rows.named_print(state)
-    }
-    if not changed:
-        return
-    connection.execute(delete(machines).where(machines.c.event_key.in_(list(changed))))
-    values: list[Values] = [
-        {
-            "event_key": key,
-            "subscription": machine.subscription,
-            "group": machine.group,
-            "name": machine.name,
-        }
-        for key, found in changed.items()
-        for machine in found
-    ]
-    put(connection, machines.insert(), values)
 
 
 def _keep_unreadable(
@@ -388,14 +392,18 @@ class _Facts:
 
     @classmethod
     def of(
-        cls, connection: Connection, fresh: Sequence[Incoming], keys: Sequence[str]
+        cls,
+        connection: Connection,
+        fresh: Sequence[Incoming],
+        keys: Sequence[str],
+        pins: Pins,
     ) -> Self:
-        """Read the stored facts of events."""
+        """Read the stored facts of events, with what they are worth now."""
         stored: dict[str, dict[tuple[str, ...], Fact]] = {key: {} for key in keys}
         query = select(messages.c.event_key, messages.c.fact)
         found = connection.execute(query.where(messages.c.event_key.in_(keys)))
         for key, body in found.all():
-            fact = _decode(body)
+            fact = pins.weighed(_decode(body))
             stored[key][fact.report] = fact
         by_key = defaultdict[str, list[Incoming]](list)
         for one in fresh:
@@ -568,8 +576,8 @@ def _name(key: str, fact: Fact) -> Values:
 
 def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
     where = fact.address
-    if where is None:
-        return None
+    if where is None or fact.trust is not Trust.PLAIN:
+        return None  # nobody signs ReplyTo: a pinned bridge offers where it takes them
     place = (where.source, where.entity, where.session, where.prefix)
     return key, *place, fact.reporter.vm_id
 

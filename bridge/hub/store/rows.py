@@ -16,7 +16,7 @@ from bridge.events.vocabulary import APPROVED
 from bridge.foundation.hashing import hash32
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
-from bridge.hub.facts import Fact, digest_of
+from bridge.hub.facts import Fact, Trust, digest_of
 from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
 from bridge.hub.store.tables import alarms, events, trail
@@ -89,9 +89,7 @@ def event_row(state: State) -> Values:
 
 def _notice(first: Fact) -> int | None:
     """Return the time from a first message to its NotBefore."""
-    if first.not_before is None:
-        return None
-    return (first.not_before - first.time) // _MICROSECOND
+    return (first.not_before - first.time) // _MICROSECOND if first.not_before else None
 
 
 def _approved(state: State) -> Values:
@@ -178,6 +176,7 @@ summary_in = msgspec.json.Decoder(Summary).decode
 
 def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
     """Return the results of approvals, the oldest first."""
+    good = list(Trust)[: 1 if state.now and state.now.is_pinned else 2]
     return tuple(
         StoredOutcome(
             outcome=fact.outcome.outcome,
@@ -185,6 +184,8 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
             reason=fact.outcome.reason or None,
             time=fact.time,
             reporter=ReporterRow.of(fact.reporter),
+            body_hash=fact.outcome.body_hash,
+            is_doubtful=fact.trust not in good,
         )
         for fact in state.outcomes
         if fact.outcome is not None
@@ -226,6 +227,7 @@ def details_json(folded: Folded) -> bytes:
         {
             "named": _by_group(now.named if now else ()),
             "voices": now.voices if now else (),
+            "isPinned": bool(now and now.is_pinned),
             "lists": kept,
             "full": None if folded.full is None else micros(folded.full),
             "heeded": folded.heeded,
@@ -236,9 +238,8 @@ def details_json(folded: Folded) -> bytes:
 def _by_group(machines: tuple[Machine, ...]) -> list[tuple[str, str, list[str]]]:
     """Return machines by subscription and group, which takes less room."""
     found: dict[tuple[str, str], list[str]] = {}
-    for machine in machines:
-        place = machine.subscription, machine.group
-        found.setdefault(place, []).append(machine.name)
+    for one in machines:
+        found.setdefault((one.subscription, one.group), []).append(one.name)
     return [(*place, names) for place, names in found.items()]
 
 
@@ -275,8 +276,7 @@ def _azure(fact: Fact) -> AzureReport:
 
 def named_print(state: State) -> str:
     """Return the fingerprint of the machines of an event."""
-    named = state.now.machines if state.now else ()
-    return digest_of(orjson.dumps(_by_group(named)))
+    return digest_of(orjson.dumps(_by_group(state.now.machines if state.now else ())))
 
 
 def json_of(body: bytes) -> Any:

@@ -31,6 +31,7 @@ from bridge.foundation.errors import (
     HubStoreSlowError,
 )
 from bridge.hub.config import HubConfig
+from bridge.hub.pins import Pins
 from bridge.hub.store import engine, sqlite_file
 from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
@@ -157,6 +158,7 @@ class Store:
         health: whether it can be used.
         jobs: the transactions that run now in each group of threads.
         place: of the SQLite file; None = PostgreSQL.
+        pins: the keys of bridges.
     """
 
     writer: Engine
@@ -170,6 +172,7 @@ class Store:
         default_factory=lambda: defaultdict(set), kw_only=True
     )
     place: Place | None = field(default=None, kw_only=True)
+    pins: Pins = field(default_factory=Pins, kw_only=True)
 
     @property
     def is_shared(self) -> bool:
@@ -281,7 +284,7 @@ class Store:
         """
 
         def work(connection: Connection) -> None:
-            _kept_in_time(connection, [one], self.work_seconds)
+            self._kept_in_time(connection, [one])
             connection.execute(delete(unreadable).where(unreadable.c.seq == number))
 
         try:
@@ -292,8 +295,19 @@ class Store:
             log.warning("message is put aside still", extra={"fault": str(error)})
 
     async def _keep(self, batch: Sequence[Incoming]) -> None:
-        seconds = self.work_seconds
-        await self.write(lambda connection: _kept_in_time(connection, batch, seconds))
+        await self.write(lambda connection: self._kept_in_time(connection, batch))
+
+    def _kept_in_time(self, connection: Connection, batch: Sequence[Incoming]) -> None:
+        """Store a batch, unless that takes more work than ``work_seconds``.
+
+        Raises:
+            HubStoreSlowError: it does.
+        """
+        began = time.thread_time()
+        keep(connection, batch, self.pins)
+        if time.thread_time() - began > self.work_seconds:
+            words = f"it takes more than {self.work_seconds:g} s of work"
+            raise HubStoreSlowError(words)
 
     async def _prove(self) -> None:
         """Store and remove a message that is known to be good, and commit a value.
@@ -330,20 +344,6 @@ class Store:
                 await self.write(lambda connection: keep_slow(connection, one))
 
 
-def _kept_in_time(
-    connection: Connection, batch: Sequence[Incoming], seconds: float
-) -> None:
-    """Store a batch, unless that takes more work than ``seconds``.
-
-    Raises:
-        HubStoreSlowError: it does.
-    """
-    began = time.thread_time()
-    keep(connection, batch)
-    if time.thread_time() - began > seconds:
-        raise HubStoreSlowError(f"it takes more than {seconds:g} s of work")
-
-
 @asynccontextmanager
 async def open_store(
     config: HubConfig,
@@ -372,6 +372,7 @@ async def open_store(
         longest=longest,
         work_seconds=work_seconds,
         place=None if path is None else Place(path),
+        pins=Pins.read(config.keys, config.require_signed),
     )
     try:
         await _migrate(config, writing, writer)

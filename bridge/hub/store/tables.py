@@ -171,6 +171,11 @@ offers = Table(
     Index("offers_heard", "heard"),
 )
 
+runs = Table(
+    *("runs", metadata, _text("vm_id", key=True), _moment("heard")),
+    Column("body", LargeBinary, nullable=False),  # ``pins.Runs`` as JSON
+)
+
 notes = Table(
     "notes",
     metadata,

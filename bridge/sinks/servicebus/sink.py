@@ -7,6 +7,7 @@ mode, with every attribute repeated as an application property for filters).
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from hashlib import sha256
 from typing import ClassVar, Literal
 
 from msgspec import Struct
@@ -30,6 +31,7 @@ from bridge.sinks.base import ApprovalAddress, Preview, Resources
 from bridge.sinks.batch import BatchKeys
 
 SessionBy = Literal["event", "vm", "none"]
+MessageIdBy = Literal["event", "body"]
 
 _INTERVALS = 3  # heartbeats that are missing until a bridge counts as silent
 _LONGEST_LIFE = 14 * 86400.0
@@ -47,6 +49,9 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
         topic: the topic that events are sent to; or set queue. Example:
             ``"scheduled-events"``.
         session: the SessionId of a message: the EventId, the vmId, or none.
+        message_id: the MessageId: the id of the event, by which duplicate detection
+            drops what several VMs report; or a hash of the body, which nobody knows
+            before, so that nobody can have an event dropped by sending its id first.
     """
 
     default_scope: ClassVar[Scope] = "all"  # the broker drops duplicates
@@ -62,6 +67,7 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     queue: str = ""
     topic: str = ""
     session: SessionBy = "event"
+    message_id: MessageIdBy = "event"
 
     @property
     def where(self) -> NamespaceConfig:
@@ -109,6 +115,7 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
         sink = ServiceBusSink(
             sender=sender,
             session=self.session,
+            message_id=self.message_id,
             vm_id=resources.vm_id,
             approvals=approvals,
         )
@@ -134,6 +141,7 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
         message = render(
             event,
             session=self.session,
+            message_id=self.message_id,
             vm_id=resources.vm_id,
             approvals=self._approvals(resources),
         )
@@ -180,6 +188,7 @@ class ServiceBusSink(Struct, frozen=True, kw_only=True):
     session: SessionBy
     vm_id: str | None
     approvals: ApprovalAddress | None
+    message_id: MessageIdBy = "event"
 
     async def deliver(self, event: CloudEvent) -> None:
         """Send the event; see ``Sink.deliver``.
@@ -200,7 +209,11 @@ class ServiceBusSink(Struct, frozen=True, kw_only=True):
 
     def _message(self, event: CloudEvent) -> Message:
         return render(
-            event, session=self.session, vm_id=self.vm_id, approvals=self.approvals
+            event,
+            session=self.session,
+            message_id=self.message_id,
+            vm_id=self.vm_id,
+            approvals=self.approvals,
         )
 
 
@@ -210,17 +223,19 @@ def render(
     session: SessionBy,
     vm_id: str | None,
     approvals: ApprovalAddress | None,
+    message_id: MessageIdBy = "event",
 ) -> Message:
     """Return the message for an event."""
-    event_id = event.text("correlationid")
+    body, event_id = event.to_json(), event.text("correlationid")
+    name = short_id(event.id) if message_id == "event" else sha256(body).hexdigest()
     # An entity with sessions refuses a message without one, so each message has one.
     vm = vm_id or event.source
     session_id = {"event": event_id or vm, "vm": vm, "none": None}[session]
     reply_to = approvals if _can_be_approved(event) else None
     return Message(
-        body=event.to_json(),
+        body=body,
         content_type=STRUCTURED_TYPE,
-        message_id=short_id(event.id),
+        message_id=name,
         subject=event.type,
         correlation_id=event_id,
         session_id=None if session_id is None else short_id(session_id),

@@ -16,7 +16,12 @@ from approver.teams.config import TeamsConfig, is_base
 from approver.vote_rules import Rule, Rules
 
 _USER: Final = re.compile(r"[UW][A-Z0-9]{2,}", re.ASCII)
-_VERSIONED: Final = re.compile(r"[A-Za-z0-9-]+/[0-9a-f]{32}", re.ASCII)
+_KEY_ID: Final = re.compile(
+    r"https://[A-Za-z0-9-]+\.(vault|managedhsm)"
+    r"\.(azure\.net|azure\.cn|usgovcloudapi\.net)"
+    r"/keys/[A-Za-z0-9-]+/[0-9a-f]{32}",
+    re.ASCII,
+)
 _LEAST_SECRET: Final = 32  # characters, without blanks around them
 # The unresolved text that the platform leaves if the app may not read the secret.
 _REFERENCES: Final = ("@microsoft.keyvault(", "@microsoft.appconfiguration(")
@@ -185,13 +190,13 @@ def _secret_faults(environ: Mapping[str, str]) -> Iterator[str]:
 def _key_faults(keys: tuple[str, ...]) -> Iterator[str]:
     """Yield what is wrong with SIGN_KEY.
 
-    A key without a version would change before the bridges know the new one.
+    A key without a version would change before the bridges know the new one. Another
+    host would get a token for Key Vault.
     """
     if len(keys) > 2:
         yield "SIGN_KEY must name one key, or two while one is replaced"
     for key in keys:
-        base, slash, rest = key.partition("/keys/")
-        if not (slash and is_base(f"{base}/") and _VERSIONED.fullmatch(rest)):
+        if not _KEY_ID.fullmatch(key):
             yield (
                 "SIGN_KEY must be the id of a key with its version: "
                 f"https://NAME.vault.azure.net/keys/KEY/VERSION, not {key}"

@@ -8,7 +8,7 @@ Source: https://learn.microsoft.com/azure/azure-monitor/logs/logs-ingestion-api-
 
 import orjson
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import SIGNATURE, CloudEvent
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.content_mode import Rendered
 from bridge.sinks.webhook.many import Many
@@ -24,7 +24,11 @@ def render(event: CloudEvent) -> Rendered:
 
 
 def record(event: CloudEvent) -> dict[str, object]:
-    """Return an event as a row of the table; columns without a value are left out."""
+    """Return an event as a row of the table; columns without a value are left out.
+
+    A signed event is in the row as a text, too: ``sebridge verify`` needs its bytes.
+    """
+    is_signed = SIGNATURE in event.extensions
     row = {
         "TimeGenerated": event.time,
         "CloudEventId": event.id,
@@ -37,6 +41,7 @@ def record(event: CloudEvent) -> dict[str, object]:
         "EventStatus": event.text("eventstatus"),
         "SeverityText": event.text("severitytext"),
         "SeverityNumber": event.extensions.get("severitynumber"),
+        "CloudEvent": event.to_json().decode() if is_signed else None,
     }
     return known(row) | {"Data": event.data}
 
