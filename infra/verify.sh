@@ -172,8 +172,8 @@ rpm_package() {
   step "the .rpm in a root of Debian 13"
   rm -rf "$work/rpmroot"
   cp -a "$work/trixie" "$work/rpmroot"
-  present=$(echo "$files"/present/*.rpm)
-  older=$(echo "$files"/older/*.rpm)
+  present=$(echo "$files"/present/scheduled-events-bridge-*.rpm)
+  older=$(echo "$files"/older/scheduled-events-bridge-*.rpm)
   ok "what it requires: $(rpm -qp --requires "$present" | grep -v rpmlib | tr '\n' ';')" rpm -K --nosignature "$present"
   ok "install" rpm_there -i "$present"
   ok "$(in_root /usr/bin/sebridge --version), account, unit" in_root sh -c \

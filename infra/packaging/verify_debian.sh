@@ -42,7 +42,7 @@ PYTHON
 
 process_id() { there systemctl show -p MainPID --value sebridge.service; }
 waiting() { there sebridge outbox list -c /etc/sebridge/bridge.toml --sink later --state pending | grep -c pending; }
-install() { there dpkg -i "/files/$1/$(cd "$files/$1" && ls ./*.deb)"; }
+install() { there dpkg -i "/files/$1/$(cd "$files/$1" && ls ./scheduled-events-bridge_*.deb)"; }
 is_new() { [ "$(process_id)" != "$1" ]; }
 stays() { [ "$(process_id)" = "$1" ]; }
 waits() { [ "$(waiting)" -ge "$1" ]; }
