@@ -43,10 +43,10 @@ def test_smallest_configuration_is_that_of_the_type(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SINK_TYPES)
 def test_readme_and_changelog_name_the_sink(kind: str) -> None:
-    text = section("README.md", "## What it can do")
+    text = section("README.md", "## Pages")
 
     link = f"(config/sinks/{kind}.md)"
-    assert link in text, f'name it in README.md, "What it can do": [{kind}]{link}'
+    assert link in text, f'name it in README.md, "Pages": [{kind}]{link}'
     assert f"`{kind}`" in pages()["CHANGELOG.md"], f"add a line with `{kind}` to it"
 
 
