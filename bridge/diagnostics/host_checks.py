@@ -187,7 +187,8 @@ def _unusable(path: Path, there: Path) -> Finding | None:
     if there != path.parent or (cause := _tried(there)) is None:
         return None
     text = f"state: nothing can be stored in {there}: {cause}"
-    return _fault(text, "the bridge runs in memory: put state.path on a local disk")
+    cure = "if the disk is full, make room; if not, put state.path on a local disk"
+    return _fault(text, f"the bridge runs in memory: {cure}")
 
 
 def _owner(path: Path) -> str:
