@@ -41,7 +41,9 @@ def show(files: tuple[Path, ...]) -> None:
 @key.command()
 @_FILE
 def rotate(file: Path) -> None:
-    """Put a new key beside the key of a bridge: both sign its events.
+    """Put a new key beside that of a bridge.
+
+    Both sign its events from then on.
 
     FILE is the key beside the state file. The forwarder uses both from its next start
     on. A kill at any moment leaves the old file or the new one.

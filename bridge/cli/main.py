@@ -23,7 +23,7 @@ ELSEWHERE = {
     "events": ("events", "List events and their deliveries, oldest first."),
     "hub": ("hub", "Run the hub until it is asked to stop."),
     "init": ("init", "Write a first configuration."),
-    "key": ("key", "Show keys for signatures."),
+    "key": ("key", "Show keys for signatures, and replace the key of a bridge."),
     "outbox": ("outbox", "List, retry or discard deliveries."),
     "render": ("dry_run", "Print what a sink would send for an event."),
     "route": ("dry_run", "Print which sinks would get an event, and why."),

@@ -191,10 +191,10 @@ async def test_each_sink_gets_one_attempt_and_its_answer_is_printed(
     assert [one["name"] for one in found["sinks"]] == ["siem", "refuses", "ails"]
     assert [one["delivered"] for one in found["sinks"]] == [True, False, False]
     assert (
-        "answered 401; the bridge would retry, and soon park the sink"
+        "answered 401: ok; the bridge would retry, and soon park the sink"
         in (found["sinks"][1]["error"])
     )
-    assert found["sinks"][2]["error"].endswith("503; the bridge would retry")
+    assert found["sinks"][2]["error"].endswith("503: ok; the bridge would retry")
     assert SECRET not in result.output
     assert result.exit_code == 1
 

@@ -792,7 +792,7 @@ def test_status_for_people_is_a_table(deliveries: Path) -> None:
     assert "siem: 2 dead letters (sebridge outbox list --state dead)" in text
     assert "http.listen is off" in text
     assert re.search(r"\n  SINK +STATE +PENDING +DEAD +OLDEST", text)
-    assert re.search(r"\n  siem +unknown +2 +2 ", text)
+    assert re.search(r"\n  siem +not known +2 +2 ", text)
     assert "\x1b" not in text
 
 

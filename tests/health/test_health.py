@@ -70,6 +70,7 @@ METRICS = {
     "sebridge_document_incarnation",
     "sebridge_scheduled_events",
     "sebridge_transitions_total",
+    "sebridge_events_unsigned_total",
     "sebridge_deliveries_total",
     "sebridge_delivery_failures_total",
     "sebridge_deliveries_late_total",

@@ -79,7 +79,7 @@ def test_cards_are_read_by_microsofts_own_renderer(node: str) -> None:
 
     *read, unread = json.loads(ran.stdout)
     assert [found["faults"] for found in read] == [[]] * len(good)
-    assert read[0]["lines"][0] == "**b** scheduled: {\u200a{DATE(x)}}"
+    assert read[0]["lines"][0] == "**b** is scheduled: {\u200a{DATE(x)}}"
     assert all(len(found["lines"]) >= 2 for found in read)
     assert unread["faults"], "else the reader finds nothing wrong with anything"
 
