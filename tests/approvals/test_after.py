@@ -163,6 +163,7 @@ async def test_delay_after_a_command_ends_on_time(stage: Stage) -> None:
 WRONG = pytest.mark.parametrize("jump", [7200.0, -3600.0, 60.0, -60.0])
 
 
+@pytest.mark.slow
 @WRONG
 async def test_delay_after_a_command_goes_by_imds_over_a_restart(
     stage: Stage, jump: float
@@ -183,6 +184,7 @@ async def test_delay_after_a_command_goes_by_imds_over_a_restart(
         assert stage.imds.done == [[DRAIN]]
 
 
+@pytest.mark.slow
 @WRONG
 async def test_delay_of_a_rule_goes_by_imds_over_a_restart(
     stage: Stage, jump: float
@@ -201,6 +203,7 @@ async def test_delay_of_a_rule_goes_by_imds_over_a_restart(
         assert stage.imds.posts == [EVENT_ID]
 
 
+@pytest.mark.slow
 @WRONG
 async def test_command_begins_by_the_time_of_imds(stage: Stage, jump: float) -> None:
     """NotBefore is in 15 minutes, and the lead is 10."""
@@ -540,6 +543,7 @@ VOIDING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", VOIDING.values(), ids=VOIDING.keys())
 async def test_success_does_not_count_for_another_event(
     stage: Stage, change: dict[str, object]

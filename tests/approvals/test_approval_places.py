@@ -174,6 +174,7 @@ def test_approvals_in_line_do_not_delay_others() -> None:
     in_virtual_time(scenario())
 
 
+@pytest.mark.slow
 def test_no_message_is_received_while_a_thousand_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -180,6 +180,7 @@ LOOK_ALIKES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOK_ALIKES)
 async def test_member_that_looks_like_a_limit_is_refused_by_its_name(
     stage: Stage, name: str

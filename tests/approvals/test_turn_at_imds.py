@@ -205,6 +205,7 @@ def test_rule_also_decides_on_the_document_of_its_turn() -> None:
 # -- reads and POSTs take turns --------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval", [0.25, 1.0, 5.0])
 @pytest.mark.parametrize(("get", "post"), [(0.01, 0.01), (0.3, 4.5), (4.5, 0.3)])
 def test_document_is_read_among_a_hundred_event_ids(
@@ -235,6 +236,7 @@ def short(number: int) -> Event:
 MANY = 2_000  # twice as many as are handled at a time; sixty are posted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("interval", "per_message", "get", "post"),
     [(0.25, 1, 0.01, 0.01), (1.0, 100, 0.3, 4.5)],  # the others: see above

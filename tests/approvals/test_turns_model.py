@@ -7,6 +7,7 @@ the POST, with documents that change at any moment.
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,7 @@ clients = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(clients, max_size=12),
     st.sampled_from([0.01, 0.4, 1.2]),
@@ -214,6 +216,7 @@ lives = st.builds(
 seconds = st.sampled_from([0.01, 0.2, 0.9, 2.5])
 
 
+@pytest.mark.slow
 @given(
     st.lists(lives, min_size=1, max_size=8),
     seconds,

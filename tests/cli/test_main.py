@@ -1172,6 +1172,7 @@ def test_second_signal_ends_a_forwarder_without_a_traceback(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGINT,), *SIGNALS])
 @pytest.mark.parametrize(
     "command", ["events --follow", "events --watch", "outbox list --watch"]
@@ -1215,6 +1216,7 @@ def test_killed_command_does_not_exit_with_0(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -314,6 +314,7 @@ def test_no_fault_follows_from_another(table: dict[str, object]) -> None:
     assert len(faults({"approvals": table})) == 1
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

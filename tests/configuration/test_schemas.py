@@ -345,6 +345,7 @@ def test_example_of_an_outcome_is_what_a_bridge_makes_of_it() -> None:
     assert {name: sent(told).get(name) for name in shown} == shown
 
 
+@pytest.mark.slow
 @given(histories() | st.lists(odd_documents(), max_size=4))
 def test_events_from_any_document_fit_the_schema(
     history: list[Document],

@@ -91,6 +91,7 @@ def places(value: object, at: Keys) -> set[Keys]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.dictionaries(KEYS, VALUES, max_size=4),

@@ -90,6 +90,7 @@ async def test_first_file_is_written_as_the_page_says(tmp_path: Path) -> None:
     assert f"{config}: " in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 async def test_head_of_an_example_says_how_to_check_it(
     path: Path, tmp_path: Path

@@ -132,6 +132,7 @@ async def test_rules_of_one_bridge_forbid_it(
     assert "web-1" in str(await objection(world))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "approvals",
     [
@@ -233,6 +234,7 @@ async def test_bridge_may_approve_beside_it(world: HubWorld) -> None:
     assert states == {"arm": "sent", "bridge": "decided"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "resource",
     [

@@ -322,6 +322,7 @@ async def test_refusal_by_a_hub_is_kept(world: HubWorld) -> None:
     assert (await world.decision())["state"] == "refused"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "code"),
     [("relayed", 0), ("already-started", 0), ("event-ended", 1), ("denied", 1)],
@@ -429,6 +430,7 @@ async def test_arm_by_a_hub_asks_before_it_asks(world: HubWorld) -> None:
     assert "nothing was approved" in found.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "answer", "code", "words"),
     [

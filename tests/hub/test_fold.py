@@ -493,6 +493,7 @@ def alike(told: Sequence[Fact], first: Fact) -> list[Fact]:
 BUSY = vm(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "is_so"),
     [

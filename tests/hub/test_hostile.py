@@ -95,6 +95,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event_id", ODD, ids=range(len(ODD)))
 async def test_event_id_is_data_wherever_it_is_shown(
     store: Store, event_id: str
@@ -173,6 +174,7 @@ async def test_event_of_more_machines_than_a_statement_may_name(store: Store) ->
         assert (status, "not all Resources" in found["error"]) == (409, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [f"/events/{EVENT_ID}", "/machines/a/b/web-0"])
 @pytest.mark.parametrize(
     ("body", "charset"),
@@ -230,6 +232,7 @@ BODIES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(bodies=st.lists(BODIES, min_size=1, max_size=8), source=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_message_of_any_bytes_is_kept_or_left_out(
@@ -284,6 +287,7 @@ OPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(ops=OPS)
 @settings(max_examples=60, deadline=None)
 def test_silence_and_its_end_are_told_in_turns(ops: list[tuple[str, int]]) -> None:

@@ -103,6 +103,7 @@ async def test_bridge_that_is_forgotten_is_gone_until_it_is_heard(
     assert "alive</span>" in await browser.open(PATH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("who", "more", "status"),
     [

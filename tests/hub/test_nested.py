@@ -72,6 +72,7 @@ def changed(body: bytes, *path: str) -> list[bytes]:
 _GRID = ("data", "resourceInfo", "properties")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "body", "path"),
     [

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,6 +203,7 @@ def bodies() -> st.SearchStrategy[bytes]:
     return vote.map(lambda found: json.dumps(found).encode()) | odd
 
 
+@pytest.mark.slow
 @given(kept=st.lists(messages(), max_size=12), asked=st.lists(requests(), min_size=4))
 @settings(max_examples=25, deadline=None)
 def test_every_answer_is_as_it_is_described(

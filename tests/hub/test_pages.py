@@ -135,6 +135,7 @@ async def test_long_list_goes_on_and_says_what_it_counts(browser: Browser) -> No
     assert 'href="/?type=Freeze"' in rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions"])
 async def test_text_of_an_event_is_never_markup(browser: Browser, path: str) -> None:
     body = step("scheduled", event(Description=EVIL, EventType=EVIL, Resources=[EVIL]))
@@ -318,6 +319,7 @@ async def test_votes_of_two_channels_are_not_added_up(both: Browser) -> None:
     assert "Voted: ann, bob (through ARM)" in await both.open(PAGE)
 
 
+@pytest.mark.slow
 async def test_vote_of_another_channel_does_not_hide_the_decision(
     both: Browser,
 ) -> None:

@@ -189,6 +189,7 @@ async def test_heartbeat_in_its_name_hides_no_silence(world: HubWorld) -> None:
     assert await state_of(world) == "alive"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["completed", "cancelled", "started", "updated"])
 @pytest.mark.parametrize("who", [vm(0), vm(1), EVIL], ids=["web-0", "web-1", "web-7"])
 async def test_step_in_any_name_changes_nothing_once_a_pinned_one_has_spoken(

@@ -402,6 +402,7 @@ async def test_mail_shows_the_digest(world: HubWorld) -> None:
 # -- bounds ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_words_of_bridges_displace_nothing_of_azure(world: HubWorld) -> None:
     """A VM that may only send speaks in the name of web-0, very often."""
     await world.store.keep([grid(health(1, availabilityState="Unavailable"), 1)])

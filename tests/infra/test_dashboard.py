@@ -23,6 +23,7 @@ FLAT = [
 ]  # what comes so late takes minutes; and no VM stands still here
 
 
+@pytest.mark.slow
 async def test_every_panel_shows_what_a_forwarder_tells(tmp_path: Path) -> None:
     panels = await observed(
         tmp_path, 1.5, lambda found: (empty(found), flat(found)) == ([], FLAT)

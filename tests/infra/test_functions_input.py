@@ -507,6 +507,7 @@ def test_hooks_of_another_slack_are_taken(hooks: str) -> None:
     assert settings.slack_hooks == hooks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environ", "is_good"),
     [

@@ -194,6 +194,7 @@ async def test_pool_that_somebody_put_back_is_not_added_twice(
     assert world.pools == [["web", "api"], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "code"), [(412, 75), (429, 75), (503, 75), (403, 1)]
 )

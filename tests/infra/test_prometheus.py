@@ -143,6 +143,7 @@ def test_panels_say_what_they_show() -> None:
         assert panel["targets"], panel["title"]
 
 
+@pytest.mark.slow
 @needs_promtool
 def test_rules_pass_promtool() -> None:
     for arguments in (

@@ -289,6 +289,7 @@ def test_query_says_what_it_shows(name: str) -> None:
     assert QUERIES[name].startswith("// ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_rule_has_the_form_of_a_scheduled_rule(
     name: str, read_by_kusto: dict[str, Any]

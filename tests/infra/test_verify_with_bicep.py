@@ -100,6 +100,7 @@ def test_every_template_and_deployment_is_tried(log: Path) -> None:
     assert {one["level"] for one in rules.values()} == {"error"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "told"),
     [

@@ -46,6 +46,7 @@ async def test_sound_file_is_taken_up_as_it_is(known: Lived, state_path: Path) -
     assert [d.event_id for d in taken if d.cloud_event_id not in known.bodies] == [NEW]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_whatever_a_disk_does_the_news_is_told_and_nothing_altered(
     seed: int, known: Lived, state_path: Path

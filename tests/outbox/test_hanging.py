@@ -477,6 +477,7 @@ async def test_what_is_beyond_all_rows_of_the_mirror_waits_as_well(
     assert [n for n in rest if n and n[1] == "2"] == ["a2", "b2", "c2"]
 
 
+@pytest.mark.slow
 async def test_order_is_kept_with_12000_pending(state_path: Path) -> None:
     """And a Preempt that comes meanwhile is told."""
     count, again = 12_000, 3_000
@@ -957,6 +958,7 @@ class Model:
             assert order == list(range(len(order)))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(steps=STEPS, patience=st.sampled_from([0.0, 0.01]))
 async def test_whenever_the_disk_hangs_nothing_is_lost_doubled_or_out_of_order(

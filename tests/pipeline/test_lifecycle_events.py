@@ -297,6 +297,7 @@ async def test_heartbeat_tells_once_how_long_the_vm_stood_still(rig: Rig) -> Non
     assert [data.get("pausedSeconds") for data in await rig.beaten()] == [33, None]
 
 
+@pytest.mark.slow
 async def test_heartbeat_holds_the_whole_offer_once_a_day(rig: Rig) -> None:
     """So that a hub that begins later learns it."""
     rig.lifecycle.heartbeat = 3600

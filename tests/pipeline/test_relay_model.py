@@ -356,6 +356,7 @@ class World:
         return tally.pending if tally else 0
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @example(  # an attempt beside the slots has ended before ``ready`` is looked at again
     steps=[("put", 0, 0), ("put", 0, 0), ("put", 0, 0), ("up", 0, 0), ("pass", 2, 0)],

@@ -135,6 +135,7 @@ async def live(rig: Rig, seconds: float, step: float = 0.25) -> None:
 # -- the return ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "hangs"),
     [(BUSY, 0.0), (GONE, 0.0), (SILENT, 10.0), (SILENT, 60.0)],
@@ -174,6 +175,7 @@ async def test_order_of_each_event_holds_through_outage_and_return(
             assert of_key == [f"{key}{n}" for n in range(9)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chance", [0.02, 0.999])
 @pytest.mark.parametrize("count", [1, 5])
 async def test_sink_that_cannot_be_reached_is_tried_at_least_every_3_seconds(

@@ -86,6 +86,7 @@ SEEDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDS)
 def test_planted_bug_is_found(name: str) -> None:
     with planted(name):

@@ -214,6 +214,7 @@ def found_after(most: int, since: int = 0) -> int | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
     MUTATIONS[name](monkeypatch)

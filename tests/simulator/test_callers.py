@@ -96,6 +96,7 @@ async def is_refused(
     assert reply.json["error"].endswith("control the simulator")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", IMDS_CONTROL)
 @pytest.mark.parametrize(("headers", "words"), FOREIGN)
 async def test_page_of_another_site_cannot_control_the_imds(

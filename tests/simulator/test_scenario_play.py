@@ -52,6 +52,7 @@ def _end(status: str, at: float, not_before: float, *, approves: bool) -> str:
     return "cancelled" if is_well_before and not approves else "ended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed", [1, 60, 100, 1000])
 @pytest.mark.parametrize("name", EIGHT)
 @pytest.mark.parametrize("approves", [False, True])

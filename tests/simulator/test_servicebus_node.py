@@ -48,6 +48,7 @@ def node() -> str:
     return NODE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_scenario_plays_with_the_javascript_sdk(
     broker: Broker, node: str, scenario: str

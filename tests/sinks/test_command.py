@@ -191,6 +191,7 @@ def test_test_says_so() -> None:
     assert variables_of(occasion(is_test=True))["SEBRIDGE_TEST"] == "1"
 
 
+@pytest.mark.slow
 @given(text=st.text(), names=st.lists(st.text(), max_size=50))
 def test_values_are_data(text: str, names: list[str]) -> None:
     raw = imds_event(text or "x", EventType=text, Resources=names)

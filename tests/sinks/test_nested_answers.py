@@ -43,6 +43,7 @@ class Nesting:
         return self.reply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 207, 400, 503])
 @pytest.mark.parametrize("name", NAMES)
 def test_preset_knows_what_a_nested_answer_means(name: PresetName, status: int) -> None:

@@ -335,6 +335,7 @@ ANY_TYPE = st.text(min_size=1, max_size=500) | st.builds(
 )
 
 
+@pytest.mark.slow
 @given(ANY_TYPE, ANY_DATA, st.none() | st.text(max_size=1000))
 def test_anything_at_all_can_be_told(
     kind: str, data: Mapping[str, object], subject: str | None

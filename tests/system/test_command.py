@@ -162,6 +162,7 @@ async def test_stop_ends_it_after_the_grace_and_it_is_run_again(
         assert len(stage.runs) == 2
 
 
+@pytest.mark.slow
 async def test_fifty_events_each_have_their_run(tmp_path: Path) -> None:
     async with simulator_here() as at:
         stage = Stage(tmp_path, at, "sleep 0.2")

@@ -75,6 +75,7 @@ async def readiness(config: Path) -> tuple[int, str]:
         return response.status, await response.text()
 
 
+@pytest.mark.slow
 async def test_full_disk_an_approval_a_kill_and_room_again(
     disk: Disk, tmp_path: Path, unused_tcp_port: int
 ) -> None:

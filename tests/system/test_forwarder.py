@@ -81,6 +81,7 @@ async def on_the_topic(at: Addresses, count: int) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [slice(n, n + 2) for n in range(0, 8, 2)])
 async def test_every_transition_of_a_scenario_reaches_every_sink(
     which: slice, tmp_path: Path
@@ -113,6 +114,7 @@ async def plays_whole(name: str, folder: Path) -> None:
     assert code == 0, name
 
 
+@pytest.mark.slow
 async def test_ids_are_equal_over_two_runs_on_the_same_documents(
     tmp_path: Path,
 ) -> None:
@@ -130,6 +132,7 @@ async def test_ids_are_equal_over_two_runs_on_the_same_documents(
     assert len(first) == 3
 
 
+@pytest.mark.slow
 async def test_a_killed_forwarder_loses_nothing_and_repeats_equal_ids(
     tmp_path: Path,
 ) -> None:
@@ -162,6 +165,7 @@ async def test_a_killed_forwarder_loses_nothing_and_repeats_equal_ids(
     assert code == 0
 
 
+@pytest.mark.slow
 async def test_a_second_instance_on_the_same_state_file_is_refused(
     tmp_path: Path,
 ) -> None:

@@ -158,6 +158,7 @@ def test_what_only_speaks_of_the_commands_loads_none(line: str, tmp_path: Path) 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

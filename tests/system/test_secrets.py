@@ -252,6 +252,7 @@ async def lived(case: Case, commands: Sequence[Sequence[str]]) -> dict[str, byte
     return shown | {f"the log of {case.path.stem}": log}
 
 
+@pytest.mark.slow
 async def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
     async with (
         simulator_here() as at,

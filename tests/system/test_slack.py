@@ -86,6 +86,7 @@ async def brisk(at: Addresses) -> None:
         assert response.status == 204, await response.text()
 
 
+@pytest.mark.slow
 async def test_message_outlives_the_forwarder_and_preempt_goes_first(
     tmp_path: Path,
 ) -> None:

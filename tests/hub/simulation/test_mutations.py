@@ -117,6 +117,7 @@ def is_found(first: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
     BUGS[name](monkeypatch)

@@ -24,6 +24,7 @@ def test_no_decision_is_lost_and_none_is_sent_that_must_not_be(chunk: int) -> No
         judge(seed)
 
 
+@pytest.mark.slow
 def test_runs_meet_what_they_are_made_for() -> None:
     worlds = [judge(seed) for seed in MEETING]
     sent = [one for world in worlds for one in world.oracle.decided.values()]

@@ -131,6 +131,7 @@ DAMAGED: dict[str, tuple[Change, int, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "least", "voted"), DAMAGED.values(), ids=DAMAGED)
 async def test_damaged_file_is_moved_aside_and_what_can_be_read_is_kept(
     filled: Path,

@@ -123,6 +123,7 @@ class Trouble:
         assert self.store.health.fault is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", _POSTGRES.values(), ids=_POSTGRES)
 async def test_postgres_that_refuses_everything_costs_no_message(
     broker: Broker, cluster: Cluster, change: tuple[str, str]
@@ -192,6 +193,7 @@ _LATE = (
 )
 
 
+@pytest.mark.slow
 async def test_slow_message_is_put_aside_alone_and_tried_again(
     sqlite_config: HubConfig,
 ) -> None:

@@ -274,6 +274,7 @@ async def test_end_by_a_stranger_counts_after_a_while(store: Store) -> None:
     assert not (await the_event(store)).is_open
 
 
+@pytest.mark.slow
 async def test_event_takes_no_more_room_however_many_messages_come(
     store: Store,
 ) -> None:
@@ -327,6 +328,7 @@ async def everything(store: Store) -> dict[str, list[Any]]:
     return {table.name: await rows_of(store, table) for table in tables}
 
 
+@pytest.mark.slow
 async def test_message_that_is_surplus_is_counted_and_changes_nothing_else(
     full: Store,
 ) -> None:
@@ -344,6 +346,7 @@ async def test_message_that_is_surplus_is_counted_and_changes_nothing_else(
     assert after == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [
