@@ -73,14 +73,18 @@ PYTHON = """\
 #!/bin/sh
 [ "$1" = -m ] || exit 0
 mkdir -p "$3/bin"
-ln -sf "BINARY" "$3/bin/python"
 printf '#!/bin/sh\\n' >"$3/bin/pip"
+cat >"$3/bin/python" <<'TEXT'
+#!/bin/sh
+export LD_LIBRARY_PATH=/run/code/python/lib PYTHONPATH=/run/code/source:/run/code/site
+exec "BINARY" "$@"
+TEXT
 cat >"$3/bin/sebridge" <<'TEXT'
 #!/bin/sh
 export LD_LIBRARY_PATH=/run/code/python/lib PYTHONPATH=/run/code/source:/run/code/site
 exec "BINARY" -m bridge "$@"
 TEXT
-chmod +x "$3/bin/pip" "$3/bin/sebridge"
+chmod +x "$3/bin/pip" "$3/bin/python" "$3/bin/sebridge"
 """
 
 
