@@ -251,10 +251,11 @@ def deep(levels: int) -> object:
             EventId=LONG[:900], Resources=[f"{LONG[:20]}{n}" for n in range(99)]
         ),
         imds_event(Description=None, Resources=deep(25), Deep=deep(25)),
+        imds_event(Resources=["", " "]),
     ],
-    ids=["long", "long text", "all long", "long id", "deep"],
+    ids=["long", "long text", "all long", "long id", "deep", "no name"],
 )
-def test_no_service_refuses_what_is_long_or_deep(raw: dict[str, object]) -> None:
+def test_no_service_refuses_what_is_long_deep_or_empty(raw: dict[str, object]) -> None:
     (event,) = document(raw).events.values()
     step = Transition(
         kind=TransitionKind.STARTED,

@@ -51,7 +51,7 @@ def facts(event: CloudEvent) -> Facts:
         raw=raw,
         request=table(event.data.get("request")),
         reporter=table(event.data.get("reporter")),
-        resources=tuple(resources_of(raw)),
+        resources=tuple(name for name in resources_of(raw) if name.strip()),
         command=" ".join(
             found for key in ("sink", "action") if (found := text(event.data.get(key)))
         ),

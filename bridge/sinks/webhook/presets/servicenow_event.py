@@ -44,9 +44,9 @@ def _records(event: CloudEvent, found: Alert) -> Iterator[dict[str, object]]:
     for machine in now:
         yield _record(event, found, machine, severity)
     # Machines that the event no longer names are not affected: clear their alerts.
-    before = tuple(resources_of(table(event.data.get("previous"))))
+    before = resources_of(table(event.data.get("previous")))
     for machine in dict.fromkeys(before[:_MOST_MACHINES]):
-        if machine not in now:
+        if machine.strip() and machine not in now:
             yield _record(event, found, machine, _CLEAR)
 
 
