@@ -406,7 +406,7 @@ class Trying(Struct):
         """Mark the sink as working: an attempt has succeeded."""
         is_back = self.circuit.is_unreachable or attempt.is_beside
         self.settling.parked(is_parked=False)
-        self.circuit.succeeded(self.times.clock.monotonic())
+        self.circuit.succeeded(self.times.clock.monotonic(), attempt.began)
         if is_back:
             self.attempts.cut_left_behind(attempt)
 

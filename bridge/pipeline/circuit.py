@@ -7,6 +7,8 @@
                  deliveries that failed because of the sink are due at once
     parked:      deliveries wait; one is tried now and then, and each urgent one twice
     any state:   no attempt before hold_until: the sink has sent Retry-After
+    any state:   while the sink is full, busy or throttles, an attempt begins once a
+                 second at most; after the first success, all goes
 
 Pure: time and random numbers are passed in. Times are monotonic seconds.
 """
@@ -21,6 +23,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.foundation.rate_limit import Pause
 from bridge.foundation.retry import RetryPolicy
 from bridge.pipeline.policy import wish_of
 
@@ -31,8 +34,8 @@ _TRY_EVERY = 3.0  # while the sink is unreachable; plus or minus the spread
 _SILENT_AFTER = 5.0  # an attempt without answer for so long may never get one
 _RELEASE_EVERY = 2.0  # limits retries of an event that always fails
 
-# These failures are not caused by the event: the sink is unreachable. A sink that
-# throttles is reachable; an unexpected error may be caused by the event.
+# These failures are not caused by the event: the sink is unreachable. An unexpected
+# error may be caused by the event.
 _UNREACHABLE = {Reason.CONNECTION, Reason.SERVER, Reason.TIMEOUT}
 
 
@@ -125,13 +128,16 @@ class Circuit:
     Attributes:
         backoff: its longest wait is also the wait before the first probe of a parked
             sink.
+        busy: the pause that all sinks of the same Service Bus namespace share.
         last_error: the error of the last attempt; None after a success.
         hold_until: no attempt before this time: the sink has sent Retry-After.
         running: the running time, for the age of deliveries.
     """
 
-    def __init__(self, backoff: RetryPolicy) -> None:
+    def __init__(self, backoff: RetryPolicy, busy: Pause) -> None:
         self.backoff = backoff
+        self.busy = busy
+        self._pause = Pause()
         self.last_error: str | None = None
         self.hold_until = 0.0
         self.running = RunningTime()
@@ -168,9 +174,16 @@ class Circuit:
         """Record that an attempt begins; ``unit`` is a random number in [0, 1)."""
         spread = 1 - _SPREAD + 2 * _SPREAD * unit  # spreads the attempts of many VMs
         self._try_at = now + _TRY_EVERY * spread
+        self._pause.take(now)
+        self.busy.take(now)
 
-    def succeeded(self, now: float) -> None:
-        """Record a success: the state is ok. A wait asked for by the sink remains."""
+    def succeeded(self, now: float, began: float) -> None:
+        """Record a success of an attempt that began then: the state is ok.
+
+        A wait asked for by the sink remains.
+        """
+        self._pause.end(began)
+        self.busy.end(began)
         self._succeeded_at, self._release.is_first = now, False
         if self.last_error is None:
             return  # the usual case
@@ -182,6 +195,8 @@ class Circuit:
         """End parking and all waits, because a person has asked for a retry."""
         self._forget()
         self.hold_until = 0.0
+        self._pause.end(now)
+        self.busy.end(now)
         self.running.run(now)
 
     def _forget(self) -> None:
@@ -210,8 +225,14 @@ class Circuit:
                 self.running.stand(now)
             return
         self._parking.refusals = 0
-        self._is_unreachable = self._is_unreachable or is_of_sink
-        if self.is_parked and isinstance(error, TransientDeliveryError):
+        if not isinstance(error, TransientDeliveryError):
+            self._pause.end(now)  # the sink takes events, though not this one
+            return
+        if error.reason is Reason.THROTTLED:
+            (self.busy if error.is_shared else self._pause).begin(now)
+        elif is_of_sink:
+            self._is_unreachable = True
+        if self.is_parked:
             self._parking.probe_later(now, unit)
 
     def lets_through(self, now: float, *, is_first: bool) -> bool:
@@ -232,13 +253,27 @@ class Circuit:
             now: monotonic seconds.
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
-        if self.is_parked or now < max(self._try_at, self.hold_until):
+        opens_at = max(self._try_at, self.hold_until, self.opens_at)
+        if self.is_parked or now < opens_at:
             return False
-        if self._is_unreachable:
+        if self._is_unreachable or self._is_paused:
             return True
         # An attempt hangs, and none has succeeded since it began.
         is_silent = oldest is not None and self._succeeded_at < oldest
         return is_silent and now >= (oldest or 0.0) + _SILENT_AFTER
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._pause.since is not None or self.busy.since is not None
+
+    @property
+    def opens_at(self) -> float:
+        """When the next attempt may begin, even an urgent one; 0 = no pause."""
+        return max(self._pause.opens_at, self.busy.opens_at)
+
+    def holds(self, began: float) -> bool:
+        """Return whether a pause has begun since an attempt began."""
+        return self._pause.holds(began) or self.busy.holds(began)
 
     @property
     def is_unreachable(self) -> bool:
@@ -250,7 +285,7 @@ class Circuit:
 
         To release is to make due all deliveries that failed because of the sink.
         """
-        return self._release.take(now)
+        return now >= self.hold_until and self._release.take(now)
 
     def owe_release(self) -> None:
         """Plan a release: deliveries may wait that failed because of the sink."""
@@ -262,10 +297,10 @@ class Circuit:
         Args:
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
-        found = [self.hold_until]
+        found = [self.hold_until, self.opens_at]
         if self.is_parked:
             found.append(self._parking.probe_at)
-        elif self._is_unreachable:
+        elif self._is_unreachable or self._is_paused:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))
@@ -289,4 +324,5 @@ def is_fault_of_sink(error: DeliveryError) -> bool:
     if isinstance(error, RefusedDeliveryError):
         return True
     is_transient = isinstance(error, TransientDeliveryError)
-    return is_transient and error.reason in _UNREACHABLE and not wish_of(error)
+    is_of_sink = error.reason in {*_UNREACHABLE, Reason.THROTTLED}
+    return is_transient and is_of_sink and not wish_of(error)

@@ -173,7 +173,8 @@ class Attempts(Struct):
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
         monotonic, taken = self.clock.monotonic(), self.taken
-        if taken > self.slots or monotonic < self.pace.opens_at:
+        opens_at = max(self.pace.opens_at, self.circuit.opens_at)
+        if taken > self.slots or monotonic < opens_at:
             return False
         if self._goes_first(delivery, now):
             return True
@@ -185,10 +186,13 @@ class Attempts(Struct):
     def may_go_on(self, delivery: Delivery, now: float) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent.
 
-        It may not if the sink has asked for a pause since then, or was parked.
+        It may not if the sink was busy or has asked for a pause since then, or was
+        parked.
         """
         if self._goes_first(delivery, now):
             return True
+        if self.circuit.holds(max(a.began for a in self._at[delivery.id])):
+            return False
         monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
         return self.circuit.lets_through(monotonic, is_first=is_first)
 

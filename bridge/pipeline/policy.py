@@ -67,7 +67,10 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
         """
         attempt, wish = delivery.attempts + 1, wish_of(error)
         if not is_urgent(delivery, now):
+            # After the wait that the sink asks for, one delivery shows how it is.
+            is_told = wish > 0 and error.reason is Reason.THROTTLED
             delay = self.backoff.delay(attempt, unit=unit, retry_after=wish)
+            delay = wish if is_told else delay
             ahead = (delivery.urgent_from or 0.0) - now
             return max(min(delay, ahead) if ahead > 0 else delay, _LEAST_DELAY)
         left = (delivery.urgent_until or now) - now

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
@@ -67,7 +67,7 @@ class HeartbeatSlot(Struct):
         attempts, circuit = self.trying.attempts, self.trying.circuit
         if self.waiting is None or attempts.taken >= attempts.slots:
             return None
-        opens_at = max(circuit.hold_until, self.pace.opens_at)
+        opens_at = max(circuit.hold_until, circuit.opens_at, self.pace.opens_at)
         if self._is_in_flight or self.clock.monotonic() < opens_at:
             return None
         is_in_trouble = circuit.last_error is not None
@@ -104,6 +104,7 @@ class Relay:
         deliver: makes one attempt; raises DeliveryError or NotSentError.
         chance: returns a random number in [0, 1) at each call.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
+        busy: the pause that all sinks of the same Service Bus namespace share.
         repeats: whether a second attempt at a delivery may begin while the first hangs.
     """
 
@@ -115,6 +116,7 @@ class Relay:
     policy: RelayPolicy
     chance: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
+    busy: Pause = field(default_factory=Pause)
     repeats: bool = False
     _loop: AttemptLoop = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
@@ -122,7 +124,7 @@ class Relay:
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
-        circuit, longest = Circuit(policy.backoff), policy.backoff.max_backoff
+        circuit = Circuit(policy.backoff, self.busy)
         trying = Trying(
             deliver=self.deliver,
             policy=policy,
@@ -131,7 +133,7 @@ class Relay:
                 policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
             ),
             settling=Settling(sink, outbox, clock, self.metrics),
-            times=DueTimes(sink, outbox, clock, circuit, longest),
+            times=DueTimes(sink, outbox, clock, circuit, policy.backoff.max_backoff),
         )
         self._loop = AttemptLoop(
             name=self.name,

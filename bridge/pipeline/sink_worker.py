@@ -84,6 +84,7 @@ class SinkWorker:
             ),
             chance=chance,
             pace=self.resources.pace,
+            busy=self.resources.busy,
             repeats=config.repeats,
         )
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Route, Scope, Transition, When
 from bridge.foundation.clock import Clock, SystemClock
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Rate
 from bridge.servicebus.timings import TIMINGS, Timings
@@ -123,6 +123,7 @@ class Resources(Struct, frozen=True, kw_only=True):
         approvals: the approval entity, if approvals are configured.
         pace: the relay's rate limit, for a sink whose other side states a limit, or
             that sends more messages than deliveries.
+        busy: the pause that all sinks of the same Service Bus namespace share.
         clock: the time, and how to wait.
         memory: what the sink keeps across restarts.
         bus: how long Service Bus may take.
@@ -134,6 +135,7 @@ class Resources(Struct, frozen=True, kw_only=True):
     vm_id: str | None = None
     approvals: ApprovalAddress | None = None
     pace: Pace = field(default_factory=Pace)
+    busy: Pause = field(default_factory=Pause)
     clock: Clock = field(default_factory=SystemClock)
     memory: Memory = field(default_factory=Notebook)
     bus: Timings = TIMINGS
@@ -263,6 +265,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     def target(self) -> "Entity | None":
         """The Service Bus entity that the sink sends to; None if there is none."""
         return None
+
+    @property
+    def namespace_host(self) -> str:
+        """The host of the Service Bus namespace; "" = none, or it is not known."""
+        return ""
 
     @property
     def entities(self) -> Mapping[str, str]:
