@@ -17,7 +17,13 @@ from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.circuit import Circuit, RunningTime, is_fault_of_sink
 from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy
+from bridge.pipeline.policy import (
+    ATTEMPT_LIMIT,
+    QUICK,
+    RelayPolicy,
+    is_urgent,
+    rest_of,
+)
 from bridge.telemetry.metrics import Metrics, failure_label
 
 # -- Records the result of an attempt: in the outbox, in the metrics, and in the log ---
@@ -263,6 +269,7 @@ class DueTimes(Struct):
 log = logging.getLogger(__name__)
 
 Deliver = Callable[[Delivery], Awaitable[None]]
+Probe = Callable[[], Awaitable[None]]
 Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
 
 
@@ -273,6 +280,7 @@ class Trying(Struct):
         deliver: makes one attempt; raises DeliveryError or NotSentError.
         gather: begins an attempt that shares a request with others, and returns the
             future of its result; None = the sink takes one event in a request.
+        probe: asks whether the address of the sink answers; None = it cannot be asked.
     """
 
     deliver: Deliver
@@ -282,6 +290,7 @@ class Trying(Struct):
     settling: Settling
     times: DueTimes
     gather: Gather | None = None
+    probe: Probe | None = None
 
     @property
     def under_way(self) -> set[int]:
@@ -408,7 +417,7 @@ class Trying(Struct):
         self.settling.parked(is_parked=False)
         self.circuit.succeeded(self.times.clock.monotonic(), attempt.began)
         if is_back:
-            self.attempts.cut_left_behind(attempt)
+            self.attempts.cut_left_behind(attempt.began)
 
     def _judge(self, error: DeliveryError, refusals: int) -> None:
         """Update the state of the sink after a failure."""
@@ -429,10 +438,20 @@ class Trying(Struct):
             return
         now, unit = self.times.clock.now().timestamp(), self.attempts.chance()
         delay = self.policy.delay(delivery, error, now=now, unit=unit)
+        may_work = self._may_work_on(attempt, error) and not is_urgent(delivery, now)
+        if may_work:
+            delay = rest_of(self.times.clock.monotonic() - attempt.began)
         await self.settling.postpone(
             delivery,
             error,
             delay=0.0 if attempt.is_cut else delay,
-            waits_for_sink=is_fault_of_sink(error),
+            waits_for_sink=is_fault_of_sink(error) and not may_work,
             running=running,
         )
+
+    def _may_work_on(self, attempt: Attempt, error: DeliveryError) -> bool:
+        """Return whether the sink is there, and may still be working on a delivery."""
+        if self.probe is None or self.circuit.is_away or attempt.is_cut:
+            return False
+        took = self.times.clock.monotonic() - attempt.began
+        return error.reason is Reason.TIMEOUT and took >= QUICK

@@ -5,6 +5,7 @@
 
     unreachable: an attempt begins at least every 3 s; after the first success, all
                  deliveries that failed because of the sink are due at once
+    away:        a probe had no answer: at the first answer, the sink counts as back
     parked:      deliveries wait; one is tried now and then, and each urgent one twice
     any state:   no attempt before hold_until: the sink has sent Retry-After
     any state:   while the sink is full, busy or throttles, an attempt begins once a
@@ -131,6 +132,7 @@ class Circuit:
         busy: the pause that all sinks of the same Service Bus namespace share.
         last_error: the error of the last attempt; None after a success.
         hold_until: no attempt before this time: the sink has sent Retry-After.
+        is_away: whether the address did not answer the last probe.
         running: the running time, for the age of deliveries.
     """
 
@@ -140,9 +142,11 @@ class Circuit:
         self._pause = Pause()
         self.last_error: str | None = None
         self.hold_until = 0.0
+        self.is_away = False
         self.running = RunningTime()
         self._parking = _Parking(backoff.max_backoff)
         self._is_unreachable = False
+        self._is_timed_out = False  # at the last attempt
         self._try_at = 0.0
         self._succeeded_at = float("-inf")
         self._has_failures = False  # because of the sink, since the last success
@@ -171,7 +175,7 @@ class Circuit:
         return self._parking.refusals
 
     def began(self, now: float, unit: float) -> None:
-        """Record that an attempt begins; ``unit`` is a random number in [0, 1)."""
+        """Record that an attempt or a probe begins; ``unit`` is random, in [0, 1)."""
         spread = 1 - _SPREAD + 2 * _SPREAD * unit  # spreads the attempts of many VMs
         self._try_at = now + _TRY_EVERY * spread
         self._pause.take(now)
@@ -184,6 +188,7 @@ class Circuit:
         """
         self._pause.end(began)
         self.busy.end(began)
+        self.is_away = self._is_timed_out = False
         self._succeeded_at, self._release.is_first = now, False
         if self.last_error is None:
             return  # the usual case
@@ -216,6 +221,7 @@ class Circuit:
             unit: a random number in [0, 1).
         """
         self.last_error = str(error)
+        self._is_timed_out = error.reason is Reason.TIMEOUT
         if wish := wish_of(error):
             self.hold_until = max(self.hold_until, now + wish)
         is_of_sink = is_fault_of_sink(error)
@@ -258,9 +264,29 @@ class Circuit:
             return False
         if self._is_unreachable or self._is_paused:
             return True
-        # An attempt hangs, and none has succeeded since it began.
+        return self._is_hanging(now, oldest)
+
+    def is_silent(self, now: float, oldest: float | None) -> bool:
+        """Return whether the sink gives no answer: a probe of its address may help.
+
+        Args:
+            now: monotonic seconds.
+            oldest: when the oldest attempt in flight began; None = no attempt.
+        """
+        return self._is_timed_out or self._is_hanging(now, oldest)
+
+    def _is_hanging(self, now: float, oldest: float | None) -> bool:
+        """Return whether an attempt hangs, and none has succeeded since it began."""
         is_silent = oldest is not None and self._succeeded_at < oldest
         return is_silent and now >= (oldest or 0.0) + _SILENT_AFTER
+
+    def probed(self, *, is_there: bool) -> bool:
+        """Record the result of a probe; return whether the address is back."""
+        was_away, self.is_away = self.is_away, not is_there
+        is_back = was_away and is_there
+        if is_back:
+            self._release.is_owed = True
+        return is_back
 
     @property
     def _is_paused(self) -> bool:

@@ -20,6 +20,8 @@ URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
 _LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
+QUICK = 1.0  # seconds: who answers sooner that the time is over works on nothing
+_LONGEST_REST = 30.0
 _LAST_SECONDS = 5.0  # before NotBefore; a last attempt needs them
 
 
@@ -96,6 +98,14 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
             return None  # the sink is parked: the delivery waits for a person
         is_old = age > self.max_age and attempts >= _LEAST_ATTEMPTS
         return Reason.EXPIRED if is_old else None
+
+
+def rest_of(took: float) -> float:
+    """Return how long a delivery rests after an attempt without an answer, in seconds.
+
+    The sink may still be working on it.
+    """
+    return min(2 * took, _LONGEST_REST)
 
 
 def wish_of(error: DeliveryError) -> float:

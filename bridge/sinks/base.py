@@ -49,6 +49,19 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class Probing(Protocol):
+    """A sink that can ask whether its address answers, without sending an event."""
+
+    async def probe(self) -> None:
+        """Ask once, and end within a few seconds; any answer at all is good.
+
+        Raises:
+            DeliveryError: the address does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class Reminding(Protocol):
     """A sink whose other side must be reminded of what it was told."""
 
@@ -238,7 +251,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     @property
     def repeats(self) -> bool:
-        """Whether an event may be sent again while its first delivery hangs.
+        """Whether an urgent event may be sent again while its first delivery hangs.
 
         Only if calls do not wait for each other, and the receiver recognises an event
         by its id.
