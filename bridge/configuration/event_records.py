@@ -314,6 +314,13 @@ _BRIDGE = record(
             },
             None,
         ),
+        "signing": field(
+            {"type": "object"},
+            "With events.sign: the number of the last signed event before this one "
+            "(null: none since the start), and in the start and in one heartbeat a day "
+            "the public keys (JWK).",
+            {"n": 41, "keys": []},
+        ),
         "truncated": _TRUNCATED,
         "eventId": field(
             TEXT_OR_NULL, "The event that took the VM out of rotation.", EVENT_ID, None
@@ -323,7 +330,7 @@ _BRIDGE = record(
     optional=(
         *("pending", "dead", "freeDiskBytes", "eventId", "since", "chain"),
         *("intervalSeconds", "approvals", "clockOffsetSeconds", "pausedSeconds"),
-        *("truncated",),
+        *("truncated", "signing"),
     ),
 )
 

@@ -78,6 +78,11 @@ class PrivateKey:
         """The thumbprint of its public key."""
         return self.public.key_id
 
+    @property
+    def jwk(self) -> dict[str, str]:
+        """Its public key as JWK."""
+        return self.public.jwk
+
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message: r and s, 32 bytes each."""
         r, s = utils.decode_dss_signature(self.key.sign(message, _SIGNING))
