@@ -46,6 +46,7 @@ from bridge.hub.store.tables import (
     meta,
     notes,
     offers,
+    pins,
     runs,
     trail,
     unreadable,
@@ -123,7 +124,7 @@ class FleetMonitor:
         if (fault := now.clock_fault) is not None:
             log.warning("clock is wrong", extra={"fault": fault})
             await self.store.write(lambda c: note_clock(c, self.host, fault, now.now))
-        pins = self.store.pins
+        pins = self.store.pinned.now
         for _ in range(_MOST_PORTIONS):
             if not await self.store.write(partial(end_said, now=now.now, pins=pins)):
                 return
@@ -283,6 +284,9 @@ class StoreWatch:
         before = self.store.health.fault
         with suppress(HubStoreError):
             await self.store.check()
+            if (pinned := self.store.pinned).source is not None:
+                now = self.clock.now()
+                await self.store.write(partial(pinned.look, now=now))
         fault = self.store.health.fault
         self.metrics.store_away.set(fault is not None)
         if before is not None and fault is None:
@@ -340,6 +344,7 @@ def forget(
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, runs, "vm_id", "heard", oldest_decision)
+        + _rows(connection, pins, "id", "until", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, notes, "id", "time", oldest)
