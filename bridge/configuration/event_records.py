@@ -9,6 +9,7 @@ from bridge.configuration.schema_parts import (
     IMDS_MEANINGS,
     LINK,
     NOT_BEFORE,
+    SIGNING,
     TEXT,
     TEXT_OR_NULL,
     TEXTS,
@@ -314,13 +315,7 @@ _BRIDGE = record(
             },
             None,
         ),
-        "signing": field(
-            {"type": "object"},
-            "With events.sign: the number of the last signed event before this one "
-            "(null: none since the start), and in the start and in one heartbeat a day "
-            "the public keys (JWK).",
-            {"n": 41, "keys": []},
-        ),
+        "signing": SIGNING,
         "truncated": _TRUNCATED,
         "eventId": field(
             TEXT_OR_NULL, "The event that took the VM out of rotation.", EVENT_ID, None

@@ -72,6 +72,14 @@ LINK = field(
     f"https://maintenance.contoso.com/events/{EVENT_ID}",
 )
 
+SIGNING = field(
+    {"type": "object"},
+    "With events.sign: the number of the last signed event before this one (null: none "
+    "since the start), and in the start and one heartbeat a day the public keys (JWK).",
+    {"n": 41, "keys": []},
+)
+
+
 CHAIN = field(
     {"type": "object"},
     "Its place among the signed events of a key; n is null if it is not on the disk.",
