@@ -4,7 +4,6 @@ The attacks are those of ``test_trust.py`` that a hub without keys can only boun
 come without the key of the machine that they claim to be.
 """
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
@@ -17,16 +16,10 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from bridge.events.build import rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
-from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
 from bridge.hub.config import AccessRule, HubConfig
-from bridge.hub.housekeeping import Housekeeping, StoreWatch
-from bridge.hub.hub import Parts
-from bridge.hub.load import HubFile
-from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
@@ -36,6 +29,7 @@ from tests.hub.test_trust import (
     DENY,
     EVIL,
     HOUR,
+    TWO,
     arm,
     arm_config,
     at_seconds,
@@ -46,11 +40,11 @@ from tests.hub.test_trust import (
 from tests.hub.test_trust import signed as offered
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import at, azure, event, life, outcome, step, vm
+from tests.support.fleet import azure, event, life, outcome, step, vm
 from tests.support.hub import HubWorld, access, config, grid, told
 
 OWN = {0: KEY, 1: OTHER}
-STRANGE, THIRD = (private_keys(json.dumps(new_key()))[0] for _ in range(2))
+(STRANGE,) = private_keys(json.dumps(new_key()))
 FORGED = event(DurationInSeconds=60, EventType="Terminate")
 Opened = Callable[..., Any]
 
@@ -88,20 +82,24 @@ def beats(number: int, seconds: float, n: int, *rules: Any, **more: Any) -> Inco
     return told(by(said, OWN[number], n=n, **more), seconds)
 
 
+def hub_of(hub_config: HubConfig, file: Path, stack: AsyncExitStack) -> Opened:
+    """Return what opens a hub that has the keys of web-0 and web-1."""
+
+    async def opens(given: HubConfig | None = None, text: str = "") -> HubWorld:
+        file.write_text(text or jwks())
+        given = replace(given or config(), keys=Secret(f"file:{file}", {}))
+        own = replace(given, store=hub_config.store)
+        store = await stack.enter_async_context(open_store(own))
+        return await stack.enter_async_context(HubWorld(store, own).open())
+
+    return opens
+
+
 @pytest.fixture
 async def opened(hub_config: HubConfig, tmp_path: Path) -> AsyncIterator[Opened]:
     """Open a hub that has the keys of web-0 and web-1."""
-    file = tmp_path / "bridges.jwks"
     async with AsyncExitStack() as stack:
-
-        async def opens(given: HubConfig | None = None, text: str = "") -> HubWorld:
-            file.write_text(text or jwks())
-            given = replace(given or config(), keys=Secret(f"file:{file}", {}))
-            own = replace(given, store=hub_config.store)
-            store = await stack.enter_async_context(open_store(own))
-            return await stack.enter_async_context(HubWorld(store, own).open())
-
-        yield opens
+        yield hub_of(hub_config, tmp_path / "bridges.jwks", stack)
 
 
 @pytest.fixture
@@ -259,6 +257,68 @@ async def test_words_of_others_raise_no_number_once_a_pinned_one_has_spoken(
     await world.store.keep([told(of_group(step("updated", seconds=5), "prod"), 5)])
 
     assert await wanted(world) == (1, [])
+
+
+@pytest.mark.parametrize("keys", [[], [OTHER]], ids=["unsigned", "web-1"])
+async def test_early_message_in_its_name_makes_no_number_smaller(
+    opened: Opened, keys: list[PrivateKey]
+) -> None:
+    world = await opened(config(access=access(1, TWO)))
+    first = told(by(step("scheduled", seconds=5), n=3), 5)
+    await world.store.keep([beats(0, 0, 1), beats(1, 0, 1), first])
+    early = of_group(step("scheduled", seconds=-500), "dev", str(vm(0).vm_id))
+    await world.store.keep([told(by(early, *keys) if keys else early, 6)])
+
+    assert (await world.post())[0] == 202
+    assert (await wanted(world))[0] == 2
+
+
+async def test_change_in_its_name_voids_no_vote_and_no_decision(
+    opened: Opened,
+) -> None:
+    world = await opened(config(2))
+    await world.store.keep([beats(0, 0, 2), told(by(step("scheduled"), n=3))])
+    assert (await world.post("ann"))[0] == 202
+    for seconds, answer in ((5, 200), (7, 0)):
+        said = step("updated", FORGED, previous=event(), seconds=seconds)
+        await world.store.keep([told(said, seconds)])
+        if answer:
+            assert (await world.post("bob"))[0] == answer
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    assert orjson.loads(sent.message)["data"]["approvedEvent"] == event()
+
+
+async def test_type_prefix_in_its_name_leads_nothing_astray(opened: Opened) -> None:
+    world = await opened()
+    first = orjson.loads(step("scheduled"))
+    first["type"] = first["type"].replace("sebridge", "evil", 1)
+    scheduled = told(by(step("scheduled", seconds=1), n=3), 1)
+    await world.store.keep([told(orjson.dumps(first)), beats(0, 0, 2), scheduled])
+    await world.post()
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    assert orjson.loads(sent.message)["type"] == "sebridge.startrequest.v1"
+
+
+async def test_message_with_its_id_replaces_nothing(world: HubWorld) -> None:
+    """The same (source, id, vmId), with an earlier time and another content."""
+    forged = orjson.loads(step("scheduled", FORGED, seconds=-600))
+    forged["id"] = orjson.loads(step("scheduled"))["id"]
+    await world.store.keep([told(orjson.dumps(forged), 60)])
+    found = await world.page()
+    assert (found["event"], found["eventType"]) == (event(), "Freeze")
+
+
+async def test_stop_of_the_year_2099_in_its_name_mutes_no_silence(
+    world: HubWorld,
+) -> None:
+    said = orjson.loads(life("stopped"))
+    said["time"] = said["data"]["observedAt"] = "2099-01-01T00:00:00Z"
+    await world.store.keep([told(orjson.dumps(said), 30)])
+    assert await state_of(world) == "alive"
+    world.clock.pass_by(600)
+    assert await state_of(world) == "silent"
 
 
 async def test_copy_without_the_signature_takes_nothing_away(world: HubWorld) -> None:
@@ -454,175 +514,6 @@ async def test_required_signature_is_asked_of_machines_without_a_key(
     assert names == ["web-8"]
 
 
-# -- how pins change while the hub runs ------------------------------------------------
-
-
-async def looks(world: HubWorld) -> str | None:
-    """Let the hub look at its store and at its list of keys; return what is wrong."""
-    watch = StoreWatch(world.store, world.clock, HubMetrics(("b",), "1"))
-    await watch.step()
-    return world.store.pinned.fault
-
-
-def write(world: HubWorld, text: str) -> None:
-    source = world.store.pinned.source
-    assert source
-    assert source.file
-    source.file.write_text(text)
-
-
-async def test_list_of_keys_is_read_again_when_it_changes(opened: Opened) -> None:
-    world = await opened(text=json.dumps({"keys": [listed(1, OTHER)]}))
-    write(world, jwks())
-    assert await looks(world) is None
-    await world.store.keep([beats(0, 0, 1), told(by(step("scheduled"), n=2))])
-    await world.store.keep([told(step("completed", FORGED, seconds=5, who=EVIL), 5)])
-    assert (await world.page())["saidToBeOver"] is None
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"keys": [{}]}'])
-async def test_damaged_list_is_named_and_the_keys_of_before_count(
-    world: HubWorld, text: str
-) -> None:
-    write(world, text)
-    fault = await looks(world)
-    assert fault is not None
-    assert fault.startswith("hub.keys: ")
-    await world.store.keep([told(step("completed", seconds=5), 5)])
-    assert (await world.page())["isOpen"]
-    write(world, jwks())
-    assert await looks(world) is None
-
-
-async def test_key_that_is_listed_no_more_ends(world: HubWorld) -> None:
-    """What it has signed before still counts; what comes later is doubtful."""
-    world.clock.pass_by(10)
-    write(world, json.dumps({"keys": [listed(1, OTHER)]}))
-    await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=5), n=4), 11)])
-    assert (await world.page())["isOpen"]
-    await world.store.keep([told(by(step("completed", seconds=6), n=5), 9)])
-    assert not (await world.page())["isOpen"]
-
-
-async def test_key_that_is_listed_again_counts_again(world: HubWorld) -> None:
-    write(world, json.dumps({"keys": [listed(1, OTHER)]}))
-    await looks(world)
-    write(world, jwks())
-    await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=5), n=4), 5)])
-    assert not (await world.page())["isOpen"]
-
-
-async def test_pin_that_is_over_is_kept_as_long_as_decisions(world: HubWorld) -> None:
-    write(world, json.dumps({"keys": [listed(1, OTHER)]}))
-    await looks(world)
-    keeper = Housekeeping(world.store, world.config, world.clock)
-    for days, count in ((700, 2), (31, 1)):
-        world.clock.pass_by(days * 86400)
-        await keeper.step(asyncio.Event())
-        await looks(world)
-        assert len(world.store.pinned.now.owners) == count
-
-
-def within(key: str, seconds: float) -> dict[str, str]:
-    return {**listed(0, KEY), key: rfc3339(at(seconds))}
-
-
-@pytest.mark.parametrize(
-    ("pin", "seconds", "is_open"),
-    [
-        (within("from", 5), 4, True),
-        (within("from", 5), 5, False),
-        (within("until", 5), 4, False),
-        (within("until", 5), 5, True),
-    ],
-)
-async def test_key_counts_from_and_until_the_times_that_are_listed(
-    opened: Opened, pin: dict[str, str], seconds: float, *, is_open: bool
-) -> None:
-    text = json.dumps({"keys": [pin, listed(1, OTHER)]})
-    world = await opened(text=text)
-    first = told(by(step("scheduled", who=vm(1)), OTHER, n=1))
-    await world.store.keep([first])
-    await world.store.keep([told(by(step("completed", seconds=3), n=1), seconds)])
-    assert (await world.page())["isOpen"] is is_open
-
-
-# -- how a bridge replaces its key -----------------------------------------------------
-
-
-def rotated(seconds: float, *keys: PrivateKey, n: int = 4) -> Incoming:
-    """Return ``bridge.started`` of web-0 with the keys that sign it."""
-    signing = {"n": n - 1, "keys": [one.jwk for one in keys]}
-    body = life("started", seconds=seconds, intervalSeconds=60, signing=signing)
-    return told(by(body, *keys, n=n, run=f"run-{keys[0].key_id}"), seconds)
-
-
-async def test_key_is_replaced_by_a_message_of_both(world: HubWorld) -> None:
-    """Nobody has to change the list of keys."""
-    await world.store.keep([rotated(5, STRANGE, KEY)])
-    await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=9), STRANGE, n=5), 9)])
-    assert not (await world.page())["isOpen"]
-
-
-async def test_replaced_key_ends_a_day_after_the_new_one_signs_alone(
-    world: HubWorld,
-) -> None:
-    """What waited in the outbox meanwhile has the signature of the old one alone."""
-    await world.store.keep([rotated(5, STRANGE, KEY)])
-    await looks(world)
-    await world.store.keep([told(by(step("started", seconds=9), n=5), 9)])
-    assert (await world.page())["status"] == "started"
-    await world.store.keep([rotated(20, STRANGE, n=9)])
-    await looks(world)
-    write(world, jwks(within("from", -HOUR)))  # an older list changes nothing of it
-    await looks(world)
-    late = told(by(step("completed", seconds=12), n=6), 20 + 86400)
-    await world.store.keep([late])
-    assert (await world.page())["isOpen"]
-    await world.store.keep([told(by(step("completed", seconds=13), n=7), 86400)])
-    assert not (await world.page())["isOpen"]
-
-
-@pytest.mark.parametrize(
-    "signers",
-    [[STRANGE], [STRANGE, THIRD], [STRANGE, OTHER]],
-    ids=["itself", "unknown", "web-1"],
-)
-async def test_key_is_not_replaced_without_the_pinned_one(
-    world: HubWorld, signers: list[PrivateKey]
-) -> None:
-    await world.store.keep([rotated(5, *signers)])
-    await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=9), STRANGE, n=5), 9)])
-    assert (await world.page())["isOpen"]
-
-
-async def test_key_that_has_not_signed_replaces_none(world: HubWorld) -> None:
-    """Whoever holds the key must have agreed: else a bridge could name another's."""
-    signing = {"keys": [STRANGE.jwk, KEY.jwk]}
-    body = life("started", seconds=5, intervalSeconds=60, signing=signing)
-    await world.store.keep([told(by(body, KEY, n=4, run="run-2"), 5)])
-    await looks(world)
-    assert STRANGE.key_id not in world.store.pinned.now.keys
-
-
-async def test_key_is_replaced_once(world: HubWorld) -> None:
-    """A stolen key that was replaced cannot be replaced by the thief's."""
-    await world.store.keep([rotated(5, STRANGE, KEY)])
-    await looks(world)
-    await world.store.keep([rotated(6, THIRD, KEY)])
-    await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=9), THIRD, n=5), 9)])
-    assert (await world.page())["isOpen"]
-    await world.store.keep([rotated(10, THIRD, STRANGE, n=6)])  # but the new one can
-    await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=11), THIRD, n=7), 11)])
-    assert not (await world.page())["isOpen"]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -658,15 +549,3 @@ async def test_data_beside_the_signed_data_is_no_signed_message(
     whole["data"]["event"] |= FORGED
     await world.store.keep([told(orjson.dumps(whole), 9)])
     assert (await world.page())["event"] == event()
-
-
-async def test_hub_is_not_ready_while_its_list_of_keys_is_damaged(
-    world: HubWorld,
-) -> None:
-    parts = Parts.of(HubFile(hub=world.config), world.store, SystemClock())
-    write(world, "{")
-    await looks(world)
-    assert any(one.startswith("hub.keys: ") for one in parts.missing())
-    write(world, jwks())
-    await looks(world)
-    assert not any(one.startswith("hub.keys: ") for one in parts.missing())
