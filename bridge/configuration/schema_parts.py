@@ -72,6 +72,14 @@ LINK = field(
     f"https://maintenance.contoso.com/events/{EVENT_ID}",
 )
 
+TRUNCATED = field(
+    TEXTS,
+    "Fields that were left out to stay within 60 KiB.",
+    ["previous"],
+    ["Resources"],
+)
+
+
 SIGNING = field(
     {"type": "object"},
     "With events.sign: the number of the last signed event before this one (null: none "

@@ -209,12 +209,13 @@ class Housekeeping:
     absent_until: datetime | None = None
 
     async def begin(self) -> None:
-        """Find out whether no hub has read the sources for a long time.
+        """Read the keys of bridges, and when a hub has read the sources last.
 
         Raises:
             HubStoreError: the store cannot be used.
         """
         now = self.clock.now()
+        await look_at_keys(self.store, now)
         self.absent_until = await self.store.write(lambda c: _note_absence(c, now))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -284,13 +285,21 @@ class StoreWatch:
         before = self.store.health.fault
         with suppress(HubStoreError):
             await self.store.check()
-            if (pinned := self.store.pinned).source is not None:
-                now = self.clock.now()
-                await self.store.write(partial(pinned.look, now=now))
+            await look_at_keys(self.store, self.clock.now())
         fault = self.store.health.fault
         self.metrics.store_away.set(fault is not None)
         if before is not None and fault is None:
             log.info("store is back")
+
+
+async def look_at_keys(store: Store, now: datetime) -> None:
+    """Read the keys of bridges again, from their file and from the store.
+
+    Raises:
+        HubStoreError: the store cannot be used now.
+    """
+    if store.pinned.source is not None:
+        await store.write(partial(store.pinned.look, now=now))
 
 
 def note(connection: Connection, name: str, value: int) -> None:

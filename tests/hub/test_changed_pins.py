@@ -11,11 +11,13 @@ import pytest
 
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import SystemClock
+from bridge.hub import pins
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import Housekeeping, StoreWatch
 from bridge.hub.hub import Parts
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
+from bridge.hub.store import alarms
 from bridge.hub.store.intake import Incoming
 from bridge.signing.keys import PrivateKey, new_key, private_keys
 from tests.hub.test_pins import FORGED, STRANGE, beats, by, hub_of, jwks, listed
@@ -188,6 +190,29 @@ async def test_key_is_not_replaced_without_the_pinned_one(
     await looks(world)
     await world.store.keep([told(by(step("completed", seconds=9), STRANGE, n=5), 9)])
     assert (await world.page())["isOpen"]
+
+
+@pytest.mark.parametrize("signers", [[STRANGE], [THIRD, STRANGE]])
+async def test_unknown_key_of_a_pinned_machine_is_an_alarm(
+    world: HubWorld, signers: list[PrivateKey]
+) -> None:
+    """One a day; with the key as the list takes it, for a VM that was made anew."""
+    await world.store.keep([rotated(5, *signers), rotated(6, STRANGE)])
+    (found,) = await world.store.read(alarms.waiting)
+    key: Any = found.data["key"]
+    assert found.kind == "hub.key-unknown"
+    (pin,) = pins.listed(json.dumps({"keys": [key]}))
+    assert (pin.key, pin.vm_id) == (signers[0].key_id, vm(0).vm_id)
+
+
+async def test_key_that_is_named_but_has_not_signed_is_no_alarm(
+    world: HubWorld,
+) -> None:
+    signing = {"keys": [STRANGE.jwk]}
+    body = life("started", seconds=5, intervalSeconds=60, signing=signing)
+    for said in (body, by(body, THIRD)):
+        await world.store.keep([told(said, 5)])
+    assert await world.store.read(alarms.waiting) == []
 
 
 async def test_key_that_has_not_signed_replaces_none(world: HubWorld) -> None:

@@ -20,6 +20,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Secret
 from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.housekeeping import look_at_keys
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
@@ -40,7 +41,7 @@ from tests.hub.test_trust import (
 from tests.hub.test_trust import signed as offered
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import azure, event, life, outcome, step, vm
+from tests.support.fleet import at, azure, event, life, outcome, step, vm
 from tests.support.hub import HubWorld, access, config, grid, told
 
 OWN = {0: KEY, 1: OTHER}
@@ -90,6 +91,7 @@ def hub_of(hub_config: HubConfig, file: Path, stack: AsyncExitStack) -> Opened:
         given = replace(given or config(), keys=Secret(f"file:{file}", {}))
         own = replace(given, store=hub_config.store)
         store = await stack.enter_async_context(open_store(own))
+        await look_at_keys(store, at(0))
         return await stack.enter_async_context(HubWorld(store, own).open())
 
     return opens

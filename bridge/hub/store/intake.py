@@ -30,7 +30,7 @@ from bridge.hub.store.bridge_intake import (
     keep_notes,
 )
 from bridge.hub.store.claims import close_over, settle, void_votes
-from bridge.hub.store.pin_rows import keep_rotations
+from bridge.hub.store.pin_rows import keep_rotations, note_unknown_keys
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
@@ -94,7 +94,10 @@ def keep(
 ) -> None:
     """Store the facts, the reports and the unreadable messages of a batch."""
     if pins.keys or pins.required:
-        batch = [_weighed(one, pins) for one in batch]
+        given, batch = batch, [_weighed(one, pins) for one in batch]
+        pairs = zip(given, batch, strict=True)
+        lost = [(a.report, a.body) for a, b in pairs if a.report and not b.report]
+        note_unknown_keys(connection, lost, pins)
     with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",

@@ -17,12 +17,14 @@ import orjson
 from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
+from bridge.events.alarm import KEY
+from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import table
 from bridge.hub.pins import Pin, Pins, listed
-from bridge.hub.store.rows import insert, lock, micros, put
+from bridge.hub.store.rows import add_alarms, alarm_of, insert, lock, micros, put
 from bridge.hub.store.tables import pins
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 
@@ -106,6 +108,26 @@ def keep_rotations(
             before = known.replaced.get(key)
             if before is not None and before.key not in keys:
                 _end(connection, before, at + _WAITING)
+
+
+def note_unknown_keys(
+    connection: Connection, reports: Sequence[tuple[BridgeReport, bytes]], known: Pins
+) -> None:
+    """Add an alarm for keys that speak for a machine with another, or none; one a day.
+
+    Args:
+        connection: a connection within a transaction.
+        reports: those that do not count, each with its body.
+        known: the pins.
+    """
+    for report, body in reports:
+        if (new := next(_successors(report, body, known), None)) is not None:
+            who, heard = report.reporter, rfc3339(report.heard)
+            ids = {"vmId": who.vm_id, "resourceId": who.resource_id}
+            jwk = {**new.jwk, **ids}
+            data = {**ids, "vmName": who.name, "heard": heard, "key": jwk}
+            same = [KEY, who.vm_id, who.resource_id.lower(), heard[:10]]
+            add_alarms(connection, [alarm_of(KEY, same, report.heard, data)])
 
 
 def _successors(report: BridgeReport, body: bytes, known: Pins) -> Iterator[Pin]:

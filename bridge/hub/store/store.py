@@ -22,7 +22,6 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, delete
 
-from bridge.foundation.clock import SystemClock
 from bridge.foundation.daemon_threads import Pool
 from bridge.foundation.errors import (
     HubSchemaError,
@@ -378,8 +377,6 @@ async def open_store(
         await _migrate(config, writing, writer)
         if store.place is not None:
             await asyncio.to_thread(store.place.hold)
-        look = partial(store.pinned.look, now=SystemClock().now())
-        await _in_thread(writing, writer, look)
         yield store
     finally:
         for pool in (writing, reading):  # bounded: a hanging database must not block
