@@ -56,6 +56,7 @@ class BridgeReport:
         data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
         prefix: the prefix of the types of this bridge's events.
         mark: where it is among the messages of a pinned bridge; None = of another one.
+        signed_by: the keys that have signed it.
     """
 
     reporter: Reporter
@@ -68,6 +69,7 @@ class BridgeReport:
     data: Mapping[str, object]
     prefix: str = ""
     mark: Mark | None = None
+    signed_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -291,7 +291,7 @@ def dumped(value: object) -> bytes:
 
 # -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
 
-_SALTS = {"events": 21, "bridges": 22}
+_SALTS = {"events": 21, "bridges": 22, "pins": 23}
 
 
 def insert(table: Table) -> postgresql.Insert:
