@@ -17,13 +17,7 @@ from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.circuit import Circuit, RunningTime, is_fault_of_sink
 from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.policy import (
-    ATTEMPT_LIMIT,
-    QUICK,
-    RelayPolicy,
-    is_urgent,
-    rest_of,
-)
+from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent, rest_of
 from bridge.telemetry.metrics import Metrics, failure_label
 
 # -- Records the result of an attempt: in the outbox, in the metrics, and in the log ---
@@ -167,12 +161,6 @@ class Settling:
             log.error("sink parked", extra={"sink": self.sink, "fault": fault})
         else:
             log.info("sink takes deliveries again", extra={"sink": self.sink})
-
-    def unforeseen(self, delivery: Delivery, error: Exception) -> None:
-        """Log an exception that a sink should not raise, with its traceback."""
-        log.error(
-            "sink raised an unexpected error", extra=fields_of(delivery), exc_info=error
-        )
 
     async def dead_letter(
         self, delivery: Delivery, error: DeliveryError, reason: Reason
@@ -382,7 +370,11 @@ class Trying(Struct):
             if attempt.is_cut:
                 text = "no answer, while a later attempt got one"
             return TransientDeliveryError(text, Reason.TIMEOUT)
-        self.settling.unforeseen(attempt.delivery, error)
+        log.error(
+            "sink raised an unexpected error",
+            extra=fields_of(attempt.delivery),
+            exc_info=error,
+        )
         text = f"unforeseen: {type(error).__name__}"
         return TransientDeliveryError(text, Reason.UNFORESEEN)
 
@@ -438,20 +430,16 @@ class Trying(Struct):
             return
         now, unit = self.times.clock.now().timestamp(), self.attempts.chance()
         delay = self.policy.delay(delivery, error, now=now, unit=unit)
-        may_work = self._may_work_on(attempt, error) and not is_urgent(delivery, now)
-        if may_work:
-            delay = rest_of(self.times.clock.monotonic() - attempt.began)
+        # The sink is there, as far as is known, and may be working on it.
+        may_work = self.probe is not None and not (
+            self.circuit.is_away or attempt.is_cut or is_urgent(delivery, now)
+        )
+        took = self.times.clock.monotonic() - attempt.began
+        rest = rest_of(error, took) if may_work else 0.0
         await self.settling.postpone(
             delivery,
             error,
-            delay=0.0 if attempt.is_cut else delay,
-            waits_for_sink=is_fault_of_sink(error) and not may_work,
+            delay=0.0 if attempt.is_cut else rest or delay,
+            waits_for_sink=is_fault_of_sink(error) and not rest,
             running=running,
         )
-
-    def _may_work_on(self, attempt: Attempt, error: DeliveryError) -> bool:
-        """Return whether the sink is there, and may still be working on a delivery."""
-        if self.probe is None or self.circuit.is_away or attempt.is_cut:
-            return False
-        took = self.times.clock.monotonic() - attempt.began
-        return error.reason is Reason.TIMEOUT and took >= QUICK

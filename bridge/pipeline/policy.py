@@ -20,7 +20,7 @@ URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
 _LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
-QUICK = 1.0  # seconds: who answers sooner that the time is over works on nothing
+_QUICK = 1.0  # seconds: who answers sooner that the time is over works on nothing
 _LONGEST_REST = 30.0
 _LAST_SECONDS = 5.0  # before NotBefore; a last attempt needs them
 
@@ -100,12 +100,17 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
         return Reason.EXPIRED if is_old else None
 
 
-def rest_of(took: float) -> float:
+def rest_of(error: DeliveryError, took: float) -> float:
     """Return how long a delivery rests after an attempt without an answer, in seconds.
 
     The sink may still be working on it.
+
+    Args:
+        error: the error of the attempt; 0 is returned if it is an answer.
+        took: how long the attempt took, in seconds.
     """
-    return min(2 * took, _LONGEST_REST)
+    is_silent = error.reason is Reason.TIMEOUT and took >= _QUICK
+    return min(2 * took, _LONGEST_REST) if is_silent else 0.0
 
 
 def wish_of(error: DeliveryError) -> float:

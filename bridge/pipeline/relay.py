@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
+from bridge.foundation.errors import DeliveryError
 from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
@@ -303,7 +304,7 @@ class Relay:
         trying, began = self._loop.trying, self.clock.monotonic()
         try:
             await probe()
-        except Exception:  # noqa: BLE001 - whatever it is, there is no answer
+        except DeliveryError:
             trying.circuit.probed(is_there=False)
             return
         finally:

@@ -377,21 +377,6 @@ async def test_address_that_is_back_gets_what_hangs_and_waits(outbox: Outbox) ->
         assert len(set(server.gave_up)) == len(server.gave_up)
 
 
-async def test_probe_that_fails_oddly_is_no_answer(outbox: Outbox) -> None:
-    async with silent(outbox) as (rig, server, _):
-
-        async def odd() -> None:
-            raise ValueError("odd")
-
-        rig.relay.probe_with(odd)
-        await rig.put(outgoing("1"))
-        await live(rig, 41)
-        server.is_up = True
-        await live(rig, 5)
-
-        assert server.taken == ["1"]
-
-
 # -- what goes at the return, and what does not ----------------------------------
 
 
