@@ -1,11 +1,11 @@
 """Queries for decisions: which were made, which are possible, and who else approves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, select, tuple_
 
@@ -227,8 +227,7 @@ _LONGEST = 100
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherApprover:
+class OtherApprover(Struct, frozen=True, kw_only=True):
     """A person who has approved an event without this hub.
 
     Attributes:

@@ -14,13 +14,13 @@ Source: config/signing.md
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from bridge.foundation.values import Secret
 from bridge.hub.facts import Fact, Reporter, Trust, group_of, kept_name, place_of

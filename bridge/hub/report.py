@@ -10,12 +10,12 @@ pairs of event and machine, and of the newest 20,000 notes. ``timeline`` finds o
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
 from bridge.hub.facts import NoteKind

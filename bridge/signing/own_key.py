@@ -9,12 +9,12 @@ While the key is replaced, the file holds two, and both sign: the new one first.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
@@ -32,8 +32,7 @@ class _File(msgspec.Struct, rename={"vm_id": "vmId", "resource_id": "resourceId"
     resource_id: str = ""
 
 
-@dataclass(slots=True)
-class EventSigner:
+class EventSigner(Struct):
     """Signs the events of this bridge.
 
     Attributes:

@@ -6,9 +6,9 @@ publishes the alarms.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
 from sqlalchemy import Connection, func, select, update
 
 from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
@@ -37,8 +37,7 @@ _LEASE = "alarms-handed-by"
 _OVER = {Liveness.ALIVE, Liveness.STOPPED, Liveness.GONE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmRow:
+class AlarmRow(Struct, frozen=True, kw_only=True):
     """One stored alarm.
 
     Attributes:

@@ -8,11 +8,12 @@ decision again.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, and_, delete, select, update
 
 from bridge.hub import arm_rules
@@ -106,8 +107,7 @@ def _has_outcome(connection: Connection, row: Any, now: datetime) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True, kw_only=True):
     """Whether a decision may be sent now.
 
     Attributes:

@@ -1,9 +1,9 @@
 """Reads what a decision depends on: the current event, and the bridges for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import Connection, func, select
 
 from bridge.events.vocabulary import PRESENT
@@ -130,8 +130,7 @@ def _content_since(connection: Connection, key: str) -> int | None:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventBridges:
+class EventBridges(Struct, frozen=True, kw_only=True):
     """The bridges for an event, and the targets for its approvals.
 
     Attributes:

@@ -1,9 +1,10 @@
 """Counts votes and commits decisions, each in one transaction with its record entry."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, delete, select, update
 
 from bridge.hub import arm_rules
@@ -53,8 +54,7 @@ from bridge.hub.voting import (
 from bridge.signing.approval import signers as signing_keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest:
+class VoteRequest(Struct, frozen=True, kw_only=True):
     """A vote or a refusal of one person.
 
     Attributes:
@@ -80,8 +80,7 @@ class VoteRequest:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResult:
+class VoteResult(Struct, frozen=True, kw_only=True):
     """The result of a vote or a refusal.
 
     Attributes:
@@ -102,8 +101,7 @@ class VoteResult:
     missing: int = 0
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(Struct):
     """A vote or a refusal, with everything that its transaction needs."""
 
     connection: Connection
@@ -111,10 +109,7 @@ class _Case:
     situation: Situation
     request: VoteRequest
     current: CurrentEvent
-    bridges: EventBridges = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bridges = event_bridges(self.connection, self.current, self.situation)
+    bridges: EventBridges
 
     @property
     def entry(self) -> Entry:
@@ -139,7 +134,8 @@ def handle_vote(
         return VoteResult(status=409, words=words, is_changed=True)
     if what := current.lacks():
         return VoteResult(status=409, words=what)
-    case = _Case(connection, config, situation, request, current)
+    bridges = event_bridges(connection, current, situation)
+    case = _Case(connection, config, situation, request, current, bridges)
     found = _ACTIONS[request.action](case)
     if found.status in {200, 202}:
         mark_changed(connection, request.key)

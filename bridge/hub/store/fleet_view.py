@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from bridge.events.vocabulary import KNOWN_TYPES
@@ -155,8 +155,7 @@ def offers_of(connection: Connection, vm_ids: Sequence[str]) -> Sequence[Offer]:
     return [offer for of_vm in found.by_vm.values() for offer in of_vm]
 
 
-@dataclass(frozen=True, slots=True)
-class _Offers:
+class _Offers(Struct, frozen=True):
     """Offers by vmId, and by machine; without a resource group, no machine is known."""
 
     by_vm: Mapping[str, Sequence[Offer]]

@@ -8,12 +8,13 @@ in the stored state. If not, it is read from the body of its message.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Self
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from bridge.events.document import ScheduledEvent
@@ -57,8 +58,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Fact).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(Struct, frozen=True, kw_only=True):
     """A parsed message.
 
     Attributes:
@@ -373,8 +373,7 @@ def try_out(connection: Connection) -> None:
     connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Facts:
+class _Facts(Struct, kw_only=True):
     """The stored facts of events, with new messages about them.
 
     Attributes:

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import stat
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 from sqlalchemy import func, select, text
 from sqlalchemy.event import listens_for, remove
 
@@ -156,7 +155,7 @@ async def test_end_takes_an_event_from_what_is_open(store: Store) -> None:
 
 
 async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
-    anew = with_fields(vm(), vm_id="99999999-0000-0000-0000-000000000000")
+    anew = replace(vm(), vm_id="99999999-0000-0000-0000-000000000000")
     new = told(life("started", who=anew), 50)
     old = told(life("heartbeat", seconds=9), 10)
 
@@ -169,8 +168,7 @@ async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
 async def test_many_machines_made_anew_in_one_batch(store: Store) -> None:
     old = [told(life("heartbeat", who=vm(n)), 1) for n in range(3)]
     anew = [
-        with_fields(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}")
-        for n in (0, 2)
+        replace(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}") for n in (0, 2)
     ]
     await store.keep(old)
     await store.keep([told(life("started", who=who), 50) for who in anew])
