@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, delete, select, update
@@ -26,9 +27,7 @@ from bridge.hub.store.current_event import EventBridges, current_event, event_br
 from bridge.hub.store.rows import (
     Entry,
     alarm,
-    dumped,
     insert,
-    json_of,
     lock,
     mark_changed,
     micros,
@@ -220,7 +219,7 @@ def _live(case: _Case) -> str | None:
 
 def _is_valid(row: Any, current: CurrentEvent) -> bool:
     """Whether a decision is on the present occurrence and content of an event."""
-    seen: Any = json_of(row.persons)["seen"]
+    seen: Any = orjson.loads(row.persons)["seen"]
     return row.life == current.life and not current.voids(seen, row.via)
 
 
@@ -307,7 +306,7 @@ def _keep_vote(case: _Case, vote: Vote) -> None:
         time=micros(vote.time),
         reason=vote.reason,
         entry=vote.entry,
-        seen=dumped(vote.seen),
+        seen=orjson.dumps(vote.seen),
     )
     names = ("time", "reason", "entry", "seen")
     fresh = {name: statement.excluded[name] for name in names}
@@ -354,7 +353,7 @@ def _vote(row: Any) -> Vote:
     return Vote(
         person=row.person,
         reason=row.reason,
-        seen=json_of(row.seen),
+        seen=orjson.loads(row.seen),
         entry=row.entry,
         time=moment_of(row.time),
     )
@@ -417,7 +416,7 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
-            "persons": dumped(persons_json(found, current)),
+            "persons": orjson.dumps(persons_json(found, current)),
             "time": micros(now),
             "expires": micros(expires) if is_sent else None,
             "origin": "",

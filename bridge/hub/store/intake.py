@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, Self
 
 import msgspec
+import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select, update
@@ -154,7 +155,7 @@ def _surplus(
     query = select(details).where(details.c.event_key.in_(keys))
     found = list[Incoming]()
     for row in connection.execute(query).all():
-        known: Any = rows.json_of(row.body)
+        known: Any = orjson.loads(row.body)
         if not known.get("full") or "heeded" not in known:
             continue
         full, heeded = rows.moment_of(known["full"]), set(map(tuple, known["heeded"]))
@@ -439,7 +440,7 @@ class _Facts(Struct, kw_only=True):
             now = max(as_of, now) if now else as_of
         fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
         facts = (*self.stored[key].values(), *fresh)
-        lists: Any = rows.json_of(known)["lists"] if known else {}
+        lists: Any = orjson.loads(known)["lists"] if known else {}
         return fold_in(
             facts,
             reading=Reading(

@@ -281,16 +281,6 @@ def named_print(state: State) -> str:
     return digest_of(orjson.dumps(_by_group(state.now.machines if state.now else ())))
 
 
-def json_of(body: bytes) -> Any:
-    """Parse a stored JSON object."""
-    return orjson.loads(body)
-
-
-def dumped(value: object) -> bytes:
-    """Return a value as JSON for the store."""
-    return orjson.dumps(value)
-
-
 # -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
 
 _SALTS = {"events": 21, "bridges": 22}
@@ -427,7 +417,7 @@ def alarm_of(
         "id": hash32(same),
         "kind": f"hub.{what}",
         "time": micros(time),
-        "data": dumped(data),
+        "data": orjson.dumps(data),
         "handed": None,
     }
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -210,7 +211,7 @@ async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
 
     (row,) = await rows_of(store, bridges)
     assert moment(row.heard) == at(9)
-    assert rows.json_of(row.state)["beat"][1] == {"intervalSeconds": 60}
+    assert orjson.loads(row.state)["beat"][1] == {"intervalSeconds": 60}
 
 
 async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
@@ -223,7 +224,7 @@ async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
         "time": 0,
         "reason": "",
         "entry": "ann",
-        "seen": rows.dumped(event()),
+        "seen": orjson.dumps(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
     await store.keep([told(step("updated", LATER, previous=event(), seconds=5))])
@@ -245,7 +246,7 @@ async def test_change_by_a_stranger_makes_no_vote_void(store: Store) -> None:
         "time": 0,
         "reason": "",
         "entry": "a",
-        "seen": rows.dumped(event()),
+        "seen": orjson.dumps(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
     longer = event(DurationInSeconds=60)
