@@ -184,6 +184,7 @@ class Forwarder:
             heartbeat=self.config.events.heartbeat,
             state_path=Path(self.config.state.path),
             offer=self._offer(),
+            signer=self.around.status_source.signer,
         )
         return [lifecycle, *await self._build_approval_workers(stack)]
 

@@ -57,6 +57,7 @@ class BridgeReport(Struct, frozen=True, kw_only=True):
         data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
         prefix: the prefix of the types of this bridge's events.
         mark: where it is among the messages of a pinned bridge; None = of another one.
+        signed_by: the keys that have signed it.
     """
 
     reporter: Reporter
@@ -69,6 +70,7 @@ class BridgeReport(Struct, frozen=True, kw_only=True):
     data: Mapping[str, object]
     prefix: str = ""
     mark: Mark | None = None
+    signed_by: tuple[str, ...] = ()
 
 
 class Read(Struct, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ from bridge.hub.store.tables import (
     meta,
     notes,
     offers,
+    pins,
     runs,
     trail,
     unreadable,
@@ -122,7 +123,7 @@ class FleetMonitor(Struct):
         if (fault := now.clock_fault) is not None:
             log.warning("clock is wrong", extra={"fault": fault})
             await self.store.write(lambda c: note_clock(c, self.host, fault, now.now))
-        pins = self.store.pins
+        pins = self.store.pinned.now
         for _ in range(_MOST_PORTIONS):
             if not await self.store.write(partial(end_said, now=now.now, pins=pins)):
                 return
@@ -206,12 +207,13 @@ class Housekeeping(Struct):
     absent_until: datetime | None = None
 
     async def begin(self) -> None:
-        """Find out whether no hub has read the sources for a long time.
+        """Read the keys of bridges, and when a hub has read the sources last.
 
         Raises:
             HubStoreError: the store cannot be used.
         """
         now = self.clock.now()
+        await look_at_keys(self.store, now)
         self.absent_until = await self.store.write(lambda c: _note_absence(c, now))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -280,10 +282,21 @@ class StoreWatch(Struct):
         before = self.store.health.fault
         with suppress(HubStoreError):
             await self.store.check()
+            await look_at_keys(self.store, self.clock.now())
         fault = self.store.health.fault
         self.metrics.store_away.set(fault is not None)
         if before is not None and fault is None:
             log.info("store is back")
+
+
+async def look_at_keys(store: Store, now: datetime) -> None:
+    """Read the keys of bridges again, from their file and from the store.
+
+    Raises:
+        HubStoreError: the store cannot be used now.
+    """
+    if store.pinned.source is not None:
+        await store.write(partial(store.pinned.look, now=now))
 
 
 def note(connection: Connection, name: str, value: int) -> None:
@@ -337,6 +350,7 @@ def forget(
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, runs, "vm_id", "heard", oldest_decision)
+        + _rows(connection, pins, "id", "until", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, notes, "id", "time", oldest)

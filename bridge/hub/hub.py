@@ -177,7 +177,7 @@ class Parts(Struct, frozen=True):
         """Return why the hub is not ready; without names of queues or topics."""
         fault = self.store.health.fault
         return [
-            *([] if fault is None else [fault]),
+            *(one for one in (fault, self.store.pinned.fault) if one is not None),
             *(
                 f"source {reader.config.name} is not connected"
                 for reader in self.readers

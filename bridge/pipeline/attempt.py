@@ -394,8 +394,11 @@ class Trying(Struct):
             self._recovered(attempt)
             self.settling.delivered(attempt.delivery)
             self.attempts.decided(attempt)
+            self.attempts.widen(attempt)
             return
         self.settling.failed(error)
+        if isinstance(error, TransientDeliveryError):
+            self.attempts.narrow()
         if not attempt.is_cut:
             self._judge(error, attempt.refusals)
 

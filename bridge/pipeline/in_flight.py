@@ -19,6 +19,9 @@ from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
 
 _MOST_BESIDE = 20
 _MOST_SECONDS = 3  # second attempts at one delivery at the same time
+_SLOW = 0.05  # seconds: a success that took longer is worth another slot
+_MORE_SLOTS = 3  # for each such success
+_NARROW_FOR = 60.0  # seconds without another slot after a failure
 
 
 class Attempt(Struct, eq=False):
@@ -64,23 +67,30 @@ class Attempts(Struct):
     """All attempts in flight; decides whether one more may begin.
 
     Attributes:
-        slots: how many ordinary attempts may be in flight; there is one more slot for
-            urgent ones.
+        least: how many ordinary attempts may be in flight at first.
+        most: how many may be in flight while a slow sink takes all of them.
+        slots: how many may be in flight now; there is one more slot for urgent ones.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
     """
 
-    slots: int
+    least: int
+    most: int
     circuit: Circuit
     pace: Pace
     clock: Clock
     chance: Callable[[], float]
+    slots: int = 0
+    _wider_from: float = float("-inf")  # no further slot before
     _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
     _keys: dict[str, int] = field(default_factory=dict)  # attempts by key
     _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
     _at: dict[int, list[Attempt]] = field(default_factory=dict)  # by delivery id
     _beside: int = 0
     _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
+
+    def __post_init__(self) -> None:
+        self.slots = self.least
 
     def __len__(self) -> int:
         """Return the number of attempts in flight."""
@@ -119,6 +129,20 @@ class Attempts(Struct):
             del self._at[number]
         if not attempt.is_cut:
             self._spared.discard(number)
+        if not self._all:
+            self.slots = self.least  # the backlog is over
+
+    def widen(self, success: Attempt) -> None:
+        """Add slots after a slow success, if more deliveries may wait for one."""
+        now = self.clock.monotonic()
+        is_slow = now - success.began > _SLOW
+        if is_slow and self.is_full and now >= self._wider_from:
+            self.slots = max(self.slots, min(self.slots + _MORE_SLOTS, self.most))
+
+    def narrow(self) -> None:
+        """Go back to the least slots for a while: the sink was too busy, or away."""
+        self.slots = self.least
+        self._wider_from = self.clock.monotonic() + _NARROW_FOR
 
     @property
     def ids(self) -> AbstractSet[int]:

@@ -30,11 +30,13 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
         backoff: the waits between attempts.
         max_age: seconds after which a delivery becomes a dead letter.
         slots: attempts at the same time; there is one more slot for urgent deliveries.
+        most_slots: how many there may be while a slow sink takes all; at least slots.
     """
 
     backoff: RetryPolicy
     max_age: float
     slots: int
+    most_slots: int = 0
 
     @property
     def ahead(self) -> int:

@@ -127,7 +127,9 @@ class Relay:
             deliver=self.deliver,
             policy=policy,
             circuit=circuit,
-            attempts=Attempts(policy.slots, circuit, self.pace, clock, self.chance),
+            attempts=Attempts(
+                policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
+            ),
             settling=Settling(sink, outbox, clock, self.metrics),
             times=DueTimes(sink, outbox, clock, circuit, longest),
         )

@@ -80,6 +80,7 @@ class SinkWorker:
                 backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
                 max_age=config.retry.max_age,
                 slots=config.slots,
+                most_slots=config.most_slots,
             ),
             chance=chance,
             pace=self.resources.pace,

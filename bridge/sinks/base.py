@@ -35,8 +35,8 @@ class Sink(Protocol):
         """Make one attempt; return when the other side has accepted the event.
 
         Never sleeps, never retries, ends within a timeout of its own. May be
-        called again before an earlier call has returned: up to ``concurrency`` calls
-        of the config, one more for an urgent event, and more beside calls that hang.
+        called again before an earlier call has returned: up to ``most_slots`` calls of
+        the config, one more for an urgent event, and more beside calls that hang.
         May be cancelled when another call shows that the other side is back. After a
         ``RefusedDeliveryError`` the next call reads secrets again and reconnects.
 
@@ -220,6 +220,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     def slots(self) -> int:
         """How many deliveries may be under way at the same time."""
         return self.concurrency
+
+    @property
+    def most_slots(self) -> int:
+        """How many may be under way while all answers are successes, but slow."""
+        return self.slots
 
     @property
     def batch_limits(self) -> BatchLimits | None:

@@ -188,6 +188,7 @@ async def test_nothing_is_settled_while_the_store_is_away(
     assert one.last_error is None
 
 
+@pytest.mark.slow
 async def test_store_that_takes_nothing_costs_no_delivery(
     broker: Broker, cluster: Cluster
 ) -> None:

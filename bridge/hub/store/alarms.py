@@ -42,7 +42,7 @@ class AlarmRow(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.message-slow,
-            hub.clock-wrong, hub.report, hub.approval.STATE.
+            hub.clock-wrong, hub.key-unknown, hub.report, hub.approval.STATE.
         data: the fields of the event about it.
     """
 

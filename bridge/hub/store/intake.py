@@ -32,6 +32,7 @@ from bridge.hub.store.bridge_intake import (
     keep_notes,
 )
 from bridge.hub.store.claims import close_over, settle, void_votes
+from bridge.hub.store.pin_rows import keep_rotations, note_unknown_keys
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
@@ -94,7 +95,10 @@ def keep(
 ) -> None:
     """Store the facts, the reports and the unreadable messages of a batch."""
     if pins.keys or pins.required:
-        batch = [_weighed(one, pins) for one in batch]
+        given, batch = batch, [_weighed(one, pins) for one in batch]
+        pairs = zip(given, batch, strict=True)
+        lost = [(a.report, a.body) for a, b in pairs if a.report and not b.report]
+        note_unknown_keys(connection, lost, pins)
     with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
@@ -102,6 +106,8 @@ def keep(
     if with_fact:
         _keep_events(connection, with_fact, pins)
     reports = [one for one in batch if one.report is not None]
+    signed = [(w.report, w.body) for w in reports if w.report and w.report.mark]
+    keep_rotations(connection, signed, pins)
     if reports:
         keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
     keep_notes(connection, [note for one in batch for note in one.notes])
@@ -116,13 +122,13 @@ def _weighed(one: Incoming, pins: Pins) -> Incoming:
     if told is None or told.reporter.vm_id == AZURE:
         return one
     keys, mark = pins.proof(one.body, one.report.kind if one.report else "")
-    trust = pins.trust(told.reporter, keys)
+    trust = pins.trust(told.reporter, keys, one.heard)
     fact = one.fact and pins.weighed(replace(one.fact, signed_by=keys))
     if trust is Trust.PLAIN:
         return replace(one, fact=fact)
     if trust is Trust.DOUBTFUL or mark is None:
         return replace(one, fact=fact, report=None, notes=())
-    report = one.report and replace(one.report, mark=mark)
+    report = one.report and replace(one.report, mark=mark, signed_by=keys)
     return replace(one, fact=fact, report=report)
 
 

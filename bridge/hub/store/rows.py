@@ -283,7 +283,7 @@ def named_print(state: State) -> str:
 
 # -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
 
-_SALTS = {"events": 21, "bridges": 22}
+_SALTS = {"events": 21, "bridges": 22, "pins": 23}
 
 
 def insert(table: Table) -> postgresql.Insert:

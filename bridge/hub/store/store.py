@@ -31,10 +31,10 @@ from bridge.foundation.errors import (
     HubStoreSlowError,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.pins import Pins
 from bridge.hub.store import engine, sqlite_file
 from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
+from bridge.hub.store.pin_rows import KnownPins
 from bridge.hub.store.sqlite_file import Place, RemovedError
 from bridge.hub.store.tables import unreadable
 
@@ -155,7 +155,7 @@ class Store(Struct, frozen=True, kw_only=True):
         health: whether it can be used.
         jobs: the transactions that run now in each group of threads.
         place: of the SQLite file; None = PostgreSQL.
-        pins: the keys of bridges.
+        pinned: the keys of bridges.
     """
 
     writer: Engine
@@ -167,7 +167,7 @@ class Store(Struct, frozen=True, kw_only=True):
     health: Health = field(default_factory=Health)
     jobs: dict[Pool, set[Job]] = field(default_factory=lambda: defaultdict(set))
     place: Place | None = None
-    pins: Pins = field(default_factory=Pins)
+    pinned: KnownPins = field(default_factory=KnownPins)
 
     @property
     def is_shared(self) -> bool:
@@ -299,7 +299,7 @@ class Store(Struct, frozen=True, kw_only=True):
             HubStoreSlowError: it does.
         """
         began = time.thread_time()
-        keep(connection, batch, self.pins)
+        keep(connection, batch, self.pinned.now)
         if time.thread_time() - began > self.work_seconds:
             words = f"it takes more than {self.work_seconds:g} s of work"
             raise HubStoreSlowError(words)
@@ -356,8 +356,7 @@ async def open_store(
         HubStoreAwayError: the database cannot be reached now.
         HubStoreError: the database cannot be used.
     """
-    path = config.sqlite_file
-    if path is not None:
+    if (path := config.sqlite_file) is not None:
         await asyncio.to_thread(sqlite_file.examine, path)
     writer, reader = _engines(config)
     count = 1 if writer is not reader else _THREADS
@@ -370,7 +369,7 @@ async def open_store(
         longest=longest,
         work_seconds=work_seconds,
         place=None if path is None else Place(path),
-        pins=Pins.read(config.keys, config.require_signed),
+        pinned=KnownPins(config.keys, config.require_signed),
     )
     try:
         await _migrate(config, writing, writer)
