@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 
 import msgspec
 import orjson
-from msgspec import Struct, field
 from msgspec.structs import replace
 from sqlalchemy import Connection, select
 
@@ -32,7 +31,7 @@ _MOST = 2  # keys in ``data.signing``
 _WAITING = timedelta(days=1)  # in which what the old key has signed may still come
 
 
-class KnownPins(Struct):
+class KnownPins:
     """The pins that a hub knows now.
 
     Attributes:
@@ -42,16 +41,14 @@ class KnownPins(Struct):
         fault: why ``[hub] keys`` cannot be used; the pins of before count meanwhile.
     """
 
-    source: Secret | None = None
-    required: tuple[str, ...] = ()
-    now: Pins = field(init=False)
-    fault: str | None = None
-    _text: str = ""
-    _stored: Sequence[Pin] = ()
-
-    def __post_init__(self) -> None:
-        """Begin without a pin."""
-        self.now = Pins(self.required)
+    def __init__(
+        self, source: Secret | None = None, required: tuple[str, ...] = ()
+    ) -> None:
+        self.source, self.required = source, required
+        self.now = Pins(required)
+        self.fault: str | None = None
+        self._text = ""
+        self._stored: Sequence[Pin] = ()
 
     def look(self, connection: Connection, now: datetime) -> None:
         """Store the pins of ``[hub] keys`` if it has changed; read those in the store.
