@@ -13,10 +13,10 @@ import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge import __version__
@@ -50,8 +50,7 @@ _PREFIX = "sebridge"
 _OWN, _HOLDER = "(hub)", "holder"  # a key in the state file; no sink has such a name
 
 
-@dataclass(slots=True)
-class AlarmPublisher:
+class AlarmPublisher(Struct):
     """Publishes alarms to the outbox until asked to stop.
 
     Attributes:
@@ -111,8 +110,7 @@ class AlarmPublisher:
         return len(fresh)
 
 
-@dataclass(frozen=True, slots=True)
-class _NoDocument:
+class _NoDocument(Struct, frozen=True):
     """Stands for the observer, which a hub does not have: an empty watch."""
 
     watch: Watch = field(default_factory=Watch)
@@ -194,8 +192,7 @@ def route_of(sink: SinkConfig) -> Route:
     return sink.routed(replace(sink.when, lifecycle=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sinks:
+class _Sinks(Struct, frozen=True):
     """Opens sinks, each with its relay."""
 
     outbox: Outbox
