@@ -10,6 +10,7 @@ import logging
 import random
 import secrets
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -25,7 +26,7 @@ from bridge.events.routing import Route, Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import Worker
 from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.load import HubFile
@@ -198,6 +199,7 @@ class _Sinks(Struct, frozen=True):
     clock: Clock
     metrics: Metrics
     stack: AsyncExitStack
+    busy: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
     async def open(self, config: SinkConfig) -> SinkWorker:
         agent = f"scheduled-events-bridge-hub/{__version__}"
@@ -205,6 +207,7 @@ class _Sinks(Struct, frozen=True):
             http=await self.stack.enter_async_context(open_session(user_agent=agent)),
             expand=Identity().expand,
             pace=Pace(most=config.max_rate),
+            busy=self.busy[config.namespace_host or config.name],
             clock=self.clock,
             memory=SinkMemory(self.outbox.database, config.name, self.clock),
         )
