@@ -6,10 +6,11 @@ hub.approval.*, hub.report                           one event for each alarm
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from bridge.events.alarm import (
     BACK,
@@ -66,8 +67,7 @@ _WORDS = {
 _BAD = {"failed", "void"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmContext:
+class AlarmContext(Struct, frozen=True, kw_only=True):
     """The values besides an alarm's own that its event needs.
 
     Attributes:

@@ -9,10 +9,10 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from msgspec import Struct, field
 from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 
 from bridge.foundation.clock import Clock
@@ -69,8 +69,7 @@ _LOOKED_AT = 500  # events at once
 _MOST_PORTIONS = 50
 
 
-@dataclass(slots=True)
-class FleetMonitor:
+class FleetMonitor(Struct):
     """Checks the fleet until asked to stop.
 
     Attributes:
@@ -194,8 +193,7 @@ _LONG_AWAY = timedelta(days=1)  # the TTL of the hub's subscription, as infra se
 _LAST_ALIVE, _ABSENT = "lived", "absent-until"
 
 
-@dataclass(slots=True)
-class Housekeeping:
+class Housekeeping(Struct):
     """Deletes old rows until asked to stop.
 
     Attributes:
@@ -266,8 +264,7 @@ class Housekeeping:
             )
 
 
-@dataclass(slots=True)
-class StoreWatch:
+class StoreWatch(Struct):
     """Finds out that the store is away or back, also while nobody uses it."""
 
     store: Store

@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge import __version__
 from bridge.foundation import daemon_threads
@@ -111,8 +112,7 @@ async def open_transports(
     return transports
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The parts of the hub."""
 
     file: HubFile

@@ -16,13 +16,13 @@ Source: config/signing.md
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Annotated
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from bridge.hub.facts import Fact, Reporter, Trust, group_of, kept_name, place_of
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, Verifier, judge

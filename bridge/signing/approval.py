@@ -11,7 +11,6 @@ effect. Source: config/signing.md.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
@@ -84,8 +84,7 @@ def fault_of(read: Callable[[], object]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """What a check of an approval has found.
 
     Attributes:
@@ -101,8 +100,7 @@ class Checked:
     content: str = ""
 
 
-@dataclass(slots=True)
-class Approvers:
+class Approvers(Struct):
     """The public keys of those whose approvals count.
 
     Attributes:

@@ -8,7 +8,6 @@ Source: RFC 7517 and 7518 (JWK), RFC 7638 (thumbprint), RFC 6979 (signatures tha
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -17,6 +16,7 @@ import orjson
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
+from msgspec import Struct
 
 _SIZE = 32  # bytes of a coordinate, of r and of s
 _ECDSA = ec.ECDSA(hashes.SHA256())
@@ -24,8 +24,7 @@ _SIGNING = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 _BEGIN = "-----BEGIN "
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Struct, frozen=True):
     """A public key."""
 
     key: ec.EllipticCurvePublicKey
@@ -59,8 +58,7 @@ class PublicKey:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class PrivateKey:
+class PrivateKey(Struct, frozen=True):
     """A private key; its text shows nothing of it."""
 
     key: ec.EllipticCurvePrivateKey

@@ -9,12 +9,12 @@ While the key is replaced, the file holds two, and both sign: the new one first.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
@@ -41,8 +41,7 @@ class OwnKey(Signer, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class EventSigner:
+class EventSigner(Struct):
     """Signs the events of this bridge.
 
     Attributes:

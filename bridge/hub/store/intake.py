@@ -8,12 +8,14 @@ in the stored state. If not, it is read from the body of its message.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Self
 
 import msgspec
+import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from bridge.events.document import ScheduledEvent
@@ -58,8 +60,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Fact).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(Struct, frozen=True, kw_only=True):
     """A parsed message.
 
     Attributes:
@@ -160,7 +161,7 @@ def _surplus(
     query = select(details).where(details.c.event_key.in_(keys))
     found = list[Incoming]()
     for row in connection.execute(query).all():
-        known: Any = rows.json_of(row.body)
+        known: Any = orjson.loads(row.body)
         if not known.get("full") or "heeded" not in known:
             continue
         full, heeded = rows.moment_of(known["full"]), set(map(tuple, known["heeded"]))
@@ -379,8 +380,7 @@ def try_out(connection: Connection) -> None:
     connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Facts:
+class _Facts(Struct, kw_only=True):
     """The stored facts of events, with new messages about them.
 
     Attributes:
@@ -446,7 +446,7 @@ class _Facts:
             now = max(as_of, now) if now else as_of
         fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
         facts = (*self.stored[key].values(), *fresh)
-        lists: Any = rows.json_of(known)["lists"] if known else {}
+        lists: Any = orjson.loads(known)["lists"] if known else {}
         return fold_in(
             facts,
             reading=Reading(

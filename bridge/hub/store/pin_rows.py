@@ -9,7 +9,6 @@ day after the first message that the new one alone has signed.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
@@ -32,7 +31,6 @@ _MOST = 2  # keys in ``data.signing``
 _WAITING = timedelta(days=1)  # in which what the old key has signed may still come
 
 
-@dataclass(slots=True)
 class KnownPins:
     """The pins that a hub knows now.
 
@@ -43,16 +41,14 @@ class KnownPins:
         fault: why ``[hub] keys`` cannot be used; the pins of before count meanwhile.
     """
 
-    source: Secret | None = None
-    required: tuple[str, ...] = ()
-    now: Pins = field(init=False)
-    fault: str | None = None
-    _text: str = ""
-    _stored: Sequence[Pin] = ()
-
-    def __post_init__(self) -> None:
-        """Begin without a pin."""
-        self.now = Pins(self.required)
+    def __init__(
+        self, source: Secret | None = None, required: tuple[str, ...] = ()
+    ) -> None:
+        self.source, self.required = source, required
+        self.now = Pins(required)
+        self.fault: str | None = None
+        self._text = ""
+        self._stored: Sequence[Pin] = ()
 
     def look(self, connection: Connection, now: datetime) -> None:
         """Store the pins of ``[hub] keys`` if it has changed; read those in the store.

@@ -16,10 +16,10 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from msgspec import Struct, field
 from sqlalchemy import Connection, Engine, delete
 
 from bridge.foundation.daemon_threads import Pool
@@ -51,8 +51,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Health:
+class Health(Struct):
     """Whether the store can be used, by the last attempts to write and to read.
 
     Attributes:
@@ -84,8 +83,7 @@ class Health:
             self.failed = None
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(Struct, eq=False):
     """One transaction in a thread, and how long the thread has worked for it.
 
     Work is the time of the processor: to wait for the database is no work.
@@ -148,8 +146,7 @@ class Job:
         return any(now[one] - before.get(one, 0.0) >= seconds for one in now)
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True, kw_only=True):
     """An open store. Created by ``open_store``.
 
     Attributes:
@@ -165,14 +162,12 @@ class Store:
     reader: Engine
     writing: Pool
     reading: Pool
-    longest: float = field(default=_LONGEST, kw_only=True)
-    work_seconds: float = field(default=_WORK_SECONDS, kw_only=True)
-    health: Health = field(default_factory=Health, kw_only=True)
-    jobs: dict[Pool, set[Job]] = field(
-        default_factory=lambda: defaultdict(set), kw_only=True
-    )
-    place: Place | None = field(default=None, kw_only=True)
-    pinned: KnownPins = field(default_factory=KnownPins, kw_only=True)
+    longest: float = _LONGEST
+    work_seconds: float = _WORK_SECONDS
+    health: Health = field(default_factory=Health)
+    jobs: dict[Pool, set[Job]] = field(default_factory=lambda: defaultdict(set))
+    place: Place | None = None
+    pinned: KnownPins = field(default_factory=KnownPins)
 
     @property
     def is_shared(self) -> bool:
@@ -367,7 +362,10 @@ async def open_store(
     count = 1 if writer is not reader else _THREADS
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
     store = Store(
-        *(writer, reader, writing, reading),
+        writer=writer,
+        reader=reader,
+        writing=writing,
+        reading=reading,
         longest=longest,
         work_seconds=work_seconds,
         place=None if path is None else Place(path),
