@@ -173,7 +173,8 @@ class Attempts(Struct):
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
         monotonic, taken = self.clock.monotonic(), self.taken
-        if taken > self.slots or monotonic < self.pace.opens_at:
+        opens_at = max(self.pace.opens_at, self.circuit.opens_at)
+        if taken > self.slots or monotonic < opens_at:
             return False
         if self._goes_first(delivery, now):
             return True
@@ -185,10 +186,13 @@ class Attempts(Struct):
     def may_go_on(self, delivery: Delivery, now: float) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent.
 
-        It may not if the sink has asked for a pause since then, or was parked.
+        It may not if the sink was busy or has asked for a pause since then, or was
+        parked.
         """
         if self._goes_first(delivery, now):
             return True
+        if self.circuit.holds(max(a.began for a in self._at[delivery.id])):
+            return False
         monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
         return self.circuit.lets_through(monotonic, is_first=is_first)
 
@@ -207,11 +211,14 @@ class Attempts(Struct):
         return self.circuit.wants_try(now, self.oldest)
 
     def hanging(self, now: float) -> Delivery | None:
-        """Return the most urgent delivery in flight, to try it a second time."""
-        first = [a for a in self._all if not a.is_second and a.delivery.is_stored]
-        if not first:
+        """Return the oldest urgent delivery in flight, to try it a second time.
+
+        No other delivery is sent while the sink may be working on it.
+        """
+        first = (a for a in self._all if not a.is_second and is_urgent(a.delivery, now))
+        chosen = next(first, None)
+        if chosen is None:
             return None
-        chosen = min(first, key=lambda a: (not is_urgent(a.delivery, now), a.began))
         seconds = [a for a in self._at[chosen.delivery.id] if a.is_second]
         if len(seconds) >= _MOST_SECONDS:
             seconds[0].is_void = True
@@ -225,14 +232,17 @@ class Attempts(Struct):
                 other.is_void = True
                 other.cut()
 
-    def cut_left_behind(self, success: Attempt) -> None:
+    def cut_left_behind(self, success: float) -> None:
         """Cut off attempts that began before the sink was back, and still hang.
 
         Each delivery is cut off only once. If it is only slow, its next attempt runs to
         its end.
+
+        Args:
+            success: when the attempt or probe began that shows that the sink is back.
         """
         for other in self._all:
-            is_old = is_left_behind(other.began, success.began)
+            is_old = is_left_behind(other.began, success)
             if is_old and other.delivery.id not in self._spared:
                 self._spared.add(other.delivery.id)
                 other.cut()

@@ -122,7 +122,8 @@ def figure(one: SourceReader, outcome: str) -> float:
         "sebridge_hub_messages_total",
         {"source": one.config.name, "outcome": outcome},
     )
-    return float(found)
+    assert found is not None
+    return found
 
 
 async def test_what_bridges_and_azure_say_is_kept_and_settled(
