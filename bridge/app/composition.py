@@ -7,6 +7,7 @@ known. The others (lifecycle events, approvals) need the identity.
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from bridge.events.routing import Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import PauseMeter
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
@@ -73,6 +74,7 @@ class Forwarder:
     observer: Observer = field(init=False)
     poller: Poller = field(init=False)
     sink_workers: list[SinkWorker] = field(init=False)
+    _busy: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
     @property
     def event_context(self) -> EventContext:
@@ -184,6 +186,7 @@ class Forwarder:
             heartbeat=self.config.events.heartbeat,
             state_path=Path(self.config.state.path),
             offer=self._offer(),
+            signer=self.around.status_source.signer,
         )
         return [lifecycle, *await self._build_approval_workers(stack)]
 
@@ -277,6 +280,7 @@ class Forwarder:
             http=http,
             expand=self.origin.identity.expand,
             pace=Pace(most=config.max_rate),
+            busy=self._busy[config.namespace_host or config.name],
             clock=clock,
             memory=SinkMemory(self.database, config.name, clock),
             bus=self.around.timings.bus,

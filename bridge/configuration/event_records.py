@@ -9,11 +9,13 @@ from bridge.configuration.schema_parts import (
     IMDS_MEANINGS,
     LINK,
     NOT_BEFORE,
+    SIGNING,
     TEXT,
     TEXT_OR_NULL,
     TEXTS,
     TIME,
     TIME_OR_NULL,
+    TRUNCATED,
     VM_ID,
     WHOLE,
     WHOLE_OR_NULL,
@@ -24,19 +26,11 @@ from bridge.configuration.schema_parts import (
     record,
     ref,
 )
-from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
+from bridge.events.alarm import BACK, CLOCK, KEY, REPORT, SILENT, SLOW, UNREPORTED
 from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _OBSERVED_AT = field(TIME, "When this bridge observed it.", AT)
-
-
-_TRUNCATED = field(
-    TEXTS,
-    "Fields that were left out to stay within 60 KiB.",
-    ["previous"],
-    ["Resources"],
-)
 
 
 DEFINITIONS = {
@@ -180,7 +174,7 @@ _SCHEDULED_EVENT = record(
             "For an event that ended: its outcome is not known.",
             "unknown",
         ),
-        "truncated": _TRUNCATED,
+        "truncated": TRUNCATED,
         "durable": field(
             {"const": False}, "The state file could not be written.", *(False,)
         ),
@@ -273,7 +267,7 @@ _COMMAND = record(
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
         "chain": CHAIN,
-        "truncated": _TRUNCATED,
+        "truncated": TRUNCATED,
         "durable": field(
             {"const": False}, "The state file could not be written.", *(False,)
         ),
@@ -314,7 +308,8 @@ _BRIDGE = record(
             },
             None,
         ),
-        "truncated": _TRUNCATED,
+        "signing": SIGNING,
+        "truncated": TRUNCATED,
         "eventId": field(
             TEXT_OR_NULL, "The event that took the VM out of rotation.", EVENT_ID, None
         ),
@@ -323,7 +318,7 @@ _BRIDGE = record(
     optional=(
         *("pending", "dead", "freeDiskBytes", "eventId", "since", "chain"),
         *("intervalSeconds", "approvals", "clockOffsetSeconds", "pausedSeconds"),
-        *("truncated",),
+        *("truncated", "signing"),
     ),
 )
 
@@ -345,7 +340,7 @@ _DOCUMENT = record(
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
         "chain": CHAIN,
-        "truncated": _TRUNCATED,
+        "truncated": TRUNCATED,
     },
     optional=("truncated", "chain"),
 )
@@ -378,7 +373,7 @@ KINDS: dict[str, tuple[str, list[str], Json]] = {
 APPROVALS = ("decided", "refused", "done", "failed", "void")
 
 HUB_STEPS = [
-    *(SILENT, BACK, UNREPORTED, SLOW, CLOCK, REPORT),
+    *(SILENT, BACK, UNREPORTED, SLOW, CLOCK, KEY, REPORT),
     *(f"approval.{word}" for word in APPROVALS),
 ]
 
@@ -430,6 +425,10 @@ HUB = record(
             "The machines of hubs whose clocks are wrong, at most 50.",
             {"host": "hub-1", "fault": "the clock of this machine is 90 s ahead"},
         ),
+        "keys": _objects(
+            "The keys that speak for a machine with another, or with none, at most 50.",
+            {"vmId": VM_ID, "vmName": "web-1", "heard": AT, "key": {"kty": "EC"}},
+        ),
         "lines": field(
             {"type": "array", "items": TEXT},
             "The report of a week, as lines of text.",
@@ -443,6 +442,7 @@ HUB = record(
     },
     optional=(
         *("link", "count", "bridges", "stillSilent", "events", "messages", "clocks"),
+        "keys",
         *("lines", "eventId", "decision", "via", "detail", "by"),
     ),
 )

@@ -72,6 +72,22 @@ LINK = field(
     f"https://maintenance.contoso.com/events/{EVENT_ID}",
 )
 
+TRUNCATED = field(
+    TEXTS,
+    "Fields that were left out to stay within 60 KiB.",
+    ["previous"],
+    ["Resources"],
+)
+
+
+SIGNING = field(
+    {"type": "object"},
+    "With events.sign: the number of the last signed event before this one (null: none "
+    "since the start), and in the start and one heartbeat a day the public keys (JWK).",
+    {"n": 41, "keys": []},
+)
+
+
 CHAIN = field(
     {"type": "object"},
     "Its place among the signed events of a key; n is null if it is not on the disk.",

@@ -29,6 +29,7 @@ from bridge.net.addresses import ListenAddress
 from bridge.outbox.lock import StateLock
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import connect
+from bridge.signing.approval import Approvers
 from bridge.traffic.config import TrafficConfig
 
 _LEAST_FREE = 16 * 10**6
@@ -101,6 +102,7 @@ def examine(
         *state(config.state, host),
         *ports(config.http, answer),
         *secrets(config),
+        *approvers(config),
         *proxy(environ),
         versions(host),
     ]
@@ -339,6 +341,24 @@ def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
             f"proxy: {', '.join(found)} set: IMDS and the identity endpoint are asked "
             "without it, even if no_proxy is not set"
         )
+
+
+def approvers(config: Config) -> Iterator[Finding]:
+    """Check the keys of ``approvals.signed_by``."""
+    if config.approvals is None or not config.approvals.signed_by:
+        return
+    known = Approvers(config.approvals.signed_by)
+    if (fault := known.fault) is not None:
+        yield _fault(fault, "approvals wait until it can be read")
+        return
+    advice = "whoever is root on its VM could approve: give each signer its own key"
+    try:
+        found = [
+            _fault(what, advice) for what in known.bridges(Path(config.state.path))
+        ]
+    except (OSError, ValueError) as error:
+        found = [_warning(f"approvals.signed_by: {error}", _OWN)]
+    yield from found or [_good("approvals.signed_by: can be read; no key of a bridge")]
 
 
 def versions(host: Host = HERE) -> Finding:

@@ -14,7 +14,7 @@ from bridge.events.routing import Subject
 from bridge.events.severity import severity
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
-SLOW, CLOCK, REPORT = "message-slow", "clock-wrong", "report"
+SLOW, CLOCK, REPORT, KEY = "message-slow", "clock-wrong", "report", "key-unknown"
 _FAMILY = ".hub."
 
 
@@ -23,7 +23,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
 
     Attributes:
         what: ``bridge-silent``, ``bridge-back``, ``unreported``, ``message-slow``,
-            ``clock-wrong``, ``report`` or ``approval.WORD``.
+            ``clock-wrong``, ``key-unknown``, ``report`` or ``approval.WORD``.
         id: a hash of the cause.
         severity: INFO, WARN or ERROR.
         headline: one line that is enough to understand the alarm.

@@ -182,13 +182,22 @@ class DeliveryError(BridgeError):
 
 
 class TransientDeliveryError(DeliveryError):
-    """A later attempt may succeed; the sink asks to wait ``retry_after`` seconds."""
+    """A later attempt may succeed; the sink asks to wait ``retry_after`` seconds.
+
+    ``is_shared``: all sinks of the same Service Bus namespace would fail now.
+    """
 
     def __init__(
-        self, message: str, reason: Reason, *, retry_after: float | None = None
+        self,
+        message: str,
+        reason: Reason,
+        *,
+        retry_after: float | None = None,
+        is_shared: bool = False,
     ) -> None:
         super().__init__(message, reason)
         self.retry_after = retry_after
+        self.is_shared = is_shared
 
 
 class RefusedDeliveryError(DeliveryError):

@@ -1,8 +1,12 @@
-"""Limits how often something may begin. Pure: the time is passed in."""
+"""Limits how often something may begin. Pure: the time is passed in.
+
+Times are seconds of the monotonic clock.
+"""
 
 from msgspec import Struct
 
 _SLACK = 0.05
+_PROBE_EVERY = 1.0
 
 
 class Pace(Struct):
@@ -47,3 +51,40 @@ class Pace(Struct):
         gap = 1 / rate
         late = _SLACK if gap < _SLACK else 0.0
         self.opens_at = max(self.opens_at, now - late) + gap
+
+
+class Pause(Struct):
+    """A time in which the other side takes nothing: it is full, busy, or throttles.
+
+    Meanwhile an attempt begins once a second at most, to find out whether it is over.
+    Several users of one receiver may share a pause.
+
+    Attributes:
+        since: when the other side said so last; None = there is no pause.
+        opens_at: when the next attempt may begin.
+    """
+
+    since: float | None = None
+    opens_at: float = 0.0
+
+    def begin(self, now: float) -> None:
+        """Record that the other side takes nothing now."""
+        self.since = now
+        self.opens_at = max(self.opens_at, now + _PROBE_EVERY)
+
+    def take(self, now: float) -> None:
+        """Record that an attempt begins."""
+        if self.since is not None:
+            self.opens_at = now + _PROBE_EVERY
+
+    def holds(self, began: float) -> bool:
+        """Return whether an attempt that began then was not meant as a probe."""
+        return self.since is not None and began <= self.since
+
+    def end(self, began: float) -> None:
+        """End the pause: an attempt that began then was taken.
+
+        The success of an attempt that began before the pause does not end it.
+        """
+        if not self.holds(began):
+            self.since, self.opens_at = None, 0.0

@@ -15,9 +15,9 @@ import base64
 import binascii
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 from bridge.events.build import clean
 from bridge.health.config import is_loopback
@@ -40,8 +40,7 @@ _LONGEST = 256
 Headers = Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class Person(Struct, frozen=True, kw_only=True):
     """The person who sends a request.
 
     Attributes:
@@ -61,16 +60,14 @@ class Person:
     may_decide: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """The HTTP status and the reason of a refused request."""
 
     status: int
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInfo:
+class RequestInfo(Struct, frozen=True, kw_only=True):
     """The parts of a request that identify its sender.
 
     Attributes:

@@ -10,12 +10,13 @@ import logging
 import random
 import secrets
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge import __version__
@@ -25,7 +26,7 @@ from bridge.events.routing import Route, Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import Worker
 from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.load import HubFile
@@ -49,8 +50,7 @@ _PREFIX = "sebridge"
 _OWN, _HOLDER = "(hub)", "holder"  # a key in the state file; no sink has such a name
 
 
-@dataclass(slots=True)
-class AlarmPublisher:
+class AlarmPublisher(Struct):
     """Publishes alarms to the outbox until asked to stop.
 
     Attributes:
@@ -110,8 +110,7 @@ class AlarmPublisher:
         return len(fresh)
 
 
-@dataclass(frozen=True, slots=True)
-class _NoDocument:
+class _NoDocument(Struct, frozen=True):
     """Stands for the observer, which a hub does not have: an empty watch."""
 
     watch: Watch = field(default_factory=Watch)
@@ -193,14 +192,14 @@ def route_of(sink: SinkConfig) -> Route:
     return sink.routed(replace(sink.when, lifecycle=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sinks:
+class _Sinks(Struct, frozen=True):
     """Opens sinks, each with its relay."""
 
     outbox: Outbox
     clock: Clock
     metrics: Metrics
     stack: AsyncExitStack
+    busy: defaultdict[str, Pause] = field(default_factory=lambda: defaultdict(Pause))
 
     async def open(self, config: SinkConfig) -> SinkWorker:
         agent = f"scheduled-events-bridge-hub/{__version__}"
@@ -208,6 +207,7 @@ class _Sinks:
             http=await self.stack.enter_async_context(open_session(user_agent=agent)),
             expand=Identity().expand,
             pace=Pace(most=config.max_rate),
+            busy=self.busy[config.namespace_host or config.name],
             clock=self.clock,
             memory=SinkMemory(self.outbox.database, config.name, self.clock),
         )

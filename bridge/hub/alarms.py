@@ -1,19 +1,21 @@
 """Builds CloudEvents from alarms; alarms of one kind share an event. Pure.
 
 hub.bridge-silent, hub.bridge-back, hub.unreported,
-hub.message-slow                                     one event for all waiting alarms
+hub.message-slow, hub.key-unknown                    one event for all waiting alarms
 hub.approval.*, hub.report                           one event for each alarm
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from bridge.events.alarm import (
     BACK,
     CLOCK,
+    KEY,
     REPORT,
     SILENT,
     SLOW,
@@ -36,6 +38,7 @@ _SEVERITIES = {
     BACK: "INFO",
     SLOW: "ERROR",
     CLOCK: "ERROR",
+    KEY: "WARN",
 }
 _LISTS = {
     UNREPORTED: "events",
@@ -43,11 +46,14 @@ _LISTS = {
     BACK: "bridges",
     SLOW: "messages",
     CLOCK: "clocks",
+    KEY: "keys",
 }
 _REASONS = {
     UNREPORTED: "Azure announced it; not reported by a bridge in time: nobody is asked",
     SILENT: "nothing was heard for three heartbeats: its events may go unseen",
     BACK: "",
+    KEY: "if the machine was made anew, put the key into hub.keys; if not, somebody "
+    "else speaks in its name: what they say counts for nothing",
     CLOCK: "nothing can be approved through ARM until the clock is right",
     SLOW: "it took over 5 s of work twice: it is put aside and tried again every hour",
 }
@@ -61,8 +67,7 @@ _WORDS = {
 _BAD = {"failed", "void"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmContext:
+class AlarmContext(Struct, frozen=True, kw_only=True):
     """The values besides an alarm's own that its event needs.
 
     Attributes:
@@ -123,6 +128,10 @@ def _headline(what: str, count: int, shown: Sequence[Mapping[str, Any]]) -> str:
         return f"{count} {messages} too long to be stored: {named}"
     if what == CLOCK:
         return f"The clock of a hub is wrong: {named}"
+    if what == KEY:
+        return (
+            f"{count} unknown {'key speaks' if count == 1 else 'keys speak'}: {named}"
+        )
     are = "bridge is" if count == 1 else "bridges are"
     state = "silent" if what == SILENT else "no longer silent"
     return f"{count} {are} {state}: {named}"
@@ -137,6 +146,8 @@ def _name(what: str, one: Mapping[str, Any]) -> str:
     if what == CLOCK:
         return f"{one.get('host') or 'one'}: {one['fault']}"
     name = str(one["vmName"] or one["vmId"])
+    if what == KEY:
+        return f"for {name}"
     return name if one["state"] in {"silent", "alive"} else f"{name} ({one['state']})"
 
 

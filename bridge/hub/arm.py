@@ -14,11 +14,11 @@ Source: the REST specification of Microsoft.Maintenance, 2025-11-01.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import orjson
+from msgspec import Struct
 
 from bridge.events.build import clean
 from bridge.foundation.errors import DeliveryError
@@ -48,13 +48,12 @@ _ENDS = {
 _DONE = {"ok": "acknowledged", "conflict": "already-started"}
 
 
-@dataclass(frozen=True, slots=True)
-class ArmTransport:
+class ArmTransport(Struct, frozen=True):
     """Sends decisions to ARM. Created by ``open_arm``."""
 
     config: ArmConfig
     session: aiohttp.ClientSession
-    credential: "AsyncTokenCredential | None" = field(repr=False)
+    credential: "AsyncTokenCredential | None"
 
     async def send(self, claimed: Claimed) -> Result:
         """Make one attempt."""

@@ -7,8 +7,10 @@ hub.*, and unknown types           nothing
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import TRANSITIONS
@@ -41,8 +43,7 @@ _LONGEST_PAUSE = 7 * 86_400.0  # seconds
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeReport:
+class BridgeReport(Struct, frozen=True, kw_only=True):
     """The content of a message about the bridge that sent it.
 
     Attributes:
@@ -56,6 +57,7 @@ class BridgeReport:
         data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
         prefix: the prefix of the types of this bridge's events.
         mark: where it is among the messages of a pinned bridge; None = of another one.
+        signed_by: the keys that have signed it.
     """
 
     reporter: Reporter
@@ -68,10 +70,10 @@ class BridgeReport:
     data: Mapping[str, object]
     prefix: str = ""
     mark: Mark | None = None
+    signed_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """The content of a message.
 
     Attributes:

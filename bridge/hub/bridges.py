@@ -14,11 +14,12 @@ EnqueuedTime if that is earlier: then the clock of the bridge is ahead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
@@ -45,8 +46,7 @@ class Liveness(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One part of the state, with the stamp of the message that it comes from.
 
     Attributes:
@@ -72,8 +72,7 @@ def _text(data: Mapping[str, object]) -> bytes:
     return orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """An offer of a bridge: where it takes approvals, and by which rules.
 
     Attributes:
@@ -122,8 +121,7 @@ def address_in(offer: Mapping[str, object], source: str, prefix: str) -> Address
     return Address(source=source, entity=entity, session=session, prefix=prefix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeState:
+class BridgeState(Struct, frozen=True, kw_only=True):
     """The state of a bridge.
 
     Attributes:

@@ -12,7 +12,7 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Duration, Secret
 from bridge.health.config import is_loopback
 from bridge.hub.arm_config import ArmConfig, AzureSource, BridgesSource, SourceConfig
-from bridge.hub.pins import Pins
+from bridge.hub.pins import listed
 from bridge.net.addresses import (
     ListenAddress,
     listen_addresses,
@@ -254,7 +254,8 @@ class HubConfig(Section, frozen=True, kw_only=True):
             while one is replaced. All hubs have the same. Left out: they are not
             signed. Example: ``"file:/etc/sebridge-hub/sign.pem"``.
         keys: the keys of bridges, each pinned to its machine: a JWKS in which each key
-            has ``vmId`` and ``resourceId``, too. All hubs have the same. Example:
+            has ``vmId`` and ``resourceId``, and may have ``from`` and ``until``. It is
+            read again when it changes. All hubs have the same. Example:
             ``"file:/etc/sebridge-hub/bridges.jwks"``.
         require_signed: globs of resource ids: what these machines say must be signed,
             also if they have no key yet. Example: ``["/subscriptions/*/prod/*"]``.
@@ -328,7 +329,9 @@ class HubConfig(Section, frozen=True, kw_only=True):
             what := fault_of(partial(signers, self.sign_key))
         ):
             yield "sign_key", what
-        if self.keys is not None and (what := fault_of(partial(Pins.read, self.keys))):
+        if (keys := self.keys) is not None and (
+            what := fault_of(lambda: listed(keys.reveal()))
+        ):
             yield "keys", what
         yield from self._credential_faults()
         for key in ("retention", "audit_retention", "forget_after"):

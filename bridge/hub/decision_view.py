@@ -1,11 +1,11 @@
 """Queries for decisions: which were made, which are possible, and who else approves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, select, tuple_
 
@@ -28,7 +28,7 @@ from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, table, text
 from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
 from bridge.hub.store.deciding import arm_objection
-from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.tables import decisions, messages, trail
 from bridge.hub.targets import Target, Wishes, expected_answer, is_allowed, refusal_of
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
@@ -58,7 +58,7 @@ def list_decisions(
 
 def decision_row(row: Any) -> DecisionRow:
     """Convert a row of the table into a DecisionRow."""
-    persons: Any = json_of(row.persons)
+    persons: Any = orjson.loads(row.persons)
     seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
     names = tuple(name.removeprefix("_") for name in seen.resources)
     return DecisionRow(
@@ -227,8 +227,7 @@ _LONGEST = 100
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherApprover:
+class OtherApprover(Struct, frozen=True, kw_only=True):
     """A person who has approved an event without this hub.
 
     Attributes:

@@ -10,12 +10,12 @@ bytes are sent again: the bridge recognizes the MessageId and repeats its answer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from bridge.approvals.message import parse
 from bridge.events.build import clean, rfc3339
@@ -58,8 +58,7 @@ LIVE = (DecisionState.DECIDED, DecisionState.SENDING, DecisionState.SENT)
 MAYBE_SENT = (DecisionState.SENDING, DecisionState.SENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vote:
+class Vote(Struct, frozen=True, kw_only=True):
     """The approval of one person, with the IMDS object that the person saw.
 
     Attributes:
@@ -185,8 +184,7 @@ def fits(current: CurrentEvent, vote: Vote, via: str, now: datetime) -> bool:
     return body is not None and len(body) <= _MOST_BYTES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Struct, frozen=True, kw_only=True):
     """The end of a decision: its final state and its outcome."""
 
     state: DecisionState
@@ -222,8 +220,7 @@ def end_of(outcomes: Sequence[StoredOutcome], decision: str) -> End | None:
 WAIT = 5.0  # seconds until the next attempt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(Struct, frozen=True, kw_only=True):
     """A decision that one hub has claimed, in order to send it now.
 
     Attributes:
@@ -244,8 +241,7 @@ class Claimed:
     until: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """The result of an attempt.
 
     Attributes:

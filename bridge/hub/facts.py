@@ -7,12 +7,14 @@ events of Event Grid; ``fold`` derives the state of an event from all its facts.
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from urllib.parse import unquote
 
+import msgspec
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.events.build import clean
 from bridge.events.cloudevent import DEEPEST
@@ -66,8 +68,7 @@ class Trust(StrEnum):
     DOUBTFUL = "doubtful"  # a signature is expected, and there is none that counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True, order=True):
     """Where an approval of an event may be sent.
 
     Attributes:
@@ -95,8 +96,7 @@ class Address:
         return hash32([*self.place, self.prefix])[:12]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Reporter:
+class Reporter(Struct, frozen=True, kw_only=True, order=True):
     """The VM whose bridge sent a message, or Azure.
 
     Attributes:
@@ -110,8 +110,7 @@ class Reporter:
     resource_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The result of an approval for one EventId.
 
     Attributes:
@@ -127,8 +126,7 @@ class Outcome:
     body_hash: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(Struct, frozen=True, kw_only=True):
     """The content of one message about one event.
 
     Attributes:
@@ -258,8 +256,7 @@ class NoteKind(StrEnum):
     PAUSED = "paused"  # it stood still, by the word of its bridge
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(Struct, frozen=True, kw_only=True):
     """What happened to a machine, beside the steps of its scheduled events.
 
     Attributes:
@@ -324,7 +321,7 @@ def _is_started(kind: Kind, event: ScheduledEvent | None) -> bool:
 
 
 def _print(value: object) -> str:
-    return digest_of(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+    return digest_of(orjson.dumps(value, msgspec.to_builtins, orjson.OPT_SORT_KEYS))
 
 
 def digest_of(body: bytes) -> str:

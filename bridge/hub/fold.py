@@ -25,10 +25,12 @@ Source: the hub's contract; ``tests/hub/test_fold.py`` checks it.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub.facts import (
@@ -63,8 +65,7 @@ _BY_ADDRESS = attrgetter("source", "entity", "session", "prefix")
 _BY_VM = attrgetter("vm_id", "name", "resource_id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True, order=True):
     """A virtual machine: subscription, resource group and name, in lower case."""
 
     subscription: str
@@ -72,8 +73,7 @@ class Machine:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voice:
+class Voice(Struct, frozen=True, kw_only=True):
     """A reporter of an occurrence, with what its messages say of places and types.
 
     Attributes:
@@ -98,8 +98,7 @@ class HasNamed(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
+class Occurrence(Struct, frozen=True, kw_only=True):
     """One occurrence of an event, from its first appearance to its end.
 
     Attributes:
@@ -167,8 +166,7 @@ class Occurrence:
         return not self.status.is_end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """The state of an event.
 
     Attributes:
@@ -200,8 +198,7 @@ class State:
         return self.occurrences[-1] if self.occurrences else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class Folded(Struct, frozen=True, kw_only=True):
     """The state of an event, and which of its messages are kept.
 
     Attributes:

@@ -9,10 +9,10 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from msgspec import Struct, field
 from sqlalchemy import ColumnElement, Connection, Table, delete, or_, select
 
 from bridge.foundation.clock import Clock
@@ -46,6 +46,7 @@ from bridge.hub.store.tables import (
     meta,
     notes,
     offers,
+    pins,
     runs,
     trail,
     unreadable,
@@ -68,8 +69,7 @@ _LOOKED_AT = 500  # events at once
 _MOST_PORTIONS = 50
 
 
-@dataclass(slots=True)
-class FleetMonitor:
+class FleetMonitor(Struct):
     """Checks the fleet until asked to stop.
 
     Attributes:
@@ -123,7 +123,7 @@ class FleetMonitor:
         if (fault := now.clock_fault) is not None:
             log.warning("clock is wrong", extra={"fault": fault})
             await self.store.write(lambda c: note_clock(c, self.host, fault, now.now))
-        pins = self.store.pins
+        pins = self.store.pinned.now
         for _ in range(_MOST_PORTIONS):
             if not await self.store.write(partial(end_said, now=now.now, pins=pins)):
                 return
@@ -193,8 +193,7 @@ _LONG_AWAY = timedelta(days=1)  # the TTL of the hub's subscription, as infra se
 _LAST_ALIVE, _ABSENT = "lived", "absent-until"
 
 
-@dataclass(slots=True)
-class Housekeeping:
+class Housekeeping(Struct):
     """Deletes old rows until asked to stop.
 
     Attributes:
@@ -208,12 +207,13 @@ class Housekeeping:
     absent_until: datetime | None = None
 
     async def begin(self) -> None:
-        """Find out whether no hub has read the sources for a long time.
+        """Read the keys of bridges, and when a hub has read the sources last.
 
         Raises:
             HubStoreError: the store cannot be used.
         """
         now = self.clock.now()
+        await look_at_keys(self.store, now)
         self.absent_until = await self.store.write(lambda c: _note_absence(c, now))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -264,8 +264,7 @@ class Housekeeping:
             )
 
 
-@dataclass(slots=True)
-class StoreWatch:
+class StoreWatch(Struct):
     """Finds out that the store is away or back, also while nobody uses it."""
 
     store: Store
@@ -283,10 +282,21 @@ class StoreWatch:
         before = self.store.health.fault
         with suppress(HubStoreError):
             await self.store.check()
+            await look_at_keys(self.store, self.clock.now())
         fault = self.store.health.fault
         self.metrics.store_away.set(fault is not None)
         if before is not None and fault is None:
             log.info("store is back")
+
+
+async def look_at_keys(store: Store, now: datetime) -> None:
+    """Read the keys of bridges again, from their file and from the store.
+
+    Raises:
+        HubStoreError: the store cannot be used now.
+    """
+    if store.pinned.source is not None:
+        await store.write(partial(store.pinned.look, now=now))
 
 
 def note(connection: Connection, name: str, value: int) -> None:
@@ -340,6 +350,7 @@ def forget(
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, runs, "vm_id", "heard", oldest_decision)
+        + _rows(connection, pins, "id", "until", oldest_decision)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, notes, "id", "time", oldest)

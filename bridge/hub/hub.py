@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge import __version__
 from bridge.foundation import daemon_threads
@@ -111,8 +112,7 @@ async def open_transports(
     return transports
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The parts of the hub."""
 
     file: HubFile
@@ -177,7 +177,7 @@ class Parts:
         """Return why the hub is not ready; without names of queues or topics."""
         fault = self.store.health.fault
         return [
-            *([] if fault is None else [fault]),
+            *(one for one in (fault, self.store.pinned.fault) if one is not None),
             *(
                 f"source {reader.config.name} is not connected"
                 for reader in self.readers

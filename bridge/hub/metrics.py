@@ -1,6 +1,5 @@
 """The metrics of the hub. No label contains an EventId or a person."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.hub.bridges import Liveness
@@ -8,39 +7,24 @@ from bridge.hub.bridges import Liveness
 OUTCOMES = ("kept", "left-out", "unreadable")
 
 
-def _registry() -> Any:
-    # Loaded when a hub starts, not when this module is imported.
-    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - see above
-
-    return CollectorRegistry()
-
-
-@dataclass(slots=True)
 class HubMetrics:
     """Counters and gauges; counters of each source start at 0.
 
     Attributes:
-        sources: the names of the sources.
-        version: the version of the hub.
         alarms: the registry with the deliveries of alarms; None = no sinks.
     """
 
-    sources: tuple[str, ...]
-    version: str
-    alarms: Any = None
-    registry: Any = field(default_factory=_registry)
-    messages: Any = field(init=False)
-    connected: Any = field(init=False)
-    drained: Any = field(init=False)
-    store_away: Any = field(init=False)
-    decisions: Any = field(init=False)
-    bridges: Any = field(init=False)
-    unreported: Any = field(init=False)
-    liveness: tuple[str, ...] = tuple(state.value for state in Liveness)
+    def __init__(self, sources: tuple[str, ...], version: str) -> None:
+        # Loaded when a hub starts, not when this module is imported.
+        from prometheus_client import (  # noqa: PLC0415 - see above
+            CollectorRegistry,
+            Counter,
+            Gauge,
+        )
 
-    def __post_init__(self) -> None:
-        from prometheus_client import Counter, Gauge  # noqa: PLC0415 - as above
-
+        self.alarms: Any = None
+        self.liveness = tuple(state.value for state in Liveness)
+        self.registry = CollectorRegistry()
         of_source: dict[str, Any] = {
             "labelnames": ["source"],
             "registry": self.registry,
@@ -84,8 +68,8 @@ class HubMetrics:
         build = Gauge(
             "sebridge_hub_build_info", "1.", ["version"], registry=self.registry
         )
-        build.labels(self.version).set(1)
-        for source in self.sources:
+        build.labels(version).set(1)
+        for source in sources:
             self.connected.labels(source).set(0)
             self.drained.labels(source).set(0)
             for outcome in OUTCOMES:

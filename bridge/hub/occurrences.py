@@ -6,8 +6,9 @@ which derives the state of each.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub.facts import MOST_NAMES, Fact, Kind, Trust, kept_name
@@ -26,8 +27,7 @@ def _event_in(fact: Fact) -> ScheduledEvent | None:
     return fact.event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """Occurrences whose messages are not kept any more.
 
     Attributes:
@@ -40,8 +40,7 @@ class Past:
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """Reads the IMDS objects of facts.
 
     Attributes:
@@ -90,8 +89,7 @@ class Reading:
         return self.lists[fact.names]
 
 
-@dataclass(slots=True)
-class Life:
+class Life(Struct):
     """An occurrence while its facts are collected in the order of their times.
 
     Attributes:

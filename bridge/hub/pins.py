@@ -1,6 +1,7 @@
 """Which key belongs to which machine, and what the word of a message is worth. Pure.
 
-``[hub] keys`` pins each key to a vmId and a resource id.
+``[hub] keys`` pins each key to a vmId and a resource id. A message that a pinned key
+and its successor have both signed pins the successor; see ``store.pin_rows``.
 
     pinned      signed by the key that is pinned to its vmId and resource id
     doubtful    not so, although its machine has a pin, or ``require_signed`` names it,
@@ -13,16 +14,16 @@ worth is asked at each fold of its event, so it changes with the pins.
 Source: config/signing.md
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
-from bridge.foundation.values import Secret
 from bridge.hub.facts import Fact, Reporter, Trust, group_of, kept_name, place_of
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, Verifier, judge
 
@@ -87,57 +88,155 @@ class _Data(msgspec.Struct):
     chain: _Chain
 
 
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that belongs to a machine.
+
+    Attributes:
+        key: its thumbprint.
+        vm_id: the vmId of the machine, in lower case.
+        resource_id: its resource id, in lower case.
+        jwk: the public key.
+        since: EnqueuedTime of the first message that it can speak for.
+        until: EnqueuedTime from which on it speaks for none; None = it still does.
+        successor: the thumbprint of the key that has replaced it; "" = none.
+    """
+
+    key: str
+    vm_id: str
+    resource_id: str
+    jwk: dict[str, str]
+    since: datetime = datetime.min.replace(tzinfo=UTC)
+    until: datetime | None = None
+    successor: str = ""
+
+    def holds(self, at: datetime) -> bool:
+        """Whether it holds for a message that was enqueued at a time."""
+        return self.since <= at and (self.until is None or at < self.until)
+
+
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Listed(msgspec.Struct, rename={"since": "from"}):
+    """What a key of ``[hub] keys`` says about its machine."""
+
+    vm_id: str = msgspec.field(name="vmId")
+    resource_id: str = msgspec.field(name="resourceId")
+    since: _Moment = datetime.min.replace(tzinfo=UTC)
+    until: _Moment | None = None
+
+
+def listed(text: str) -> list[Pin]:
+    """Return the pins in the text of ``[hub] keys``.
+
+    Raises:
+        ValueError: it is no JWKS, a key has no vmId or resourceId, or two of them
+            contradict each other.
+    """
+    from bridge.signing.keys import public_keys  # noqa: PLC0415 - needs 10 MiB
+
+    found = list[Pin]()
+    try:
+        for jwk in orjson.loads(text)["keys"]:
+            held = msgspec.convert(jwk, _Listed)
+            for key, public in public_keys(orjson.dumps(jwk).decode()).items():
+                pin = Pin(
+                    key=key,
+                    vm_id=held.vm_id.lower(),
+                    resource_id=held.resource_id.lower(),
+                    jwk=public.jwk,
+                    since=held.since,
+                    until=held.until,
+                )
+                found.append(pin)
+    except (KeyError, TypeError, orjson.JSONDecodeError, msgspec.ValidationError) as e:
+        words = "must be a JWKS in which each key has vmId and resourceId"
+        raise ValueError(words) from e
+    _check_owners(found)
+    return found
+
+
+def _check_owners(pins: Sequence[Pin]) -> None:
+    owners, machines = dict[str, str](), dict[str, str]()
+    for pin in pins:
+        if owners.setdefault(pin.key, pin.vm_id) != pin.vm_id:
+            raise ValueError(f"the key {pin.key} has two vmIds: make one key anew")
+        known = machines.setdefault(pin.resource_id, pin.vm_id) if not pin.until else ""
+        if known not in {"", pin.vm_id}:
+            raise ValueError(
+                f"{pin.resource_id} has two vmIds: remove the older one, or say until "
+                'when it was one, such as "until": "2026-03-02T12:00:00Z"'
+            )
+
+
 class Pins(msgspec.Struct, frozen=True):
     """The keys of bridges.
 
     Attributes:
         required: globs of resource ids whose messages must be signed.
         keys: the public keys, by their thumbprints.
-        owners: key, vmId and resource id of each pin.
-        claimed: the vmIds and the machines that have a pin.
+        owners: the pins, by key, vmId and resource id.
+        claimed: the pins of each vmId, and of each machine.
+        replaced: the pins whose successor is known, and that have no end, by successor.
     """
 
     required: tuple[str, ...] = ()
     keys: Mapping[str, Verifier] = {}
-    owners: frozenset[tuple[str, str, str]] = frozenset()
-    claimed: frozenset[object] = frozenset()
+    owners: Mapping[tuple[str, str, str], Pin] = {}
+    claimed: Mapping[object, Sequence[Pin]] = {}
+    replaced: Mapping[str, Pin] = {}
 
     @classmethod
-    def read(cls, source: Secret | None, required: tuple[str, ...] = ()) -> "Pins":
-        """Read the keys of ``[hub] keys``.
+    def of(cls, pins: Sequence[Pin], required: tuple[str, ...] = ()) -> "Pins":
+        """Return what is known of keys.
 
         Raises:
-            ValueError: it is no JWKS, or a key has no vmId or resourceId.
+            ValueError: a key cannot be read.
         """
-        if source is None:
+        if not pins:
             return cls(required)
         from bridge.signing.keys import public_keys  # noqa: PLC0415 - needs 10 MiB
 
-        keys, owners, claimed = dict[str, Verifier](), set[Any](), set[object]()
-        try:
-            for jwk in orjson.loads(source.reveal())["keys"]:
-                found = public_keys(orjson.dumps(jwk).decode())
-                vm_id, resource = jwk["vmId"].lower(), jwk["resourceId"].lower()
-                owners |= {(key, vm_id, resource) for key in found}
-                claimed |= {vm_id, *_places(Reporter(resource_id=resource))}
-                keys |= found
-        except (AttributeError, KeyError, TypeError, orjson.JSONDecodeError) as error:
-            words = "must be a JWKS in which each key has vmId and resourceId"
-            raise ValueError(words) from error
-        return cls(required, keys, frozenset(owners), frozenset(claimed))
+        text = orjson.dumps({"keys": [one.jwk for one in pins]}).decode()
+        claimed = defaultdict[object, list[Pin]](list)
+        for one in pins:
+            claimed[one.vm_id].append(one)
+            for place in _places(Reporter(resource_id=one.resource_id)):
+                claimed[place].append(one)
+        return cls(
+            required,
+            public_keys(text),
+            {(one.key, one.vm_id, one.resource_id): one for one in pins},
+            dict(claimed),
+            {one.successor: one for one in pins if one.successor and not one.until},
+        )
 
-    def trust(self, who: Reporter, keys: Collection[str]) -> Trust:
-        """Return what the word of a reporter is worth that some keys have signed."""
+    def pinned(self, who: Reporter, keys: Iterable[str], at: datetime) -> Pin | None:
+        """Return the pin by which a message speaks for its machine; None = none."""
         mine = (who.vm_id, who.resource_id.lower())
-        if any((key, *mine) in self.owners for key in keys):
+        found = (self.owners.get((key, *mine)) for key in keys)
+        return next((one for one in found if one and one.holds(at)), None)
+
+    def trust(self, who: Reporter, keys: Collection[str], at: datetime) -> Trust:
+        """Return what the word of a reporter is worth.
+
+        Args:
+            who: the reporter.
+            keys: the keys that have signed the message.
+            at: when the broker enqueued it.
+        """
+        if self.pinned(who, keys, at):
             return Trust.PINNED
-        is_known = bool(keys) or not self.claimed.isdisjoint({who.vm_id, *_places(who)})
-        is_asked = any(fnmatchcase(mine[1], glob.lower()) for glob in self.required)
+        names = (who.vm_id, *_places(who))
+        claims = (one for name in names for one in self.claimed.get(name, ()))
+        is_known = bool(keys) or any(one.holds(at) for one in claims)
+        mine = who.resource_id.lower()
+        is_asked = any(fnmatchcase(mine, glob.lower()) for glob in self.required)
         return Trust.DOUBTFUL if is_known or is_asked else Trust.PLAIN
 
     def weighed(self, fact: Fact) -> Fact:
         """Return a fact with what it is worth; a doubtful one has no machine."""
-        trust = self.trust(fact.reporter, fact.signed_by)
+        trust = self.trust(fact.reporter, fact.signed_by, fact.enqueued)
         if fact.is_azures or trust is fact.trust:
             return fact
         place = None if trust is Trust.DOUBTFUL else place_of(fact.reporter)

@@ -10,12 +10,13 @@ pairs of event and machine, and of the newest 20,000 notes. ``timeline`` finds o
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from statistics import median
 from typing import Annotated, Any
 
+import orjson
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
 from bridge.hub.facts import NoteKind
@@ -23,7 +24,6 @@ from bridge.hub.fold import Machine
 from bridge.hub.store.fleet_view import is_at
 from bridge.hub.store.rows import (
     Summary,
-    json_of,
     micros,
     moment_of,
     moment_or_none,
@@ -128,7 +128,7 @@ def _mark(row: Any) -> Mark:
         time=moment_of(row.time),
         until=moment_or_none(row.until),
         event_key=row.event_key,
-        data=json_of(row.data),
+        data=orjson.loads(row.data),
     )
 
 
@@ -172,7 +172,7 @@ def _event(row: Any) -> Event:
 
 def _decided(event: Event, row: Any) -> Event:
     """Return an event with a decision of this hub; the first approval counts."""
-    time, persons = moment_of(row.time), json_of(row.persons)
+    time, persons = moment_of(row.time), orjson.loads(row.persons)
     listed: Any = persons.get("by")
     by = tuple(map(str, listed[:_MANY_NAMES])) if isinstance(listed, list) else ()
     if row.action == REFUSE:

@@ -7,12 +7,12 @@ claim, check all rules again ──▶ send ──▶ store that it was accepted
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
 
 import orjson
+from msgspec import Struct, field
 
 from bridge.events.cloudevent import STRUCTURED_TYPE
 from bridge.foundation.clock import Clock
@@ -44,8 +44,7 @@ class Transport(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Dispatcher:
+class Dispatcher(Struct):
     """Sends decisions until asked to stop.
 
     Attributes:
@@ -166,8 +165,7 @@ class Dispatcher:
         )
 
 
-@dataclass(slots=True)
-class BridgeTransport:
+class BridgeTransport(Struct):
     """Sends decisions to approval entities.
 
     Attributes:

@@ -9,10 +9,10 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from msgspec import Struct
 
 from bridge.foundation.errors import BridgeError
 from bridge.hub.access import Refusal, RequestInfo, identify, is_this_machine
@@ -38,8 +38,7 @@ _HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hub:
+class Hub(Struct, frozen=True, kw_only=True):
     """The parts of the hub that the server needs.
 
     Attributes:

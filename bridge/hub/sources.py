@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
@@ -196,8 +198,7 @@ def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
         return plain.put_aside(str(error))
 
 
-@dataclass(slots=True)
-class SourceReader:
+class SourceReader(Struct):
     """Receives from one source.
 
     Attributes:

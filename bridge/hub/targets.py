@@ -15,9 +15,11 @@ that are alive.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.approvals.rules import Rule, judge
 from bridge.events.identity import Identity
@@ -37,8 +39,7 @@ _FRESH = 300.0  # seconds after which a bridge without heartbeats may have moved
 Claims = Mapping[tuple[str, str, str], Mapping[Machine, datetime]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """An address, and the bridges that take approvals there.
 
     Attributes:
@@ -74,8 +75,7 @@ class Target:
         return self.rank, self.is_older, -alive, -unknown, self.address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class Wishes(Struct, frozen=True, kw_only=True):
     """What the people have wished for a decision.
 
     Attributes:
@@ -89,8 +89,10 @@ class Wishes:
     prefix: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetChoice:
+_NO_WISHES = Wishes()
+
+
+class TargetChoice(Struct, frozen=True, kw_only=True):
     """The address to send an approval to, or why there is none.
 
     Attributes:
@@ -211,7 +213,7 @@ def choose_target(
     found: Sequence[Target],
     current: CurrentEvent,
     now: datetime,
-    wishes: Wishes = Wishes(),
+    wishes: Wishes = _NO_WISHES,
 ) -> TargetChoice:
     """Choose the address to send an approval to.
 
@@ -327,8 +329,7 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedAnswer:
+class ExpectedAnswer(Struct, frozen=True, kw_only=True):
     """How a bridge would answer, and why."""
 
     verdict: Verdict

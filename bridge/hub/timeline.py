@@ -10,11 +10,10 @@ Source: learn.microsoft.com/azure/service-health/resource-health-vm-annotation
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.hub.facts import NoteKind
@@ -41,8 +40,7 @@ _HOW: Mapping[NoteKind, Literal["paused", "silent", "unavailable", "stopped"]] =
 Seconds = Annotated[float, Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """A scheduled event, as far as a report needs it.
 
     Attributes:
@@ -84,8 +82,7 @@ class Event:
         return is_begun and begin - (self.ended or now) <= _AFTER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """A stored note; see ``facts.Note``."""
 
     kind: NoteKind

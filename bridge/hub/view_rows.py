@@ -4,8 +4,6 @@ The JSON of an answer of the API is the encoding of its ``Row``: see ``answers``
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -33,8 +31,7 @@ class Row(Struct, frozen=True, kw_only=True, rename="camel"):
         return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """The time, and other values besides the store that rows depend on.
 
     Attributes:
@@ -63,7 +60,7 @@ class Situation:
     missing_after: float | None = None
     expect: tuple[str, ...] = ()
     store_fault: str | None = None
-    not_connected: Mapping[str, str] = dataclass_field(default_factory=dict)
+    not_connected: Mapping[str, str] = field(default_factory=dict)
     access: AccessConfig | None = None
 
     @property
@@ -74,8 +71,7 @@ class Situation:
         return max(known) if known and len(known) == len(since) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
+class Filters(Struct, frozen=True, kw_only=True):
     """The filters of a list of events; None and "" match all.
 
     Attributes:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import orjson
 from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
@@ -50,7 +51,6 @@ from bridge.hub.store.current_event import aside_of, homes_of
 from bridge.hub.store.fleet_view import is_at
 from bridge.hub.store.rows import (
     Summary,
-    json_of,
     moment_of,
     moment_or_none,
     state_in,
@@ -325,7 +325,9 @@ def _voices(connection: Connection, keys: Sequence[str]) -> dict[str, Sequence[V
     query = select(details.c.event_key, details.c.body).where(
         details.c.event_key.in_(keys)
     )
-    stored = {row.event_key: json_of(row.body) for row in connection.execute(query)}
+    stored = {
+        row.event_key: orjson.loads(row.body) for row in connection.execute(query)
+    }
     return {key: voices_in(stored.get(key, {})) for key in keys}
 
 
@@ -434,5 +436,5 @@ def _message(row: Any) -> MessageRow:
         kind=Kind(row.kind),
         time=moment_of(row.time),
         enqueued=moment_of(row.heard),
-        body=json_of(row.body.removeprefix(b"\xef\xbb\xbf")),
+        body=orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")),
     )

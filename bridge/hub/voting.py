@@ -5,8 +5,9 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import EVENT_TYPES, EventStatus, TransitionKind
@@ -24,8 +25,7 @@ _TYPES = {name.casefold() for name in EVENT_TYPES}
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentEvent:
+class CurrentEvent(Struct, frozen=True, kw_only=True):
     """The current state of an event, with what a decision depends on.
 
     Attributes:
@@ -109,8 +109,7 @@ class CurrentEvent:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persons:
+class Persons(Struct, frozen=True, kw_only=True):
     """How many people must approve an event, by which rule, and by whose word.
 
     Attributes:

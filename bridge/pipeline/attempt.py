@@ -17,7 +17,7 @@ from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.circuit import Circuit, RunningTime, is_fault_of_sink
 from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy
+from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent, rest_of
 from bridge.telemetry.metrics import Metrics, failure_label
 
 # -- Records the result of an attempt: in the outbox, in the metrics, and in the log ---
@@ -162,12 +162,6 @@ class Settling:
         else:
             log.info("sink takes deliveries again", extra={"sink": self.sink})
 
-    def unforeseen(self, delivery: Delivery, error: Exception) -> None:
-        """Log an exception that a sink should not raise, with its traceback."""
-        log.error(
-            "sink raised an unexpected error", extra=fields_of(delivery), exc_info=error
-        )
-
     async def dead_letter(
         self, delivery: Delivery, error: DeliveryError, reason: Reason
     ) -> None:
@@ -263,6 +257,7 @@ class DueTimes(Struct):
 log = logging.getLogger(__name__)
 
 Deliver = Callable[[Delivery], Awaitable[None]]
+Probe = Callable[[], Awaitable[None]]
 Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
 
 
@@ -273,6 +268,7 @@ class Trying(Struct):
         deliver: makes one attempt; raises DeliveryError or NotSentError.
         gather: begins an attempt that shares a request with others, and returns the
             future of its result; None = the sink takes one event in a request.
+        probe: asks whether the address of the sink answers; None = it cannot be asked.
     """
 
     deliver: Deliver
@@ -282,6 +278,7 @@ class Trying(Struct):
     settling: Settling
     times: DueTimes
     gather: Gather | None = None
+    probe: Probe | None = None
 
     @property
     def under_way(self) -> set[int]:
@@ -373,7 +370,11 @@ class Trying(Struct):
             if attempt.is_cut:
                 text = "no answer, while a later attempt got one"
             return TransientDeliveryError(text, Reason.TIMEOUT)
-        self.settling.unforeseen(attempt.delivery, error)
+        log.error(
+            "sink raised an unexpected error",
+            extra=fields_of(attempt.delivery),
+            exc_info=error,
+        )
         text = f"unforeseen: {type(error).__name__}"
         return TransientDeliveryError(text, Reason.UNFORESEEN)
 
@@ -394,8 +395,11 @@ class Trying(Struct):
             self._recovered(attempt)
             self.settling.delivered(attempt.delivery)
             self.attempts.decided(attempt)
+            self.attempts.widen(attempt)
             return
         self.settling.failed(error)
+        if isinstance(error, TransientDeliveryError):
+            self.attempts.narrow()
         if not attempt.is_cut:
             self._judge(error, attempt.refusals)
 
@@ -403,9 +407,9 @@ class Trying(Struct):
         """Mark the sink as working: an attempt has succeeded."""
         is_back = self.circuit.is_unreachable or attempt.is_beside
         self.settling.parked(is_parked=False)
-        self.circuit.succeeded(self.times.clock.monotonic())
+        self.circuit.succeeded(self.times.clock.monotonic(), attempt.began)
         if is_back:
-            self.attempts.cut_left_behind(attempt)
+            self.attempts.cut_left_behind(attempt.began)
 
     def _judge(self, error: DeliveryError, refusals: int) -> None:
         """Update the state of the sink after a failure."""
@@ -426,10 +430,16 @@ class Trying(Struct):
             return
         now, unit = self.times.clock.now().timestamp(), self.attempts.chance()
         delay = self.policy.delay(delivery, error, now=now, unit=unit)
+        # The sink is there, as far as is known, and may be working on it.
+        may_work = self.probe is not None and not (
+            self.circuit.is_away or attempt.is_cut or is_urgent(delivery, now)
+        )
+        took = self.times.clock.monotonic() - attempt.began
+        rest = rest_of(error, took) if may_work else 0.0
         await self.settling.postpone(
             delivery,
             error,
-            delay=0.0 if attempt.is_cut else delay,
-            waits_for_sink=is_fault_of_sink(error),
+            delay=0.0 if attempt.is_cut else rest or delay,
+            waits_for_sink=is_fault_of_sink(error) and not rest,
             running=running,
         )

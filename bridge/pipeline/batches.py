@@ -33,6 +33,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     DeliveryError,
     NotSentError,
+    Reason,
     RefusedDeliveryError,
     RefusedEventError,
     TransientDeliveryError,
@@ -309,7 +310,8 @@ def _asks_for_a_pause(error: DeliveryError | None) -> bool:
     """Return whether a result says that nothing more may be sent now."""
     if error is None:
         return False
-    return isinstance(error, RefusedDeliveryError) or wish_of(error) > 0
+    is_busy = error.reason is Reason.THROTTLED or wish_of(error) > 0
+    return isinstance(error, RefusedDeliveryError) or is_busy
 
 
 def _split(part: list[_Waiting], error: Exception) -> list[list[_Waiting]]:

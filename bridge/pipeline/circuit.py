@@ -5,8 +5,11 @@
 
     unreachable: an attempt begins at least every 3 s; after the first success, all
                  deliveries that failed because of the sink are due at once
+    away:        a probe had no answer: at the first answer, the sink counts as back
     parked:      deliveries wait; one is tried now and then, and each urgent one twice
     any state:   no attempt before hold_until: the sink has sent Retry-After
+    any state:   while the sink is full, busy or throttles, an attempt begins once a
+                 second at most; after the first success, all goes
 
 Pure: time and random numbers are passed in. Times are monotonic seconds.
 """
@@ -21,6 +24,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.foundation.rate_limit import Pause
 from bridge.foundation.retry import RetryPolicy
 from bridge.pipeline.policy import wish_of
 
@@ -31,8 +35,8 @@ _TRY_EVERY = 3.0  # while the sink is unreachable; plus or minus the spread
 _SILENT_AFTER = 5.0  # an attempt without answer for so long may never get one
 _RELEASE_EVERY = 2.0  # limits retries of an event that always fails
 
-# These failures are not caused by the event: the sink is unreachable. A sink that
-# throttles is reachable; an unexpected error may be caused by the event.
+# These failures are not caused by the event: the sink is unreachable. An unexpected
+# error may be caused by the event.
 _UNREACHABLE = {Reason.CONNECTION, Reason.SERVER, Reason.TIMEOUT}
 
 
@@ -125,18 +129,24 @@ class Circuit:
     Attributes:
         backoff: its longest wait is also the wait before the first probe of a parked
             sink.
+        busy: the pause that all sinks of the same Service Bus namespace share.
         last_error: the error of the last attempt; None after a success.
         hold_until: no attempt before this time: the sink has sent Retry-After.
+        is_away: whether the address did not answer the last probe.
         running: the running time, for the age of deliveries.
     """
 
-    def __init__(self, backoff: RetryPolicy) -> None:
+    def __init__(self, backoff: RetryPolicy, busy: Pause) -> None:
         self.backoff = backoff
+        self.busy = busy
+        self._pause = Pause()
         self.last_error: str | None = None
         self.hold_until = 0.0
+        self.is_away = False
         self.running = RunningTime()
         self._parking = _Parking(backoff.max_backoff)
         self._is_unreachable = False
+        self._is_timed_out = False  # at the last attempt
         self._try_at = 0.0
         self._succeeded_at = float("-inf")
         self._has_failures = False  # because of the sink, since the last success
@@ -165,12 +175,20 @@ class Circuit:
         return self._parking.refusals
 
     def began(self, now: float, unit: float) -> None:
-        """Record that an attempt begins; ``unit`` is a random number in [0, 1)."""
+        """Record that an attempt or a probe begins; ``unit`` is random, in [0, 1)."""
         spread = 1 - _SPREAD + 2 * _SPREAD * unit  # spreads the attempts of many VMs
         self._try_at = now + _TRY_EVERY * spread
+        self._pause.take(now)
+        self.busy.take(now)
 
-    def succeeded(self, now: float) -> None:
-        """Record a success: the state is ok. A wait asked for by the sink remains."""
+    def succeeded(self, now: float, began: float) -> None:
+        """Record a success of an attempt that began then: the state is ok.
+
+        A wait asked for by the sink remains.
+        """
+        self._pause.end(began)
+        self.busy.end(began)
+        self.is_away = self._is_timed_out = False
         self._succeeded_at, self._release.is_first = now, False
         if self.last_error is None:
             return  # the usual case
@@ -182,6 +200,8 @@ class Circuit:
         """End parking and all waits, because a person has asked for a retry."""
         self._forget()
         self.hold_until = 0.0
+        self._pause.end(now)
+        self.busy.end(now)
         self.running.run(now)
 
     def _forget(self) -> None:
@@ -201,6 +221,7 @@ class Circuit:
             unit: a random number in [0, 1).
         """
         self.last_error = str(error)
+        self._is_timed_out = error.reason is Reason.TIMEOUT
         if wish := wish_of(error):
             self.hold_until = max(self.hold_until, now + wish)
         is_of_sink = is_fault_of_sink(error)
@@ -210,8 +231,14 @@ class Circuit:
                 self.running.stand(now)
             return
         self._parking.refusals = 0
-        self._is_unreachable = self._is_unreachable or is_of_sink
-        if self.is_parked and isinstance(error, TransientDeliveryError):
+        if not isinstance(error, TransientDeliveryError):
+            self._pause.end(now)  # the sink takes events, though not this one
+            return
+        if error.reason is Reason.THROTTLED:
+            (self.busy if error.is_shared else self._pause).begin(now)
+        elif is_of_sink:
+            self._is_unreachable = True
+        if self.is_parked:
             self._parking.probe_later(now, unit)
 
     def lets_through(self, now: float, *, is_first: bool) -> bool:
@@ -232,13 +259,47 @@ class Circuit:
             now: monotonic seconds.
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
-        if self.is_parked or now < max(self._try_at, self.hold_until):
+        opens_at = max(self._try_at, self.hold_until, self.opens_at)
+        if self.is_parked or now < opens_at:
             return False
-        if self._is_unreachable:
+        if self._is_unreachable or self._is_paused:
             return True
-        # An attempt hangs, and none has succeeded since it began.
+        return self._is_hanging(now, oldest)
+
+    def is_silent(self, now: float, oldest: float | None) -> bool:
+        """Return whether the sink gives no answer: a probe of its address may help.
+
+        Args:
+            now: monotonic seconds.
+            oldest: when the oldest attempt in flight began; None = no attempt.
+        """
+        return self._is_timed_out or self._is_hanging(now, oldest)
+
+    def _is_hanging(self, now: float, oldest: float | None) -> bool:
+        """Return whether an attempt hangs, and none has succeeded since it began."""
         is_silent = oldest is not None and self._succeeded_at < oldest
         return is_silent and now >= (oldest or 0.0) + _SILENT_AFTER
+
+    def probed(self, *, is_there: bool) -> bool:
+        """Record the result of a probe; return whether the address is back."""
+        was_away, self.is_away = self.is_away, not is_there
+        is_back = was_away and is_there
+        if is_back:
+            self._release.is_owed = True
+        return is_back
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._pause.since is not None or self.busy.since is not None
+
+    @property
+    def opens_at(self) -> float:
+        """When the next attempt may begin, even an urgent one; 0 = no pause."""
+        return max(self._pause.opens_at, self.busy.opens_at)
+
+    def holds(self, began: float) -> bool:
+        """Return whether a pause has begun since an attempt began."""
+        return self._pause.holds(began) or self.busy.holds(began)
 
     @property
     def is_unreachable(self) -> bool:
@@ -250,7 +311,7 @@ class Circuit:
 
         To release is to make due all deliveries that failed because of the sink.
         """
-        return self._release.take(now)
+        return now >= self.hold_until and self._release.take(now)
 
     def owe_release(self) -> None:
         """Plan a release: deliveries may wait that failed because of the sink."""
@@ -262,10 +323,10 @@ class Circuit:
         Args:
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
-        found = [self.hold_until]
+        found = [self.hold_until, self.opens_at]
         if self.is_parked:
             found.append(self._parking.probe_at)
-        elif self._is_unreachable:
+        elif self._is_unreachable or self._is_paused:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))
@@ -289,4 +350,5 @@ def is_fault_of_sink(error: DeliveryError) -> bool:
     if isinstance(error, RefusedDeliveryError):
         return True
     is_transient = isinstance(error, TransientDeliveryError)
-    return is_transient and error.reason in _UNREACHABLE and not wish_of(error)
+    is_of_sink = error.reason in {*_UNREACHABLE, Reason.THROTTLED}
+    return is_transient and is_of_sink and not wish_of(error)

@@ -167,7 +167,7 @@ class Endings:
         fate, metrics = ending.fate, self.metrics
         metrics.commands.labels(self.sink, fate.value).inc()
         if fate is Fate.SUCCEEDED:
-            self.trying.circuit.succeeded(self.clock.monotonic())
+            self.trying.circuit.succeeded(self.clock.monotonic(), run.began)
             metrics.deliveries.labels(self.sink, "delivered").inc()
             seconds = round(ending.seconds, 3)
             log.info("command succeeded", extra={**_fields_of(run), "seconds": seconds})

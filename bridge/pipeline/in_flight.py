@@ -19,6 +19,9 @@ from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
 
 _MOST_BESIDE = 20
 _MOST_SECONDS = 3  # second attempts at one delivery at the same time
+_SLOW = 0.05  # seconds: a success that took longer is worth another slot
+_MORE_SLOTS = 3  # for each such success
+_NARROW_FOR = 60.0  # seconds without another slot after a failure
 
 
 class Attempt(Struct, eq=False):
@@ -64,23 +67,30 @@ class Attempts(Struct):
     """All attempts in flight; decides whether one more may begin.
 
     Attributes:
-        slots: how many ordinary attempts may be in flight; there is one more slot for
-            urgent ones.
+        least: how many ordinary attempts may be in flight at first.
+        most: how many may be in flight while a slow sink takes all of them.
+        slots: how many may be in flight now; there is one more slot for urgent ones.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
     """
 
-    slots: int
+    least: int
+    most: int
     circuit: Circuit
     pace: Pace
     clock: Clock
     chance: Callable[[], float]
+    slots: int = 0
+    _wider_from: float = float("-inf")  # no further slot before
     _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
     _keys: dict[str, int] = field(default_factory=dict)  # attempts by key
     _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
     _at: dict[int, list[Attempt]] = field(default_factory=dict)  # by delivery id
     _beside: int = 0
     _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
+
+    def __post_init__(self) -> None:
+        self.slots = self.least
 
     def __len__(self) -> int:
         """Return the number of attempts in flight."""
@@ -119,6 +129,20 @@ class Attempts(Struct):
             del self._at[number]
         if not attempt.is_cut:
             self._spared.discard(number)
+        if not self._all:
+            self.slots = self.least  # the backlog is over
+
+    def widen(self, success: Attempt) -> None:
+        """Add slots after a slow success, if more deliveries may wait for one."""
+        now = self.clock.monotonic()
+        is_slow = now - success.began > _SLOW
+        if is_slow and self.is_full and now >= self._wider_from:
+            self.slots = max(self.slots, min(self.slots + _MORE_SLOTS, self.most))
+
+    def narrow(self) -> None:
+        """Go back to the least slots for a while: the sink was too busy, or away."""
+        self.slots = self.least
+        self._wider_from = self.clock.monotonic() + _NARROW_FOR
 
     @property
     def ids(self) -> AbstractSet[int]:
@@ -149,7 +173,8 @@ class Attempts(Struct):
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
         monotonic, taken = self.clock.monotonic(), self.taken
-        if taken > self.slots or monotonic < self.pace.opens_at:
+        opens_at = max(self.pace.opens_at, self.circuit.opens_at)
+        if taken > self.slots or monotonic < opens_at:
             return False
         if self._goes_first(delivery, now):
             return True
@@ -161,10 +186,13 @@ class Attempts(Struct):
     def may_go_on(self, delivery: Delivery, now: float) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent.
 
-        It may not if the sink has asked for a pause since then, or was parked.
+        It may not if the sink was busy or has asked for a pause since then, or was
+        parked.
         """
         if self._goes_first(delivery, now):
             return True
+        if self.circuit.holds(max(a.began for a in self._at[delivery.id])):
+            return False
         monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
         return self.circuit.lets_through(monotonic, is_first=is_first)
 
@@ -183,11 +211,14 @@ class Attempts(Struct):
         return self.circuit.wants_try(now, self.oldest)
 
     def hanging(self, now: float) -> Delivery | None:
-        """Return the most urgent delivery in flight, to try it a second time."""
-        first = [a for a in self._all if not a.is_second and a.delivery.is_stored]
-        if not first:
+        """Return the oldest urgent delivery in flight, to try it a second time.
+
+        No other delivery is sent while the sink may be working on it.
+        """
+        first = (a for a in self._all if not a.is_second and is_urgent(a.delivery, now))
+        chosen = next(first, None)
+        if chosen is None:
             return None
-        chosen = min(first, key=lambda a: (not is_urgent(a.delivery, now), a.began))
         seconds = [a for a in self._at[chosen.delivery.id] if a.is_second]
         if len(seconds) >= _MOST_SECONDS:
             seconds[0].is_void = True
@@ -201,14 +232,17 @@ class Attempts(Struct):
                 other.is_void = True
                 other.cut()
 
-    def cut_left_behind(self, success: Attempt) -> None:
+    def cut_left_behind(self, success: float) -> None:
         """Cut off attempts that began before the sink was back, and still hang.
 
         Each delivery is cut off only once. If it is only slow, its next attempt runs to
         its end.
+
+        Args:
+            success: when the attempt or probe began that shows that the sink is back.
         """
         for other in self._all:
-            is_old = is_left_behind(other.began, success.began)
+            is_old = is_left_behind(other.began, success)
             if is_old and other.delivery.id not in self._spared:
                 self._spared.add(other.delivery.id)
                 other.cut()

@@ -13,6 +13,7 @@ from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
+from bridge.signing.own_key import EventSigner
 
 _LOOK_EVERY, _SLACK = 5.5, 1.0  # about every 5 s, together with a poll of IMDS
 _TERMS_EVERY = 86400.0  # so a hub that begins later learns the offer
@@ -27,6 +28,7 @@ class LifecycleEvents(Struct):
         state_path: the state file; a heartbeat reports the free space of its disk.
         offer: where this bridge takes approvals, and by which rules it approves; None =
             it takes none.
+        signer: signs the events; None = they are not signed.
     """
 
     outbox: Outbox
@@ -37,6 +39,7 @@ class LifecycleEvents(Struct):
     heartbeat: float
     state_path: Path
     offer: Mapping[str, object] | None = None
+    signer: EventSigner | None = None
     name: str = "vitals"
     _is_unreachable: bool = False
     _beat_at: float = 0.0
@@ -101,6 +104,7 @@ class LifecycleEvents(Struct):
         return {
             "intervalSeconds": float(self.heartbeat),
             "approvals": self.offer,
+            **({"signing": self.signer.terms} if self.signer else {}),
             **self._clock_offset(),
         }
 
@@ -110,7 +114,8 @@ class LifecycleEvents(Struct):
             self._terms_at = self.clock.monotonic() + _TERMS_EVERY
             return self._terms()
         digest = self.offer and {"digest": self.offer["digest"]}
-        return {**self._terms(), "approvals": digest}
+        last = {"signing": {"n": self.signer.last}} if self.signer else {}
+        return {**self._terms(), "approvals": digest, **last}
 
     def _clock_offset(self) -> dict[str, object]:
         """Return how far this VM's clock is ahead of IMDS's; empty if not known."""

@@ -20,6 +20,8 @@ URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
 _LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
+_QUICK = 1.0  # seconds: who answers sooner that the time is over works on nothing
+_LONGEST_REST = 30.0
 _LAST_SECONDS = 5.0  # before NotBefore; a last attempt needs them
 
 
@@ -30,11 +32,13 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
         backoff: the waits between attempts.
         max_age: seconds after which a delivery becomes a dead letter.
         slots: attempts at the same time; there is one more slot for urgent deliveries.
+        most_slots: how many there may be while a slow sink takes all; at least slots.
     """
 
     backoff: RetryPolicy
     max_age: float
     slots: int
+    most_slots: int = 0
 
     @property
     def ahead(self) -> int:
@@ -65,7 +69,10 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
         """
         attempt, wish = delivery.attempts + 1, wish_of(error)
         if not is_urgent(delivery, now):
+            # After the wait that the sink asks for, one delivery shows how it is.
+            is_told = wish > 0 and error.reason is Reason.THROTTLED
             delay = self.backoff.delay(attempt, unit=unit, retry_after=wish)
+            delay = wish if is_told else delay
             ahead = (delivery.urgent_from or 0.0) - now
             return max(min(delay, ahead) if ahead > 0 else delay, _LEAST_DELAY)
         left = (delivery.urgent_until or now) - now
@@ -91,6 +98,19 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
             return None  # the sink is parked: the delivery waits for a person
         is_old = age > self.max_age and attempts >= _LEAST_ATTEMPTS
         return Reason.EXPIRED if is_old else None
+
+
+def rest_of(error: DeliveryError, took: float) -> float:
+    """Return how long a delivery rests after an attempt without an answer, in seconds.
+
+    The sink may still be working on it.
+
+    Args:
+        error: the error of the attempt; 0 is returned if it is an answer.
+        took: how long the attempt took, in seconds.
+    """
+    is_silent = error.reason is Reason.TIMEOUT and took >= _QUICK
+    return min(2 * took, _LONGEST_REST) if is_silent else 0.0
 
 
 def wish_of(error: DeliveryError) -> float:

@@ -15,11 +15,19 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.errors import DeliveryError
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver, DueTimes, Gather, Settling, Trying
+from bridge.pipeline.attempt import (
+    Deliver,
+    DueTimes,
+    Gather,
+    Probe,
+    Settling,
+    Trying,
+)
 from bridge.pipeline.attempt_loop import PLENTY, AttemptLoop, Launcher
 from bridge.pipeline.circuit import Circuit, SinkState
 from bridge.pipeline.in_flight import Attempt, Attempts
@@ -67,7 +75,7 @@ class HeartbeatSlot(Struct):
         attempts, circuit = self.trying.attempts, self.trying.circuit
         if self.waiting is None or attempts.taken >= attempts.slots:
             return None
-        opens_at = max(circuit.hold_until, self.pace.opens_at)
+        opens_at = max(circuit.hold_until, circuit.opens_at, self.pace.opens_at)
         if self._is_in_flight or self.clock.monotonic() < opens_at:
             return None
         is_in_trouble = circuit.last_error is not None
@@ -104,7 +112,9 @@ class Relay:
         deliver: makes one attempt; raises DeliveryError or NotSentError.
         chance: returns a random number in [0, 1) at each call.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
-        repeats: whether a second attempt at a delivery may begin while the first hangs.
+        busy: the pause that all sinks of the same Service Bus namespace share.
+        repeats: whether a second attempt at an urgent delivery may begin while the
+            first hangs.
     """
 
     sink: str
@@ -115,21 +125,25 @@ class Relay:
     policy: RelayPolicy
     chance: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
+    busy: Pause = field(default_factory=Pause)
     repeats: bool = False
     _loop: AttemptLoop = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _is_probing: bool = False
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
-        circuit, longest = Circuit(policy.backoff), policy.backoff.max_backoff
+        circuit = Circuit(policy.backoff, self.busy)
         trying = Trying(
             deliver=self.deliver,
             policy=policy,
             circuit=circuit,
-            attempts=Attempts(policy.slots, circuit, self.pace, clock, self.chance),
+            attempts=Attempts(
+                policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
+            ),
             settling=Settling(sink, outbox, clock, self.metrics),
-            times=DueTimes(sink, outbox, clock, circuit, longest),
+            times=DueTimes(sink, outbox, clock, circuit, policy.backoff.max_backoff),
         )
         self._loop = AttemptLoop(
             name=self.name,
@@ -185,6 +199,10 @@ class Relay:
     def gather_with(self, gather: Gather | None) -> None:
         """Let attempts share requests from now on; None = one request for each."""
         self._loop.trying.gather = gather
+
+    def probe_with(self, probe: Probe | None) -> None:
+        """Ask the address of a silent sink with this; None = it cannot be asked."""
+        self._loop.trying.probe = probe
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
@@ -257,10 +275,20 @@ class Relay:
         return self._wait(now, next_due)
 
     async def _try_beside(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin an extra attempt at an unreachable sink, if no other one can begin."""
-        loop = self._loop
-        if not loop.trying.attempts.is_one_wanted:
+        """Begin an extra attempt at an unreachable sink, if no other one can begin.
+
+        The address of a silent sink is asked as well: an event is not sent again while
+        the sink may be working on it.
+        """
+        loop, attempts = self._loop, self._loop.trying.attempts
+        if not attempts.is_one_wanted:
             return
+        monotonic = self.clock.monotonic()
+        is_silent = loop.trying.circuit.is_silent(monotonic, attempts.oldest)
+        if is_silent and loop.trying.probe is not None and not self._is_probing:
+            self._is_probing = True
+            loop.trying.circuit.began(monotonic, self.chance())
+            tasks.create_task(self._probe(loop.trying.probe), name=f"{self.name}:probe")
         now = self.clock.now().timestamp()
         waiting = await self.outbox.deliveries.waiting_for_sink(
             self.sink, now=now, limit=self.policy.ahead, but=loop.trying.under_way
@@ -270,6 +298,20 @@ class Relay:
         attempt = loop.launcher.begin_beside(waiting, repeats=self.repeats)
         if attempt is not None:
             loop.start([attempt], tasks)
+
+    async def _probe(self, probe: Probe) -> None:
+        """Ask the address of the sink; if it is back, send what hangs or waits."""
+        trying, began = self._loop.trying, self.clock.monotonic()
+        try:
+            await probe()
+        except DeliveryError:
+            trying.circuit.probed(is_there=False)
+            return
+        finally:
+            self._is_probing = False
+        if trying.circuit.probed(is_there=True):
+            trying.attempts.cut_left_behind(began)
+            self._loop.wake.set()
 
     async def _beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
         await self._heartbeat.make(heartbeat, tasks)

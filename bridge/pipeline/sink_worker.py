@@ -20,7 +20,7 @@ from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
-from bridge.sinks.base import Reminding, Resources, Sink, SinkConfig
+from bridge.sinks.base import Probing, Reminding, Resources, Sink, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
 
@@ -80,9 +80,11 @@ class SinkWorker:
                 backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
                 max_age=config.retry.max_age,
                 slots=config.slots,
+                most_slots=config.most_slots,
             ),
             chance=chance,
             pace=self.resources.pace,
+            busy=self.resources.busy,
             repeats=config.repeats,
         )
 
@@ -157,10 +159,12 @@ class SinkWorker:
             finally:
                 self._sink = None
                 self.relay.gather_with(None)
+                self.relay.probe_with(None)
 
     def _use(self, sink: Sink) -> None:
         """Deliver to an open sink from now on."""
         self._sink, limits = sink, self.config.batch_limits
+        self.relay.probe_with(sink.probe if isinstance(sink, Probing) else None)
         if limits is None:
             return
         from bridge.pipeline.batches import Batches  # noqa: PLC0415 - only if needed

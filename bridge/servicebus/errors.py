@@ -97,7 +97,11 @@ def as_delivery_error(
             reason, words = _TRANSIENT[name]
             if reason is Reason.CONNECTION:
                 words = _unreachable(cause, words, host)
-            return TransientDeliveryError(f"{target}: {words} {_named(cause)}", reason)
+            return TransientDeliveryError(
+                f"{target}: {words} {_named(cause)}",
+                reason,
+                is_shared=name == "ServiceBusServerBusyError",
+            )
     text = f"{target}: failed {_named(cause)}"
     return TransientDeliveryError(text, Reason.UNFORESEEN)
 

@@ -10,18 +10,20 @@ effect. Source: config/signing.md.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
+from bridge.signing import own_key
 from bridge.signing.dsse import (
     ATTRIBUTE,
     Opinion,
@@ -82,8 +84,7 @@ def fault_of(read: Callable[[], object]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """What a check of an approval has found.
 
     Attributes:
@@ -99,8 +100,7 @@ class Checked:
     content: str = ""
 
 
-@dataclass(slots=True)
-class Approvers:
+class Approvers(Struct):
     """The public keys of those whose approvals count.
 
     Attributes:
@@ -146,6 +146,22 @@ class Approvers:
             name=hash32([event.attributes.get("source"), event.attributes.get("id")]),
             content=sha256(body).hexdigest(),
         )
+
+    def bridges(self, state: Path) -> Iterator[str]:
+        """Yield why a key is that of a bridge, which must approve nothing for others.
+
+        Args:
+            state: the state file of this bridge, with its key beside it.
+        """
+        own = own_key.held_in(state.with_name(f"{state.name}{own_key.SUFFIX}"))
+        mine = set(_keys_in(json.dumps({"keys": own.keys}))) if own else set()
+        for index, reference in enumerate(self.references):
+            place = f"approvals.signed_by[{index}]"
+            text = reference.reveal()
+            if not mine.isdisjoint(_keys_in(text)):
+                yield f"{place} holds the own key of this bridge"
+            elif text.startswith("{") and '"vmId"' in text:
+                yield f"{place} holds the key of a bridge: one with vmId"
 
     def _read(self) -> tuple[Mapping[str, Verifier], str | None]:
         """Return the keys that can be read, and why others cannot."""

@@ -12,10 +12,10 @@ Source: config/signing.md
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 import orjson
+from msgspec import Struct, field
 
 from bridge.signing.dsse import Opinion, SignedEvent, Verdict, Verifier, judge
 
@@ -50,8 +50,7 @@ def _events_of(text: bytes, depth: int) -> Iterator[bytes]:
             yield from events_in(bytes(members[name]), depth + 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """An event of a file, and the verdict on it.
 
     Attributes:
@@ -64,8 +63,7 @@ class Found:
     opinion: Opinion
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """How many events have which verdict, and how many lines hold no event."""
 
     verdicts: dict[Verdict, int] = field(default_factory=dict)

@@ -15,7 +15,6 @@ Source: cloudevents/spec, extensions/verifiability.md at commit d54e6bb;
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
@@ -23,6 +22,7 @@ from typing import Protocol
 
 import msgspec
 import orjson
+from msgspec import Struct
 
 ATTRIBUTE = "dssematerial"
 _PAYLOAD_TYPE = "https://cloudevents.io/verifiability/dsse/v0.1"
@@ -67,8 +67,7 @@ class Verifier(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedEvent:
+class SignedEvent(Struct, frozen=True, kw_only=True):
     """A CloudEvent, with its data as it was written.
 
     Attributes:
@@ -150,8 +149,7 @@ def material(event: SignedEvent, signers: Sequence[Signer]) -> str:
     return _text_of(orjson.dumps(envelope))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class Opinion(Struct, frozen=True, kw_only=True):
     """The verdict on an event, and the key that has signed it.
 
     Attributes:
@@ -233,8 +231,7 @@ class _Content(msgspec.Struct):
     signedextattrs: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sealed:
+class _Sealed(Struct, frozen=True, kw_only=True):
     """An envelope, unpacked; nothing in it is proved before ``signed_by``."""
 
     payload: bytes

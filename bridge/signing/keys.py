@@ -8,15 +8,15 @@ Source: RFC 7517 and 7518 (JWK), RFC 7638 (thumbprint), RFC 6979 (signatures tha
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import orjson
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
+from msgspec import Struct
 
 _SIZE = 32  # bytes of a coordinate, of r and of s
 _ECDSA = ec.ECDSA(hashes.SHA256())
@@ -24,8 +24,7 @@ _SIGNING = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 _BEGIN = "-----BEGIN "
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Struct, frozen=True):
     """A public key."""
 
     key: ec.EllipticCurvePublicKey
@@ -59,8 +58,7 @@ class PublicKey:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class PrivateKey:
+class PrivateKey(Struct, frozen=True):
     """A private key; its text shows nothing of it."""
 
     key: ec.EllipticCurvePrivateKey
@@ -77,6 +75,11 @@ class PrivateKey:
     def key_id(self) -> str:
         """The thumbprint of its public key."""
         return self.public.key_id
+
+    @property
+    def jwk(self) -> dict[str, str]:
+        """Its public key as JWK."""
+        return self.public.jwk
 
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message: r and s, 32 bytes each."""
@@ -174,15 +177,22 @@ def _pem_parts(text: str) -> list[bytes]:
 def _pem_public(part: bytes) -> ec.EllipticCurvePublicKey:
     if b"PRIVATE KEY" in part:
         return _pem_private(part).public_key()
-    key = _loaded(serialization.load_pem_public_key, part, "public key")
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - 1 MiB
+        load_pem_public_key,
+    )
+
+    key = _loaded(load_pem_public_key, part, "public key")
     if not isinstance(key, ec.EllipticCurvePublicKey) or not _is_p256(key):
         raise ValueError("is no key for ECDSA on P-256")
     return key
 
 
 def _pem_private(part: bytes) -> ec.EllipticCurvePrivateKey:
-    load = partial(serialization.load_pem_private_key, password=None)
-    key = _loaded(load, part, "private key")
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - 1 MiB
+        load_pem_private_key,
+    )
+
+    key = _loaded(partial(load_pem_private_key, password=None), part, "private key")
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not _is_p256(key):
         raise ValueError("is no private key for ECDSA on P-256")
     return key

@@ -9,12 +9,12 @@ While the key is replaced, the file holds two, and both sign: the new one first.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
@@ -32,20 +32,30 @@ class _File(msgspec.Struct, rename={"vm_id": "vmId", "resource_id": "resourceId"
     resource_id: str = ""
 
 
-@dataclass(slots=True)
-class EventSigner:
+class OwnKey(Signer, Protocol):
+    """A private key, whose public part can be told."""
+
+    @property
+    def jwk(self) -> dict[str, str]:
+        """The public key as JWK."""
+        ...
+
+
+class EventSigner(Struct):
     """Signs the events of this bridge.
 
     Attributes:
         keys: the keys that sign; the first one counts the events. () = there is none.
         run: what tells this start of the bridge from others; random.
+        last: the number of the last signed event; None = none since the start.
         unsigned: how many events could not be signed.
         fault: why the last one of them could not be.
         count: called for each of them.
     """
 
-    keys: Sequence[Signer]
+    keys: Sequence[OwnKey]
     run: str
+    last: int | None = None
     unsigned: int = 0
     fault: str | None = None
     count: Callable[[], None] = lambda: None
@@ -62,11 +72,18 @@ class EventSigner:
             number: the number of the event; None = it is not stored on the disk.
         """
         try:
-            return self._signed(event, number)
+            found = self._signed(event, number)
         except (TypeError, ValueError) as error:
             self.unsigned, self.fault = self.unsigned + 1, str(error)
             self.count()
             return event
+        self.last = number or self.last
+        return found
+
+    @property
+    def terms(self) -> dict[str, object]:
+        """``data.signing``: the last number, and the public keys."""
+        return {"n": self.last, "keys": [one.jwk for one in self.keys]}
 
     def _signed(self, event: CloudEvent, number: int | None) -> CloudEvent:
         if not self.keys:
@@ -81,7 +98,7 @@ class EventSigner:
         return replace(small, extensions=extensions, data=orjson.loads(data))
 
 
-def own_keys(state: Path, vm_id: str, resource_id: str = "") -> Sequence[Signer]:
+def own_keys(state: Path, vm_id: str, resource_id: str = "") -> Sequence[OwnKey]:
     """Return the keys of this bridge; make one at the first start.
 
     Args:
@@ -98,7 +115,7 @@ def own_keys(state: Path, vm_id: str, resource_id: str = "") -> Sequence[Signer]
         raise ValueError("the vmId of this VM is not known")
     path = state.with_name(f"{state.name}{SUFFIX}")
     try:
-        if (held := _held_in(path)) is not None:
+        if (held := held_in(path)) is not None:
             if held.vm_id == vm_id:
                 return keys.private_keys(path.read_text())
             path.replace(f"{path}.{held.vm_id}")
@@ -130,7 +147,7 @@ def retire(path: Path) -> None:
 
 def _change(path: Path, change: Callable[[list[Any]], list[Any]], else_: str) -> None:
     try:
-        if (held := _held_in(path)) is None:
+        if (held := held_in(path)) is None:
             raise ValueError(f"{path}: there is no key yet: the first start makes it")
         made = change(held.keys)
         if len(made) > _MOST or made == held.keys:
@@ -140,7 +157,7 @@ def _change(path: Path, change: Callable[[list[Any]], list[Any]], else_: str) ->
         raise ValueError(f"{path}: {error.strerror}") from error
 
 
-def _held_in(path: Path) -> _File | None:
+def held_in(path: Path) -> _File | None:
     """Return what a file of a key holds; None = there is no file.
 
     Raises:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Route, Scope, Transition, When
 from bridge.foundation.clock import Clock, SystemClock
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Rate
 from bridge.servicebus.timings import TIMINGS, Timings
@@ -35,8 +35,8 @@ class Sink(Protocol):
         """Make one attempt; return when the other side has accepted the event.
 
         Never sleeps, never retries, ends within a timeout of its own. May be
-        called again before an earlier call has returned: up to ``concurrency`` calls
-        of the config, one more for an urgent event, and more beside calls that hang.
+        called again before an earlier call has returned: up to ``most_slots`` calls of
+        the config, one more for an urgent event, and more beside calls that hang.
         May be cancelled when another call shows that the other side is back. After a
         ``RefusedDeliveryError`` the next call reads secrets again and reconnects.
 
@@ -44,6 +44,19 @@ class Sink(Protocol):
             TransientDeliveryError: a later attempt may succeed.
             RefusedDeliveryError: every event would be refused now.
             PermanentDeliveryError: this event will never be accepted.
+        """
+        ...
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A sink that can ask whether its address answers, without sending an event."""
+
+    async def probe(self) -> None:
+        """Ask once, and end within a few seconds; any answer at all is good.
+
+        Raises:
+            DeliveryError: the address does not answer.
         """
         ...
 
@@ -123,6 +136,7 @@ class Resources(Struct, frozen=True, kw_only=True):
         approvals: the approval entity, if approvals are configured.
         pace: the relay's rate limit, for a sink whose other side states a limit, or
             that sends more messages than deliveries.
+        busy: the pause that all sinks of the same Service Bus namespace share.
         clock: the time, and how to wait.
         memory: what the sink keeps across restarts.
         bus: how long Service Bus may take.
@@ -134,6 +148,7 @@ class Resources(Struct, frozen=True, kw_only=True):
     vm_id: str | None = None
     approvals: ApprovalAddress | None = None
     pace: Pace = field(default_factory=Pace)
+    busy: Pause = field(default_factory=Pause)
     clock: Clock = field(default_factory=SystemClock)
     memory: Memory = field(default_factory=Notebook)
     bus: Timings = TIMINGS
@@ -222,6 +237,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         return self.concurrency
 
     @property
+    def most_slots(self) -> int:
+        """How many may be under way while all answers are successes, but slow."""
+        return self.slots
+
+    @property
     def batch_limits(self) -> BatchLimits | None:
         """What a request may hold; None: one event.
 
@@ -231,7 +251,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     @property
     def repeats(self) -> bool:
-        """Whether an event may be sent again while its first delivery hangs.
+        """Whether an urgent event may be sent again while its first delivery hangs.
 
         Only if calls do not wait for each other, and the receiver recognises an event
         by its id.
@@ -258,6 +278,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     def target(self) -> "Entity | None":
         """The Service Bus entity that the sink sends to; None if there is none."""
         return None
+
+    @property
+    def namespace_host(self) -> str:
+        """The host of the Service Bus namespace; "" = none, or it is not known."""
+        return ""
 
     @property
     def entities(self) -> Mapping[str, str]:

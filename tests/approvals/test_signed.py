@@ -357,6 +357,28 @@ async def test_approvals_wait_while_the_keys_cannot_be_read(
     assert approvers.fault is None
 
 
+async def test_unknown_key_waits_for_a_file_that_cannot_be_read(
+    tmp_path: Path, keys: Path
+) -> None:
+    """Its key may be in that file; what the other file knows is decided at once."""
+    broken = tmp_path / "more.jwks"
+    broken.write_text("{")
+    approvers = Approvers([PublicKeys(f"file:{one}", {}) for one in (keys, broken)])
+    async with world_of(tmp_path / "state.db", approvers=approvers) as world:
+        world.imds.shows(imds_event())
+        assert "signed_by[1]" in str(approvers.fault)
+        assert await outcome(world, body()) == ("relayed", None)
+        given = signed(orjson.dumps({**event(), "id": "a2"}), [OTHER])
+        running = asyncio.create_task(outcome(world, given, sequence=2))
+        while not world.clock.waits:
+            await asyncio.sleep(0)
+        assert len(world.imds.posts) == 1
+
+        write(broken, OTHER)
+
+        assert await running == ("relayed", None)
+
+
 async def test_stop_gives_back_what_waits_for_keys(world: World, keys: Path) -> None:
     keys.write_text("{")
     queue, stop = PlayedQueue(), asyncio.Event()

@@ -29,6 +29,7 @@ from tests.bench import (
     idle,
     latency,
     outage,
+    signing,
     soak,
     wires,
 )
@@ -39,6 +40,7 @@ Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
     "idle": lambda quick: idle.figures(15 if quick else 40, 3 if quick else 5),
+    "signing": lambda quick: signing.figures(15 if quick else 40, 3 if quick else 5),
     "everything": lambda quick: everything.figures(
         15 if quick else 40, 3 if quick else 5
     ),

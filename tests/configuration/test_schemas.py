@@ -453,6 +453,7 @@ ALL_TYPES = {
     "document.changed",
     *(f"hub.{what}" for what in ("bridge-silent", "bridge-back", "unreported")),
     "hub.clock-wrong",
+    "hub.key-unknown",
     "hub.message-slow",
     "hub.report",
     *(f"hub.approval.{word}" for word in ("decided", "refused", "done")),

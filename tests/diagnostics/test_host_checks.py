@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.host_checks import Host
+from bridge.signing.own_key import own_keys
 from tests.support.configurations import config_text, webhook
 from tests.support.disks import Disk, hide
 from tests.support.refusing import refusing_locks
@@ -309,6 +311,46 @@ def test_versions_name_the_bug_that_concerns_the_state_file(
     assert found.is_good
     assert ("WAL-reset" in found.text) is has_bug
     assert f"Python {sys.version.split()[0]}" in found.text
+
+
+def keys_checked(folder: Path, text: str) -> Finding:
+    keys = folder / "approvers.jwks"
+    keys.write_text(text)
+    approvals = {"queue": "q", "namespace": "n.servicebus.windows.net"}
+    signed_by = {"signed_by": [f"file:{keys}"]}
+    config = config_of(folder, approvals={**approvals, **signed_by})
+    (found,) = host_checks.approvers(config)
+    return found
+
+
+@pytest.mark.parametrize("form", ["shown", "bare"])
+def test_own_key_of_the_bridge_approves_nothing(folder: Path, form: str) -> None:
+    """Whoever is root on the VM could approve the events of all others."""
+    (own,) = own_keys(folder / "lib" / "state.db", "vm-1")
+    bound = {"vmId": "vm-1"} if form == "shown" else {}
+    found = keys_checked(folder, json.dumps({"keys": [{**own.jwk, **bound}]}))
+
+    assert not found.is_good
+    assert found.text == "approvals.signed_by[0] holds the own key of this bridge"
+    assert "root on its VM could approve" in found.advice
+
+
+def test_key_of_another_bridge_approves_nothing(folder: Path) -> None:
+    """``key show`` prints it with its vmId."""
+    (other,) = own_keys(folder / "other.db", "vm-2")
+    found = keys_checked(folder, json.dumps({"keys": [{**other.jwk, "vmId": "vm-2"}]}))
+
+    assert (found.is_good, "key of a bridge" in found.text) == (False, True)
+
+
+def test_keys_of_approvers_are_read(folder: Path) -> None:
+    (other,) = own_keys(folder / "other.db", "vm-2")  # as any key
+    text = json.dumps(other.jwk)
+
+    assert keys_checked(folder, text).is_good
+    assert not keys_checked(folder, "{").is_good
+    (folder / "lib" / "state.db.key").write_text("[]")
+    assert keys_checked(folder, text).is_warning
 
 
 def test_every_check_runs_once(folder: Path) -> None:

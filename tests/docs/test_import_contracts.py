@@ -117,6 +117,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PLANTED)
 def test_planted_violation_is_refused(case: str, copy: Path) -> None:
     violations, contract = PLANTED[case]

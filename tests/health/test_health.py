@@ -800,20 +800,16 @@ async def test_probe_without_a_token_does_not_read_its_file(
 
 
 @pytest.mark.parametrize("path", ["/status", "/metrics", "/livez/", "/x", "/"])
-@pytest.mark.parametrize(
-    "header",
-    [
+async def test_anything_else_is_kept_from_who_has_no_token(
+    path: str, guarded: Bridge
+) -> None:
+    for header in (
         *("", "Bearer", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN),
         *(f"Basic {TOKEN}", f"Bearer  {TOKEN} x", "Bearer \udcff"),
-    ],
-)
-async def test_anything_else_is_kept_from_who_has_no_token(
-    path: str, header: str, guarded: Bridge
-) -> None:
-    status, text = await guarded.get(path, header)
+    ):
+        found = await guarded.get(path, header)
 
-    assert status == 401
-    assert text == "a bearer token is required\n"
+        assert found == (401, "a bearer token is required\n"), header
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])

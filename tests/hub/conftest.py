@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Compiled, Connection, Engine, event
 
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
@@ -18,6 +19,28 @@ from tests.support.postgres import Cluster
 KINDS = ["sqlite", "postgresql"]
 STEPS = Path(migrate_module.__file__).parent / "migrations" / "versions"
 HEAD = max(path.stem.removeprefix("step_") for path in STEPS.glob("step_*.py"))
+
+
+class Statements(dict[tuple[Any, ...], Compiled]):
+    """The statements of all stores of one kind of database, compiled once.
+
+    SQLAlchemy compiles them for each engine anew, and each test opens two: that was a
+    third of what tests of the hub took. An engine is the first part of a key.
+    """
+
+    def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
+        return super().get((key[0].name, *key[1:]), default)
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Compiled) -> None:
+        super().__setitem__((key[0].name, *key[1:]), compiled)
+
+
+_STATEMENTS = Statements()
+
+
+@event.listens_for(Engine, "engine_connect")
+def share_statements(connection: Connection) -> None:
+    connection.execution_options(compiled_cache=_STATEMENTS)
 
 
 @pytest.fixture(scope="session")

@@ -300,6 +300,7 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
         rows("hub.bridge-back", bridge(1, "alive")),
         rows("hub.unreported", {"eventType": "", "machines": []}),
         rows("hub.message-slow", {"source": "b", "heard": "2026-03-02T12:00:00Z"}),
+        rows("hub.key-unknown", {"vmId": "v", "vmName": "web-0", "key": {}}),
         rows("hub.clock-wrong", {"host": "hub-0", "fault": "it is 90 s ahead"}),
         rows(
             "hub.report",

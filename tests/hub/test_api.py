@@ -170,24 +170,19 @@ async def test_cursor_stops_below_what_may_still_be_committed_before_it(
     assert [one["eventId"] for one in found] == ["SLOW", "FAST"]
 
 
-@pytest.mark.parametrize(
-    ("query", "wanted"),
-    [
-        ("open=true", ["A", "B"]),
-        ("open=false", ["C"]),
-        ("type=Redeploy", ["B"]),
-        ("source=User", ["B"]),
-        ("status=completed", ["C"]),
-        ("resourceGroup=WEB", ["A", "B", "C"]),
-        ("q=b", ["B"]),
-        ("q=DB-", ["B"]),
-        ("q=web", ["A", "C"]),
-        ("q=%25", []),
-    ],
-)
-async def test_filters_leave_out_the_rest(
-    window: Window, query: str, wanted: list[str]
-) -> None:
+async def test_filters_leave_out_the_rest(window: Window) -> None:
+    wanted = {
+        "open=true": ["A", "B"],
+        "open=false": ["C"],
+        "type=Redeploy": ["B"],
+        "source=User": ["B"],
+        "status=completed": ["C"],
+        "resourceGroup=WEB": ["A", "B", "C"],
+        "q=b": ["B"],
+        "q=DB-": ["B"],
+        "q=web": ["A", "C"],
+        "q=%25": [],
+    }
     other = event("B", EventType="Redeploy", EventSource="User", Resources=["_db-1"])
     await window.store.keep(
         [
@@ -197,18 +192,21 @@ async def test_filters_leave_out_the_rest(
         ]
     )
 
-    assert sorted(one["eventId"] for one in await window.events(query)) == wanted
+    found = {
+        query: sorted(one["eventId"] for one in await window.events(query))
+        for query in wanted
+    }
+    assert found == wanted
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["open=maybe", "limit=0", "limit=201", "limit=x", "cursor=-1", "q=%00", "cursor=²"],
-)
-async def test_query_that_cannot_be_is_told(window: Window, query: str) -> None:
-    status, body, _ = await window.get(f"/api/v1/events?{query}")
+async def test_query_that_cannot_be_is_told(window: Window) -> None:
+    for query in (
+        *("open=maybe", "limit=0", "limit=201", "limit=x", "cursor=-1"),
+        *("q=%00", "cursor=²"),
+    ):
+        status, body, _ = await window.get(f"/api/v1/events?{query}")
 
-    assert status == 400
-    assert body["error"]
+        assert (status, bool(body["error"])) == (400, True), query
 
 
 async def test_what_azure_alone_told_is_unreported_in_time(window: Window) -> None:

@@ -2,14 +2,14 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 
 from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import Address, Fact, Kind, Reporter, moment
@@ -297,7 +297,7 @@ def test_machine_of_a_reporter_is_in_its_resource_id(
 
 
 def test_every_reporter_is_known_with_its_own_group_and_what_it_said() -> None:
-    elsewhere = with_fields(
+    elsewhere = replace(
         vm(9), resource_id=(vm(9).resource_id or "").replace("Web", "Other")
     )
     told = fact(step("scheduled", event(EventType="Redeploy"), who=elsewhere))

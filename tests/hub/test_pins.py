@@ -20,6 +20,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Secret
 from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.housekeeping import look_at_keys
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
@@ -29,6 +30,7 @@ from tests.hub.test_trust import (
     DENY,
     EVIL,
     HOUR,
+    TWO,
     arm,
     arm_config,
     at_seconds,
@@ -39,7 +41,7 @@ from tests.hub.test_trust import (
 from tests.hub.test_trust import signed as offered
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import azure, event, life, outcome, step, vm
+from tests.support.fleet import at, azure, event, life, outcome, step, vm
 from tests.support.hub import HubWorld, access, config, grid, told
 
 OWN = {0: KEY, 1: OTHER}
@@ -81,20 +83,25 @@ def beats(number: int, seconds: float, n: int, *rules: Any, **more: Any) -> Inco
     return told(by(said, OWN[number], n=n, **more), seconds)
 
 
+def hub_of(hub_config: HubConfig, file: Path, stack: AsyncExitStack) -> Opened:
+    """Return what opens a hub that has the keys of web-0 and web-1."""
+
+    async def opens(given: HubConfig | None = None, text: str = "") -> HubWorld:
+        file.write_text(text or jwks())
+        given = replace(given or config(), keys=Secret(f"file:{file}", {}))
+        own = replace(given, store=hub_config.store)
+        store = await stack.enter_async_context(open_store(own))
+        await look_at_keys(store, at(0))
+        return await stack.enter_async_context(HubWorld(store, own).open())
+
+    return opens
+
+
 @pytest.fixture
 async def opened(hub_config: HubConfig, tmp_path: Path) -> AsyncIterator[Opened]:
     """Open a hub that has the keys of web-0 and web-1."""
-    file = tmp_path / "bridges.jwks"
     async with AsyncExitStack() as stack:
-
-        async def opens(given: HubConfig | None = None, text: str = "") -> HubWorld:
-            file.write_text(text or jwks())
-            given = replace(given or config(), keys=Secret(f"file:{file}", {}))
-            own = replace(given, store=hub_config.store)
-            store = await stack.enter_async_context(open_store(own))
-            return await stack.enter_async_context(HubWorld(store, own).open())
-
-        yield opens
+        yield hub_of(hub_config, tmp_path / "bridges.jwks", stack)
 
 
 @pytest.fixture
@@ -252,6 +259,68 @@ async def test_words_of_others_raise_no_number_once_a_pinned_one_has_spoken(
     await world.store.keep([told(of_group(step("updated", seconds=5), "prod"), 5)])
 
     assert await wanted(world) == (1, [])
+
+
+@pytest.mark.parametrize("keys", [[], [OTHER]], ids=["unsigned", "web-1"])
+async def test_early_message_in_its_name_makes_no_number_smaller(
+    opened: Opened, keys: list[PrivateKey]
+) -> None:
+    world = await opened(config(access=access(1, TWO)))
+    first = told(by(step("scheduled", seconds=5), n=3), 5)
+    await world.store.keep([beats(0, 0, 1), beats(1, 0, 1), first])
+    early = of_group(step("scheduled", seconds=-500), "dev", str(vm(0).vm_id))
+    await world.store.keep([told(by(early, *keys) if keys else early, 6)])
+
+    assert (await world.post())[0] == 202
+    assert (await wanted(world))[0] == 2
+
+
+async def test_change_in_its_name_voids_no_vote_and_no_decision(
+    opened: Opened,
+) -> None:
+    world = await opened(config(2))
+    await world.store.keep([beats(0, 0, 2), told(by(step("scheduled"), n=3))])
+    assert (await world.post("ann"))[0] == 202
+    for seconds, answer in ((5, 200), (7, 0)):
+        said = step("updated", FORGED, previous=event(), seconds=seconds)
+        await world.store.keep([told(said, seconds)])
+        if answer:
+            assert (await world.post("bob"))[0] == answer
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    assert orjson.loads(sent.message)["data"]["approvedEvent"] == event()
+
+
+async def test_type_prefix_in_its_name_leads_nothing_astray(opened: Opened) -> None:
+    world = await opened()
+    first = orjson.loads(step("scheduled"))
+    first["type"] = first["type"].replace("sebridge", "evil", 1)
+    scheduled = told(by(step("scheduled", seconds=1), n=3), 1)
+    await world.store.keep([told(orjson.dumps(first)), beats(0, 0, 2), scheduled])
+    await world.post()
+    await world.dispatcher.step()
+    (sent,) = world.transport.taken
+    assert orjson.loads(sent.message)["type"] == "sebridge.startrequest.v1"
+
+
+async def test_message_with_its_id_replaces_nothing(world: HubWorld) -> None:
+    """The same (source, id, vmId), with an earlier time and another content."""
+    forged = orjson.loads(step("scheduled", FORGED, seconds=-600))
+    forged["id"] = orjson.loads(step("scheduled"))["id"]
+    await world.store.keep([told(orjson.dumps(forged), 60)])
+    found = await world.page()
+    assert (found["event"], found["eventType"]) == (event(), "Freeze")
+
+
+async def test_stop_of_the_year_2099_in_its_name_mutes_no_silence(
+    world: HubWorld,
+) -> None:
+    said = orjson.loads(life("stopped"))
+    said["time"] = said["data"]["observedAt"] = "2099-01-01T00:00:00Z"
+    await world.store.keep([told(orjson.dumps(said), 30)])
+    assert await state_of(world) == "alive"
+    world.clock.pass_by(600)
+    assert await state_of(world) == "silent"
 
 
 async def test_copy_without_the_signature_takes_nothing_away(world: HubWorld) -> None:
@@ -456,6 +525,9 @@ async def test_required_signature_is_asked_of_machines_without_a_key(
         (json.dumps({"keys": [KEY.public.jwk]}), "vmId and resourceId"),
         (json.dumps({"keys": [{**listed(0, KEY), "vmId": 5}]}), "vmId and resourceId"),
         (json.dumps({"keys": [{**listed(0, KEY), "x": "?"}]}), "base64url"),
+        (json.dumps({"keys": [{**listed(0, KEY), "from": "?"}]}), "vmId and"),
+        (jwks(listed(2, KEY)), "two vmIds"),
+        (jwks({**listed(0, STRANGE), "vmId": "other"}), "has two vmIds"),
     ],
 )
 def test_file_without_machines_is_a_fault(

@@ -122,7 +122,8 @@ def figure(one: SourceReader, outcome: str) -> float:
         "sebridge_hub_messages_total",
         {"source": one.config.name, "outcome": outcome},
     )
-    return float(found)
+    assert found is not None
+    return found
 
 
 async def test_what_bridges_and_azure_say_is_kept_and_settled(
@@ -187,6 +188,7 @@ async def test_nothing_is_settled_while_the_store_is_away(
     assert one.last_error is None
 
 
+@pytest.mark.slow
 async def test_store_that_takes_nothing_costs_no_delivery(
     broker: Broker, cluster: Cluster
 ) -> None:

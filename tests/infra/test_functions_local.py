@@ -76,6 +76,7 @@ async def hear_until(
                 return
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_app_approves_by_the_files_of_its_page(tmp_path: Path) -> None:
     entities = APP / "simulator.json"

@@ -66,6 +66,7 @@ async def card(stage: TeamsStage, *words: str) -> Post:
                     return post
 
 
+@pytest.mark.slow
 async def test_event_of_a_real_forwarder_is_approved_in_teams(tmp_path: Path) -> None:
     async with teams_stage() as stage, machine(stage, tmp_path) as imds:
         approved = list[str]()

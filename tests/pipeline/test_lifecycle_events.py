@@ -17,7 +17,9 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
+from bridge.signing.own_key import EventSigner
 from bridge.telemetry.metrics import Metrics
+from tests.signing.test_dsse import KEY
 from tests.support.builders import ME, SINK, body_of, observed, outgoing, router
 from tests.support.fakes import (
     FakeClock,
@@ -299,8 +301,10 @@ async def test_heartbeat_tells_once_how_long_the_vm_stood_still(rig: Rig) -> Non
 
 @pytest.mark.slow
 async def test_heartbeat_holds_the_whole_offer_once_a_day(rig: Rig) -> None:
-    """So that a hub that begins later learns it."""
+    """So that a hub that begins later learns it, and the key of the bridge."""
     rig.lifecycle.heartbeat = 3600
+    rig.lifecycle.signer = EventSigner([KEY], "run")
+    rig.outbox.sign = rig.lifecycle.signer.signed
     rig.lifecycle.offer = {"entity": "q", "rules": [], "digest": "d"}
     await rig.answers()
     stop, told = asyncio.Event(), list[dict[str, object]]()
@@ -311,6 +315,9 @@ async def test_heartbeat_holds_the_whole_offer_once_a_day(rig: Rig) -> None:
             told = await rig.beaten()
             await rig.clock.advance(3600)
         stop.set()
+    signing = [data["signing"] for data in told]
+    assert signing[0] == {"n": 1}  # bridge.started
+    assert signing[23] == {"n": 1, "keys": [KEY.jwk]}
     beats = [data["approvals"] for data in told]
     whole = [number for number, one in enumerate(beats, 1) if one != {"digest": "d"}]
     assert (whole, beats[23]) == ([24, 48], rig.lifecycle.offer)

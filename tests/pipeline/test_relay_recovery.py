@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import (
     DeliveryError,
     Reason,
@@ -224,13 +225,17 @@ async def test_urgent_one_goes_at_once_although_all_slots_and_more_hang(
 # -- the only one that waits, and hangs ----------------------------------------
 
 
-async def test_only_delivery_is_sent_again_beside_its_attempt_that_hangs(
+def urgent(name: str, key: str | None = None) -> OutgoingEvent:
+    return outgoing(name, key=key, not_before=soon(600))
+
+
+async def test_urgent_delivery_is_sent_again_beside_its_attempt_that_hangs(
     outbox: Outbox,
 ) -> None:
     """Else nobody would see that the sink is back before a minute is over."""
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(outgoing("1", key="K"), outgoing("2", key="K"))
+        await rig.put(urgent("1", "K"), urgent("2", "K"))
         await live(rig, 1)
         server.hangs = 60.0
         await live(rig, 30)
@@ -243,12 +248,13 @@ async def test_only_delivery_is_sent_again_beside_its_attempt_that_hangs(
         assert rig.count("delivered") == 2
 
 
-async def test_only_delivery_to_a_sink_that_takes_one_at_a_time_is_not_repeated(
-    outbox: Outbox,
+@pytest.mark.parametrize("repeats", [False, True])
+async def test_one_that_is_not_urgent_or_may_not_be_repeated_is_not(
+    outbox: Outbox, *, repeats: bool
 ) -> None:
-    async with served(outbox) as (rig, server):
+    async with served(outbox, repeats=repeats) as (rig, server):
         server.is_up, server.fault = False, GONE
-        await rig.put(outgoing("1"))
+        await rig.put(outgoing("1") if repeats else urgent("1"))
         await live(rig, 0.25)
         server.hangs = 60.0
         await live(rig, 55)
@@ -259,7 +265,7 @@ async def test_only_delivery_to_a_sink_that_takes_one_at_a_time_is_not_repeated(
 async def test_attempts_at_one_delivery_do_not_pile_up(outbox: Outbox) -> None:
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(outgoing("1"))
+        await rig.put(urgent("1"))
         await live(rig, 1)
         server.hangs = 60.0
         await live(rig, 50)
@@ -271,7 +277,7 @@ async def test_attempts_at_one_delivery_do_not_pile_up(outbox: Outbox) -> None:
 async def test_second_attempt_that_fails_decides_nothing(outbox: Outbox) -> None:
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(outgoing("1"))
+        await rig.put(urgent("1"))
         await live(rig, 1)
         tried, postponed = len(server.tried), rig.count("postponed")
         server.hangs = 60.0
@@ -289,7 +295,7 @@ async def test_second_attempt_that_fails_decides_nothing(outbox: Outbox) -> None
 async def test_dead_letter_ends_all_attempts_at_it(outbox: Outbox) -> None:
     async with served(outbox, repeats=True) as (rig, server):
         server.is_up = False
-        await rig.put(outgoing("1"))
+        await rig.put(urgent("1"))
         await live(rig, 1)
         server.hangs, server.fault = 8.0, BAD
         await live(rig, 12)
@@ -297,6 +303,78 @@ async def test_dead_letter_ends_all_attempts_at_it(outbox: Outbox) -> None:
         assert (await rig.tally).dead == 1
         assert rig.count("dead") == 1
         assert len(server.tried) == len(server.gave_up)
+
+
+# -- a sink that is silent, and whose address can be asked -----------------------
+
+
+@dataclass
+class Address:
+    """An address: whether it answers a probe, and when it was asked."""
+
+    clock: FakeClock
+    is_there: bool = True
+    asked: list[float] = field(default_factory=list)
+
+    async def __call__(self) -> None:
+        self.asked.append(self.clock.monotonic())
+        if not self.is_there:
+            raise GONE
+
+
+@asynccontextmanager
+async def silent(outbox: Outbox) -> AsyncIterator[tuple[Rig, Server, Address]]:
+    """Run a relay whose sink takes everything and answers nothing for 10 s."""
+    async with served(outbox, repeats=True) as (rig, server):
+        address = Address(rig.clock)
+        rig.relay.probe_with(address)
+        server.is_up, server.hangs, server.fault = False, 10.0, SILENT
+        yield rig, server, address
+
+
+async def test_silent_sink_gets_one_request_at_a_time_for_one_event(
+    outbox: Outbox,
+) -> None:
+    """It may be working on the event; what is asked meanwhile is its address."""
+    async with silent(outbox) as (rig, server, address):
+        await rig.put(outgoing("1"))
+        await live(rig, 41)
+
+        assert [at - server.began[0] for at in server.began] == pytest.approx(
+            [0, 30], abs=0.5
+        )
+        assert len(address.asked) >= 8
+
+
+async def test_urgent_event_is_sent_to_a_silent_sink_again_and_again(
+    outbox: Outbox,
+) -> None:
+    async with silent(outbox) as (rig, server, _):
+        await rig.put(urgent("1"))
+        await live(rig, 41)
+
+        assert len(server.began) >= 8
+
+
+async def test_other_event_goes_to_a_silent_sink(outbox: Outbox) -> None:
+    async with silent(outbox) as (rig, server, _):
+        await rig.put(*(outgoing(str(n)) for n in range(12)))
+        await live(rig, 29)
+
+        assert sorted(map(str, server.tried)) == sorted(str(n) for n in range(12))
+
+
+async def test_address_that_is_back_gets_what_hangs_and_waits(outbox: Outbox) -> None:
+    """A connection that broke unseen leaves an attempt without an answer."""
+    async with silent(outbox) as (rig, server, address):
+        address.is_there, server.hangs = False, 60.0
+        await rig.put(*(outgoing(str(n)) for n in range(30)))
+        await live(rig, 20)
+        address.is_there = server.is_up = True
+        await live(rig, 5)
+
+        assert sorted(map(str, server.taken)) == sorted(str(n) for n in range(30))
+        assert len(set(server.gave_up)) == len(server.gave_up)
 
 
 # -- what goes at the return, and what does not ----------------------------------
@@ -309,7 +387,7 @@ async def test_dead_letter_ends_all_attempts_at_it(outbox: Outbox) -> None:
         (SILENT, True),
         (BUSY, True),
         (REFUSED, True),
-        (SLOW_DOWN, False),
+        (SLOW_DOWN, True),
         (throttled(300), False),
         (UNFORESEEN, False),
     ],
@@ -318,7 +396,7 @@ async def test_dead_letter_ends_all_attempts_at_it(outbox: Outbox) -> None:
 async def test_success_makes_due_what_failed_for_the_sinks_sake_only(
     outbox: Outbox, fault: DeliveryError, *, is_tried: bool
 ) -> None:
-    """One that wants less, or dislikes the event, is not told sooner."""
+    """One that names its wait, or dislikes the event, is not told sooner."""
     policy = RelayPolicy(
         backoff=RetryPolicy(first=60, max_backoff=60), max_age=86400, slots=4
     )
@@ -327,7 +405,7 @@ async def test_success_makes_due_what_failed_for_the_sinks_sake_only(
         await rig.put(outgoing("1"))
         await rig.look()
         await rig.put(outgoing("2", not_before=soon(60)))
-        await rig.look()
+        await rig.pass_by(1)  # a busy sink is tried once a second
         await rig.look()
 
         assert ("1" in names(rig.sink.taken)) is is_tried

@@ -304,6 +304,7 @@ async def test_session_is_asked_for_again_at_a_quarter_of_the_lock_time(
     assert clock.waits == [pytest.approx(quarter, rel=0.1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_held", [False, True], ids=["released", "held"])
 async def test_session_of_a_bridge_that_died_is_taken_over_in_its_lock_time(
     *, is_held: bool, stage: Stage
@@ -546,6 +547,7 @@ async def test_missing_secret_says_which() -> None:
             await queue.receive(asyncio.Event())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -582,6 +584,7 @@ async def test_silent_broker_is_noticed_by_renewing(stage: Stage) -> None:
     assert not queue.attached
 
 
+@pytest.mark.slow
 async def test_connection_that_went_dead_swallows_one_message_once(
     stage: Stage,
 ) -> None:

@@ -3,13 +3,13 @@
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, judge, material
 from bridge.signing.keys import PrivateKey, private_keys

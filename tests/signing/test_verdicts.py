@@ -14,9 +14,9 @@ import pytest
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import MalformedApprovalError
-from bridge.foundation.values import PublicKeys, Secret
+from bridge.foundation.values import PublicKeys
 from bridge.hub.facts import Reporter, Trust
-from bridge.hub.pins import Pins, Runs
+from bridge.hub.pins import Pins, Runs, listed
 from bridge.signing.approval import Approvers
 from bridge.signing.archive import Tally, examined
 from bridge.signing.own_key import EventSigner
@@ -89,15 +89,15 @@ def test_message_has_its_verdict(  # noqa: PLR0913, PLR0917 - the columns
 ) -> None:
     event, runs = change(made()), Runs()
     if what == "replayed":
-        assert is_fresh_in(runs, pins(tmp_path), made())
+        assert is_fresh_in(runs, pins(), made())
     found = [one.opinion.verdict.value for one in examined([event], KEYS, Tally())]
     assert found == ([] if verify == "no event" else [verify])
 
     assert answer(tmp_path, change(approval())) == bridge
 
-    known = pins(tmp_path)
+    known = pins()
     keys, _ = known.proof(event, "")
-    assert known.trust(web_0(), keys) is trust
+    assert known.trust(web_0(), keys, START) is trust
     assert is_fresh_in(runs, known, event) is is_fresh
 
 
@@ -110,17 +110,15 @@ def web_0() -> Reporter:
     )
 
 
-def pins(folder: Path) -> Pins:
-    path, who = folder / "bridges.jwks", web_0()
-    ids = {"vmId": who.vm_id, "resourceId": who.resource_id}
-    path.write_text(json.dumps({"keys": [{**KEY.public.jwk, **ids}]}))
-    return Pins.read(Secret(f"file:{path}", {}))
+def pins() -> Pins:
+    ids = {"vmId": web_0().vm_id, "resourceId": web_0().resource_id}
+    return Pins.of(listed(json.dumps({"keys": [{**KEY.public.jwk, **ids}]})))
 
 
 def is_fresh_in(runs: Runs, known: Pins, body: bytes) -> bool:
     """Whether a hub takes a message for a sign of life."""
     keys, mark = known.proof(body, "")
-    if known.trust(web_0(), keys) is not Trust.PINNED or mark is None:
+    if known.trust(web_0(), keys, START) is not Trust.PINNED or mark is None:
         return False
     return runs.take(mark, (START + timedelta(seconds=9)).timestamp())
 

@@ -91,26 +91,25 @@ async def is_refused(
 ) -> None:
     reply = await http.send(*call, b"{}", headers)
 
-    assert reply.status == 403
+    assert reply.status == 403, call
     assert words in reply.json["error"]
     assert reply.json["error"].endswith("control the simulator")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("call", IMDS_CONTROL)
 @pytest.mark.parametrize(("headers", "words"), FOREIGN)
 async def test_page_of_another_site_cannot_control_the_imds(
-    call: tuple[str, str], headers: dict[str, str], words: str, imds: HttpClient
+    headers: dict[str, str], words: str, imds: HttpClient
 ) -> None:
-    await is_refused(imds, call, headers, words)
+    for call in IMDS_CONTROL:
+        await is_refused(imds, call, headers, words)
 
 
-@pytest.mark.parametrize("call", INBOX_CONTROL)
 @pytest.mark.parametrize(("headers", "words"), FOREIGN)
 async def test_page_of_another_site_cannot_control_the_inbox(
-    call: tuple[str, str], headers: dict[str, str], words: str, inbox: HttpClient
+    headers: dict[str, str], words: str, inbox: HttpClient
 ) -> None:
-    await is_refused(inbox, call, headers, words)
+    for call in INBOX_CONTROL:
+        await is_refused(inbox, call, headers, words)
 
 
 def test_no_control_path_is_left_out() -> None:

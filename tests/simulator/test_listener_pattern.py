@@ -125,6 +125,7 @@ async def listened(scenario: str) -> Listener:
     return listener
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["live-migration", "user-reboot"])
 async def test_listener_of_microsoft_sees_an_approved_event_through(
     scenario: str,
@@ -141,6 +142,7 @@ async def test_listener_of_microsoft_sees_an_approved_event_through(
     assert incarnations == sorted(set(incarnations))
 
 
+@pytest.mark.slow
 async def test_listener_of_microsoft_approves_no_reboot_of_the_platform() -> None:
     """The event starts at NotBefore, without an approval."""
     listener = await listened("redeploy-after-host-failure")

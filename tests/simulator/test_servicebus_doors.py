@@ -167,6 +167,7 @@ async def test_large_message_is_carried_whole(
         assert b"".join(message.body) == body
 
 
+@pytest.mark.slow
 # Neither SDK closes the socket of a WebSocket that was lost.
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"

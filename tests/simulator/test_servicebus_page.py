@@ -295,6 +295,7 @@ async def _text(url: str) -> str:
         return (await response.text()).partition("<footer>")[0]
 
 
+@pytest.mark.slow
 async def test_browser_shows_the_page_with_its_style(
     url: str, broker: Broker, browser: Browser
 ) -> None:

@@ -311,6 +311,7 @@ async def test_renewed_lock_is_kept(
     assert until > first_until
 
 
+@pytest.mark.slow
 async def test_auto_lock_renewer_keeps_the_lock(
     broker: Broker, broker_client: ServiceBusClient, wall_clock: WallClock
 ) -> None:

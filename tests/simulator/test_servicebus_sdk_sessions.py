@@ -107,6 +107,7 @@ async def test_renewed_session_is_kept(
     assert broker.snapshot()["sessions"] == Counts()
 
 
+@pytest.mark.slow
 async def test_auto_lock_renewer_keeps_the_session(
     broker: Broker, broker_client: ServiceBusClient, wall_clock: WallClock
 ) -> None:
@@ -130,6 +131,7 @@ async def test_auto_lock_renewer_keeps_the_session(
     assert broker.snapshot()["sessions"] == Counts()
 
 
+@pytest.mark.slow
 async def test_lost_session_ends_the_receiver(broker_client: ServiceBusClient) -> None:
     receiver = broker_client.get_queue_receiver("quick-sessions", session_id="a")
 

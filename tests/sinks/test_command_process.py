@@ -265,6 +265,7 @@ async def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.slow
 async def test_fifty_runs_of_200_ms_each(tmp_path: Path) -> None:
     """One after the other they take no more than they take."""
     path = hook(tmp_path, "#!/bin/sh\nsleep 0.2\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.foundation.clock import SystemClock
+from bridge.sinks.command.process import Exit
 from bridge.sinks.command.unit import UnitRunner, path_unit_fault
 from tests.sinks.hook_machine import (
     PATIENCE,
@@ -24,6 +24,7 @@ from tests.sinks.hook_machine import (
     run,
     running,
 )
+from tests.support.fakes import FakeClock
 
 RESTORE = {**TOLD, "SEBRIDGE_ID": "cause-2", "SEBRIDGE_ACTION": "restore"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
@@ -35,8 +36,8 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         yield found
 
 
-async def until_there(path: Path, seconds: float = PATIENCE) -> None:
-    async with asyncio.timeout(seconds):
+async def until_there(path: Path) -> None:
+    async with asyncio.timeout(PATIENCE):
         while not path.exists():
             await asyncio.sleep(0.02)
 
@@ -92,13 +93,17 @@ async def test_child_gets_time_to_end_after_its_parent(machine: Machine) -> None
     """The shell goes at once; what it has started has 10 s, as the shell itself has."""
     done, child = machine.root / "done", machine.root / "child"
     child.write_text(
-        f"trap 'sleep 0.5; echo x >{done}; exit' TERM\nwhile :; do sleep 0.05; done\n"
+        f"trap 'sleep 0.5; echo x >{done}; exit' TERM\n"
+        f'echo begun >>"{machine.ran}"\nwhile :; do sleep 0.05; done\n'
     )
     machine.has(f"sh {child} &\nwait")
+    async with running(machine) as (task, stop):
+        await machine.until_ran()
 
-    found = await run(machine, limit=1.5)
+        stop.set()
+        found = await task
 
-    assert (found.code, found.timed_out) == (-15, True)
+    assert (found.code, found.was_stopped) == (-15, True)
     assert done.read_text() == "x\n"
 
 
@@ -211,7 +216,7 @@ async def test_prepare_of_an_event_that_is_over_ends_although_its_restore_is_sto
         assert (await task).was_stopped
     machine.launcher.send_signal(signal.SIGCONT)
 
-    found = await run(machine, runner=machine.runner(patience=5))
+    found = await run(machine, runner=machine.runner())
 
     assert (found.code, found.was_stopped) == (-15, True)
     assert machine.starts == 1
@@ -232,7 +237,7 @@ async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
     next_one = await run(machine, RESTORE, runner=machine.runner(patience=0.3))
     machine.launcher.send_signal(signal.SIGCONT)
 
-    await until_there(machine.results / "result", seconds=20)
+    await until_there(machine.results / "result")
     assert "did not say that it ended" in (late.fault or "")
     assert "did not take the request" in (next_one.fault or "")
     assert json.loads((machine.results / "result").read_text())["ended"]["stopped"]
@@ -313,27 +318,35 @@ async def test_stop_ends_the_wait_for_a_run_of_an_earlier_life(
 
 
 async def test_request_that_vanishes_and_run_that_never_ends_are_told(
-    machine: Machine,
+    machine: Machine, clock: FakeClock
 ) -> None:
     machine.is_on = False
-    request = machine.requests / "request"
+    request, cancel = machine.requests / "request", machine.requests / "cancel"
+    runner = UnitRunner(UNIT, clock, machine.places)
 
-    async def taken(*, says: bool) -> None:
+    async def requested(stop: asyncio.Event) -> tuple[asyncio.Task[Exit], str]:
+        task = asyncio.create_task(run(machine, runner=runner, stop=stop))
         await until_there(request)
-        run_id = json.loads(request.read_text())["runId"]
-        if says:
-            (machine.results / "taken").write_text(json.dumps({"runId": run_id}))
-        request.unlink()
+        return task, request.read_text()
 
-    runner = UnitRunner(UNIT, SystemClock(), machine.places, 0.3, 0.3)
-    vanished, _ = await asyncio.gather(run(machine, runner=runner), taken(says=False))
+    async def late(task: asyncio.Task[Exit]) -> Exit:
+        while not task.done():  # a thread looks at the files
+            await clock.advance(1)
+        return await task
+
+    task, _ = await requested(asyncio.Event())
+    request.unlink()
+    vanished = await late(task)
     stop = asyncio.Event()
-    task = asyncio.create_task(run(machine, runner=runner, stop=stop))
-    await taken(says=True)
+    task, asked = await requested(stop)
+    run_id = json.loads(asked)["runId"]
+    (machine.results / "taken").write_text(json.dumps({"runId": run_id}))
+    request.unlink()
     stop.set()
-    endless = await task
+    await until_there(cancel)
+    endless = await late(task)
 
-    assert "did not take the request within 0.3 s" in (vanished.fault or "")
+    assert "did not take the request within 30 s" in (vanished.fault or "")
     assert "it was stopped, and" in (endless.fault or "")
     assert endless.was_stopped
 

@@ -378,13 +378,15 @@ async def test_full_or_busy_entity_is_transient_and_the_sender_is_kept(
     await sender.send(message(1))
     kept = sender.link.sender
     broker.faults.fill("vm-approvals")
-    with pytest.raises(TransientDeliveryError, match="is full"):
+    with pytest.raises(TransientDeliveryError, match="is full") as full:
         await sender.send(message(2))
     broker.faults.clear()
     broker.faults.busy_for_sends(1)
-    with pytest.raises(TransientDeliveryError, match="is busy"):
+    with pytest.raises(TransientDeliveryError, match="is busy") as busy:
         await sender.send(message(2))
     await sender.send(message(2))
+
+    assert (full.value.is_shared, busy.value.is_shared) == (False, True)
 
     assert sender.link.sender is kept
     assert stored(broker, "vm-approvals") == 2

@@ -14,8 +14,13 @@ from cloudevents.core.v1.event import CloudEvent as ReadEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.foundation.errors import ConfigError, Reason, RefusedDeliveryError
-from bridge.sinks.base import Resources
+from bridge.foundation.errors import (
+    ConfigError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.sinks.base import Probing, Resources
 from bridge.sinks.webhook.content_mode import header_value, render_binary
 from tests.support.configurations import webhook
 from tests.support.sink_fixtures import (
@@ -259,3 +264,34 @@ def test_header_given_twice_is_a_fault_whatever_its_case() -> None:
         "headers.x-a: is given twice: case makes no difference",
         "headers.X-A: is given twice: case makes no difference",
     ]
+
+
+async def test_probe_asks_the_address_and_shows_no_credentials(
+    resources: Resources, inbox: Inbox
+) -> None:
+    options = webhook(
+        url=inbox.url,
+        headers={"x-key": "env:KEY"},
+        auth={"type": "bearer", "token": "env:TOKEN"},
+    )
+    inbox.status = 405
+    async with opened_sink(resources, options, KEY="k3y", TOKEN="t0ken") as sink:
+        assert isinstance(sink, Probing)
+        await sink.probe()
+
+    (asked,) = inbox.received
+    assert (asked.method, asked.body) == ("OPTIONS", b"")
+    assert "k3y" not in str(asked.headers)
+    assert "t0ken" not in str(asked.headers)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"content_mode": "batch", "batch": 10}, {"preset": "alertmanager"}]
+)
+async def test_address_that_does_not_answer_a_probe_is_said_to_be_away(
+    resources: Resources, options: dict[str, object]
+) -> None:
+    async with opened_sink(resources, {**webhook(URL), **options}) as sink:
+        assert isinstance(sink, Probing)
+        with pytest.raises(TransientDeliveryError):
+            await sink.probe()

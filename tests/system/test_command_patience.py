@@ -34,6 +34,7 @@ async def run(folder: Path, text: str, limit: float = 60.0) -> Exit:
     )
 
 
+@pytest.mark.slow
 async def test_one_that_ignores_sigterm_is_killed_after_10_s(tmp_path: Path) -> None:
     """By whoever runs it: the forwarder, or root's launcher."""
     by_root = tmp_path / "root"

@@ -201,6 +201,7 @@ async def holds(kept: Path, promised: int) -> None:
         assert await outbox.observations.load("torn") is None
 
 
+@pytest.mark.slow
 async def test_machine_that_froze_goes_on_where_it_was(tmp_path: Path) -> None:
     """The process is stopped as a live migration stops a VM, approval and all."""
     async with simulator_here() as at:
@@ -226,6 +227,7 @@ async def test_machine_that_froze_goes_on_where_it_was(tmp_path: Path) -> None:
     assert one_of(found, "relayed")["subject"] == freeze(1)["eventId"]
 
 
+@pytest.mark.slow
 async def test_sinks_that_are_all_down_hold_up_no_stop_and_lose_nothing(
     tmp_path: Path,
 ) -> None:

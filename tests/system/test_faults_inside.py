@@ -237,6 +237,7 @@ TROUBLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TROUBLES)
 async def test_stop_in_the_middle_of_trouble_is_prompt_and_loses_nothing(
     name: str, town: Town

@@ -114,6 +114,7 @@ async def test_times_are_those_of_imds_and_the_difference_is_reported(
     assert caplog.text.count("this VM's clock differs from IMDS's") == 1
 
 
+@pytest.mark.slow
 async def test_delay_of_a_rule_is_kept_when_the_clock_is_wrong_after_a_restart(
     tmp_path: Path,
 ) -> None:

@@ -37,7 +37,7 @@ from tests.system.processes import Addresses, settled, simulator_here, started
 
 GOLDEN = Path(__file__).with_name("trips.json")
 ROOT = Path(__file__).parent.parent.parent
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _QUIET = 0.3  # seconds after the last step, in which rows are settled
 _RUNS = 3
 

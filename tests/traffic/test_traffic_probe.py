@@ -173,6 +173,7 @@ async def test_257_connections_leave_room_for_the_next_probe() -> None:
         assert (await ask(port)).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 async def test_incomplete_request_is_closed_after_5_s() -> None:
     async with probe(Played()) as port:

@@ -9,10 +9,10 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from msgspec import Struct
 from sqlalchemy import Connection, func, select
 
 from bridge.foundation.clock import Clock
@@ -34,19 +34,16 @@ _OLD = (
 )
 
 
-@dataclass(slots=True)
 class Frame:
     """Answers with pages."""
 
-    store: Store
-    clock: Clock
-    situation: Callable[[], Situation]
-    templates: Templates = field(default_factory=Templates.load)
-    live: Live = field(init=False)
-    _key: bytes = b""
-
-    def __post_init__(self) -> None:
-        self.live = Live(self.clock, self._version, self._content)
+    def __init__(
+        self, store: Store, clock: Clock, situation: Callable[[], Situation]
+    ) -> None:
+        self.store, self.clock, self.situation = store, clock, situation
+        self.templates = Templates.load()
+        self.live = Live(clock, self._version, self._content)
+        self._key = b""
 
     async def show(self, request: web.Request, look: Look) -> web.StreamResponse:
         """Answer a GET: with the page, or with the stream of its changes."""
@@ -180,8 +177,7 @@ _TITLES = {
 _KEPT = ("Allow", "WWW-Authenticate")
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPages:
+class FaultPages(Struct, frozen=True):
     """Turns errors in JSON into pages, for requests of browsers."""
 
     templates: Templates

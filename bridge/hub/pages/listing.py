@@ -1,11 +1,12 @@
 """The list of events: parses its query, and prepares its rows for the template."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 from urllib.parse import urlencode
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.vocabulary import EVENT_TYPES
@@ -27,8 +28,7 @@ _NAMED = 3
 _MOST_PAGES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ListQuery:
+class ListQuery(Struct, frozen=True):
     """The query of a list: its filters and its page.
 
     Attributes:
@@ -112,8 +112,7 @@ def overview_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """What is wrong with the hub itself, so that its list may not be complete.
 
     Attributes:

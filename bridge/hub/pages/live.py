@@ -12,9 +12,9 @@ disconnected. Whoever is refused a stream reloads the page every 10 s.
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from aiohttp import web
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
@@ -31,8 +31,7 @@ _MOST_PAGES = 50
 _AT_ONCE = 2  # the store has more threads for reading: for whoever opens a page
 
 
-@dataclass(slots=True)
-class _Watched:
+class _Watched(Struct):
     """A page that browsers show.
 
     Attributes:
@@ -52,8 +51,7 @@ class _Watched:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-@dataclass(slots=True)
-class Live:
+class Live(Struct):
     """Tells browsers of changes.
 
     Attributes:

@@ -6,11 +6,11 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from urllib.parse import urlencode
 
 from aiohttp import web
+from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from bridge.hub import report, views

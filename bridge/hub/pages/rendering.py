@@ -4,12 +4,12 @@ import base64
 import hashlib
 import html
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
 from sqlalchemy import Connection
 
 from bridge import __version__
@@ -29,8 +29,7 @@ _ICON = (
 _ICON_URL = f"data:image/svg+xml;base64,{base64.b64encode(_ICON.encode()).decode()}"
 
 
-@dataclass(slots=True)
-class Content:
+class Content(Struct):
     """What a page shows, the same for everybody who may look.
 
     Attributes:
@@ -43,12 +42,12 @@ class Content:
     template: str
     values: Mapping[str, Any]
     status: int = 200
-    mark: str = field(init=False)
-    _parts: dict[str, Any] = field(init=False, default_factory=dict)
+    mark: str = ""
+    _parts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_NON_STR_KEYS
-        plain = orjson.dumps([self.template, self.values], _plain, options)
+        named = [self.template, self.values]
+        plain = orjson.dumps(named, _plain, orjson.OPT_NON_STR_KEYS)
         self.mark = hashlib.sha256(plain).hexdigest()[:16]
 
     def part(self, name: str, environment: Any) -> Any:
@@ -67,8 +66,7 @@ def _plain(value: object) -> object:
     return str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A page, as an address asks for it.
 
     Attributes:
@@ -107,8 +105,30 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-@dataclass(frozen=True, slots=True)
-class Templates:
+def _headers(style: str, script: str) -> Mapping[str, str]:
+    policy = (
+        "default-src 'none'",
+        f"style-src {_hash(style)}",
+        f"script-src {_hash(script)}",
+        "connect-src 'self'",
+        "img-src data:",  # the icon: browsers would request /favicon.ico
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+    return {
+        "Cache-Control": "no-store",
+        "Content-Security-Policy": "; ".join(policy),
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+        # our own forms must send Origin; other sites must not get our addresses
+        "Referrer-Policy": "same-origin",
+        "Vary": "Accept",  # the same address answers with a stream of its changes
+    }
+
+
+class Templates(Struct, frozen=True):
     """The templates, with the style and the script that all pages share.
 
     Attributes:
@@ -119,30 +139,7 @@ class Templates:
     style: str
     script: str
     environment: Any
-    headers: Mapping[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        policy = (
-            "default-src 'none'",
-            f"style-src {_hash(self.style)}",
-            f"script-src {_hash(self.script)}",
-            "connect-src 'self'",
-            "img-src data:",  # the icon: browsers would request /favicon.ico
-            "form-action 'self'",
-            "base-uri 'none'",
-            "frame-ancestors 'none'",
-        )
-        headers = {
-            "Cache-Control": "no-store",
-            "Content-Security-Policy": "; ".join(policy),
-            "Cross-Origin-Opener-Policy": "same-origin",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-            # our own forms must send Origin; other sites must not get our addresses
-            "Referrer-Policy": "same-origin",
-            "Vary": "Accept",  # the same address answers with a stream of its changes
-        }
-        object.__setattr__(self, "headers", headers)
+    headers: Mapping[str, str]
 
     @classmethod
     def load(cls) -> "Templates":
@@ -167,7 +164,7 @@ class Templates:
             (_PLACE / name).read_text(encoding="utf-8")
             for name in ("style.css", "live.js")
         )
-        return cls(style, script, environment)
+        return cls(style, script, environment, _headers(style, script))
 
     def page(self, content: Content, now: datetime, **given: Any) -> str:
         """Render a whole page."""

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from bridge.events.build import rfc3339
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
@@ -56,8 +57,7 @@ _STEPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class When:
+class When(Struct, frozen=True):
     """A time in four forms: for programs, relative, exact, and as a clock shows it."""
 
     iso: str

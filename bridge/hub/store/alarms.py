@@ -6,9 +6,10 @@ publishes the alarms.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import orjson
+from msgspec import Struct
 from sqlalchemy import Connection, func, select, update
 
 from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
@@ -23,7 +24,6 @@ from bridge.hub.store.rows import (
     add_alarms,
     alarm_of,
     insert,
-    json_of,
     lock,
     micros,
     moment_of,
@@ -37,13 +37,12 @@ _LEASE = "alarms-handed-by"
 _OVER = {Liveness.ALIVE, Liveness.STOPPED, Liveness.GONE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmRow:
+class AlarmRow(Struct, frozen=True, kw_only=True):
     """One stored alarm.
 
     Attributes:
         kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.message-slow,
-            hub.clock-wrong, hub.report, hub.approval.STATE.
+            hub.clock-wrong, hub.key-unknown, hub.report, hub.approval.STATE.
         data: the fields of the event about it.
     """
 
@@ -168,7 +167,10 @@ def waiting(connection: Connection) -> list[AlarmRow]:
     ordered = query.order_by(alarms.c.time, alarms.c.id).limit(_MOST)
     return [
         AlarmRow(
-            id=row.id, kind=row.kind, time=moment_of(row.time), data=json_of(row.data)
+            id=row.id,
+            kind=row.kind,
+            time=moment_of(row.time),
+            data=orjson.loads(row.data),
         )
         for row in connection.execute(ordered)
     ]

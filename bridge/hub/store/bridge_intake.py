@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
+import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -172,7 +173,7 @@ def _offer(report: BridgeReport, origin: str) -> Values | None:
         "first_heard": heard,
         "heard": heard,
         "dropped": None,
-        "offer": rows.dumped(offer),
+        "offer": orjson.dumps(offer),
     }
 
 
@@ -284,7 +285,7 @@ def _note(note: Note) -> Values:
         "event_key": note.event_key,
         "time": rows.micros(note.time),
         "until": None if note.until is None else rows.micros(note.until),
-        "data": rows.dumped(dict(note.data)),
+        "data": orjson.dumps(dict(note.data)),
     }
 
 

@@ -8,11 +8,12 @@ decision again.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, and_, delete, select, update
 
 from bridge.hub import arm_rules
@@ -38,8 +39,6 @@ from bridge.hub.store.fleet_view import offers_of
 from bridge.hub.store.rows import (
     Entry,
     alarm,
-    dumped,
-    json_of,
     lock,
     mark_changed,
     micros,
@@ -106,8 +105,7 @@ def _has_outcome(connection: Connection, row: Any, now: datetime) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True, kw_only=True):
     """Whether a decision may be sent now.
 
     Attributes:
@@ -160,7 +158,7 @@ def _verdict(
 
 def _wishes(row: Any) -> Wishes:
     """Return what the people have wished, with the prefix that the message has."""
-    kind = str(json_of(row.message)["type"])
+    kind = str(orjson.loads(row.message)["type"])
     return Wishes(
         address=row.chosen,
         is_overridden=row.is_overridden,
@@ -172,7 +170,7 @@ def _forbids(
     row: Any, current: CurrentEvent, config: HubConfig, now: datetime
 ) -> str | None:
     """Return why a decision is no longer valid; None = it is."""
-    persons: Any = json_of(row.persons)
+    persons: Any = orjson.loads(row.persons)
     if row.life != current.life:
         return "the event is over, and another one has come"
     is_said = current.is_open and current.is_by_others
@@ -241,7 +239,7 @@ def _claimed(
             "origin": address.source,
             "entity": address.entity,
             "session": address.session,
-            "tried": dumped(sorted({*tried_of(row), address.place})),
+            "tried": orjson.dumps(sorted({*tried_of(row), address.place})),
         }
     connection.execute(
         update(decisions).where(decisions.c.id == row.id).values(**values)
@@ -432,7 +430,7 @@ def void_votes(connection: Connection, states: Mapping[str, State]) -> None:
     for vote in connection.execute(query).all():
         state = states[vote.event_key]
         now = state.now.event if state.now else None
-        seen = rows.json_of(vote.seen)
+        seen = orjson.loads(vote.seen)
         is_same = vote.life == state.lives and now is not None
         is_by_others = bool(state.now and state.now.is_by_others)
         if is_same and (is_by_others or not is_void(seen, now.raw if now else {})):

@@ -1,9 +1,10 @@
 """Reads what a decision depends on: the current event, and the bridges for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import orjson
+from msgspec import Struct
 from sqlalchemy import Connection, func, select
 
 from bridge.events.vocabulary import PRESENT
@@ -12,7 +13,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.fleet_view import bridge_rows, is_at
-from bridge.hub.store.rows import json_of, moment_of, named_in, state_in, voices_in
+from bridge.hub.store.rows import moment_of, named_in, state_in, voices_in
 from bridge.hub.store.tables import (
     addresses,
     bridges,
@@ -118,7 +119,7 @@ def aside_of(connection: Connection, key: str, life: int) -> frozenset[str]:
 def _details(connection: Connection, key: str) -> dict[str, Any]:
     query = select(details_table.c.body).where(details_table.c.event_key == key)
     body = connection.scalar(query)
-    return {} if body is None else json_of(body)
+    return {} if body is None else orjson.loads(body)
 
 
 def _content_since(connection: Connection, key: str) -> int | None:
@@ -130,8 +131,7 @@ def _content_since(connection: Connection, key: str) -> int | None:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventBridges:
+class EventBridges(Struct, frozen=True, kw_only=True):
     """The bridges for an event, and the targets for its approvals.
 
     Attributes:

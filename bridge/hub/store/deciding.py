@@ -1,9 +1,11 @@
 """Counts votes and commits decisions, each in one transaction with its record entry."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, delete, select, update
 
 from bridge.hub import arm_rules
@@ -25,9 +27,7 @@ from bridge.hub.store.current_event import EventBridges, current_event, event_br
 from bridge.hub.store.rows import (
     Entry,
     alarm,
-    dumped,
     insert,
-    json_of,
     lock,
     mark_changed,
     micros,
@@ -53,8 +53,7 @@ from bridge.hub.voting import (
 from bridge.signing.approval import signers as signing_keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest:
+class VoteRequest(Struct, frozen=True, kw_only=True):
     """A vote or a refusal of one person.
 
     Attributes:
@@ -80,8 +79,7 @@ class VoteRequest:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResult:
+class VoteResult(Struct, frozen=True, kw_only=True):
     """The result of a vote or a refusal.
 
     Attributes:
@@ -102,8 +100,7 @@ class VoteResult:
     missing: int = 0
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(Struct):
     """A vote or a refusal, with everything that its transaction needs."""
 
     connection: Connection
@@ -111,10 +108,7 @@ class _Case:
     situation: Situation
     request: VoteRequest
     current: CurrentEvent
-    bridges: EventBridges = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bridges = event_bridges(self.connection, self.current, self.situation)
+    bridges: EventBridges
 
     @property
     def entry(self) -> Entry:
@@ -139,7 +133,8 @@ def handle_vote(
         return VoteResult(status=409, words=words, is_changed=True)
     if what := current.lacks():
         return VoteResult(status=409, words=what)
-    case = _Case(connection, config, situation, request, current)
+    bridges = event_bridges(connection, current, situation)
+    case = _Case(connection, config, situation, request, current, bridges)
     found = _ACTIONS[request.action](case)
     if found.status in {200, 202}:
         mark_changed(connection, request.key)
@@ -224,7 +219,7 @@ def _live(case: _Case) -> str | None:
 
 def _is_valid(row: Any, current: CurrentEvent) -> bool:
     """Whether a decision is on the present occurrence and content of an event."""
-    seen: Any = json_of(row.persons)["seen"]
+    seen: Any = orjson.loads(row.persons)["seen"]
     return row.life == current.life and not current.voids(seen, row.via)
 
 
@@ -311,7 +306,7 @@ def _keep_vote(case: _Case, vote: Vote) -> None:
         time=micros(vote.time),
         reason=vote.reason,
         entry=vote.entry,
-        seen=dumped(vote.seen),
+        seen=orjson.dumps(vote.seen),
     )
     names = ("time", "reason", "entry", "seen")
     fresh = {name: statement.excluded[name] for name in names}
@@ -358,7 +353,7 @@ def _vote(row: Any) -> Vote:
     return Vote(
         person=row.person,
         reason=row.reason,
-        seen=json_of(row.seen),
+        seen=orjson.loads(row.seen),
         entry=row.entry,
         time=moment_of(row.time),
     )
@@ -421,7 +416,7 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
             "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
-            "persons": dumped(persons_json(found, current)),
+            "persons": orjson.dumps(persons_json(found, current)),
             "time": micros(now),
             "expires": micros(expires) if is_sent else None,
             "origin": "",

@@ -2,17 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import orjson
+from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from bridge.events.vocabulary import KNOWN_TYPES
 from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, liveness
 from bridge.hub.facts import kept_name
 from bridge.hub.fold import Machine
-from bridge.hub.store.rows import json_of, micros, moment_of, moment_or_none
+from bridge.hub.store.rows import micros, moment_of, moment_or_none
 from bridge.hub.store.tables import bridges, events, machines, offers, unreadable
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
@@ -155,8 +156,7 @@ def offers_of(connection: Connection, vm_ids: Sequence[str]) -> Sequence[Offer]:
     return [offer for of_vm in found.by_vm.values() for offer in of_vm]
 
 
-@dataclass(frozen=True, slots=True)
-class _Offers:
+class _Offers(Struct, frozen=True):
     """Offers by vmId, and by machine; without a resource group, no machine is known."""
 
     by_vm: Mapping[str, Sequence[Offer]]
@@ -183,7 +183,7 @@ def _offers(connection: Connection, wanted: ColumnElement[bool]) -> _Offers:
 
 def offer_of(row: Any) -> Offer:
     """Convert a row of the table into an Offer."""
-    data = json_of(row.offer)
+    data = orjson.loads(row.offer)
     return Offer(
         id=row.id,
         vm_id=row.vm_id,

@@ -8,12 +8,14 @@ in the stored state. If not, it is read from the body of its message.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Self
 
 import msgspec
+import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from bridge.events.document import ScheduledEvent
@@ -30,6 +32,7 @@ from bridge.hub.store.bridge_intake import (
     keep_notes,
 )
 from bridge.hub.store.claims import close_over, settle, void_votes
+from bridge.hub.store.pin_rows import keep_rotations, note_unknown_keys
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
@@ -57,8 +60,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Fact).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(Struct, frozen=True, kw_only=True):
     """A parsed message.
 
     Attributes:
@@ -93,7 +95,10 @@ def keep(
 ) -> None:
     """Store the facts, the reports and the unreadable messages of a batch."""
     if pins.keys or pins.required:
-        batch = [_weighed(one, pins) for one in batch]
+        given, batch = batch, [_weighed(one, pins) for one in batch]
+        pairs = zip(given, batch, strict=True)
+        lost = [(a.report, a.body) for a, b in pairs if a.report and not b.report]
+        note_unknown_keys(connection, lost, pins)
     with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
@@ -101,6 +106,8 @@ def keep(
     if with_fact:
         _keep_events(connection, with_fact, pins)
     reports = [one for one in batch if one.report is not None]
+    signed = [(w.report, w.body) for w in reports if w.report and w.report.mark]
+    keep_rotations(connection, signed, pins)
     if reports:
         keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
     keep_notes(connection, [note for one in batch for note in one.notes])
@@ -115,13 +122,13 @@ def _weighed(one: Incoming, pins: Pins) -> Incoming:
     if told is None or told.reporter.vm_id == AZURE:
         return one
     keys, mark = pins.proof(one.body, one.report.kind if one.report else "")
-    trust = pins.trust(told.reporter, keys)
+    trust = pins.trust(told.reporter, keys, one.heard)
     fact = one.fact and pins.weighed(replace(one.fact, signed_by=keys))
     if trust is Trust.PLAIN:
         return replace(one, fact=fact)
     if trust is Trust.DOUBTFUL or mark is None:
         return replace(one, fact=fact, report=None, notes=())
-    report = one.report and replace(one.report, mark=mark)
+    report = one.report and replace(one.report, mark=mark, signed_by=keys)
     return replace(one, fact=fact, report=report)
 
 
@@ -154,7 +161,7 @@ def _surplus(
     query = select(details).where(details.c.event_key.in_(keys))
     found = list[Incoming]()
     for row in connection.execute(query).all():
-        known: Any = rows.json_of(row.body)
+        known: Any = orjson.loads(row.body)
         if not known.get("full") or "heeded" not in known:
             continue
         full, heeded = rows.moment_of(known["full"]), set(map(tuple, known["heeded"]))
@@ -373,8 +380,7 @@ def try_out(connection: Connection) -> None:
     connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Facts:
+class _Facts(Struct, kw_only=True):
     """The stored facts of events, with new messages about them.
 
     Attributes:
@@ -440,7 +446,7 @@ class _Facts:
             now = max(as_of, now) if now else as_of
         fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
         facts = (*self.stored[key].values(), *fresh)
-        lists: Any = rows.json_of(known)["lists"] if known else {}
+        lists: Any = orjson.loads(known)["lists"] if known else {}
         return fold_in(
             facts,
             reading=Reading(

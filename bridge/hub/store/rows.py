@@ -1,12 +1,13 @@
 """Converts states of events into rows, and values of rows back. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import msgspec
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, Executable, Table, func, select, text, update
 from sqlalchemy.dialects import postgresql
 
@@ -231,7 +232,8 @@ def details_json(folded: Folded) -> bytes:
             "lists": kept,
             "full": None if folded.full is None else micros(folded.full),
             "heeded": folded.heeded,
-        }
+        },
+        default=msgspec.to_builtins,
     )
 
 
@@ -279,19 +281,9 @@ def named_print(state: State) -> str:
     return digest_of(orjson.dumps(_by_group(state.now.machines if state.now else ())))
 
 
-def json_of(body: bytes) -> Any:
-    """Parse a stored JSON object."""
-    return orjson.loads(body)
-
-
-def dumped(value: object) -> bytes:
-    """Return a value as JSON for the store."""
-    return orjson.dumps(value)
-
-
 # -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
 
-_SALTS = {"events": 21, "bridges": 22}
+_SALTS = {"events": 21, "bridges": 22, "pins": 23}
 
 
 def insert(table: Table) -> postgresql.Insert:
@@ -357,8 +349,7 @@ def mark_changed(connection: Connection, key: str) -> None:
 # -- Adds entries to the record of an event, and alarms about decisions ----------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One entry of the record.
 
     Attributes:
@@ -414,7 +405,7 @@ class Entry:
 
 def record(connection: Connection, entry: Entry) -> None:
     """Add an entry to the record; entries are never changed."""
-    values = {name: getattr(entry, name) for name in entry.__slots__}
+    values = {name: getattr(entry, name) for name in entry.__struct_fields__}
     connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
 
 
@@ -426,7 +417,7 @@ def alarm_of(
         "id": hash32(same),
         "kind": f"hub.{what}",
         "time": micros(time),
-        "data": dumped(data),
+        "data": orjson.dumps(data),
         "handed": None,
     }
 

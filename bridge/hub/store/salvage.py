@@ -11,11 +11,12 @@ import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 from sqlalchemy import (
     Boolean,
     Engine,
@@ -93,8 +94,7 @@ def _is_json(body: bytes) -> bool:
     return True
 
 
-@dataclass(slots=True)
-class Salvage:
+class Salvage(Struct):
     """How much was copied.
 
     Attributes:

@@ -19,10 +19,10 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec import Struct, field
 from sqlalchemy import Engine
 
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError, OutboxError
@@ -277,8 +277,7 @@ def _drop(path: Path) -> None:
 # -- while the hub runs --------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """The place of the file of a running hub.
 
     A connection stays open: a removed file can still be read through it, and SQLite

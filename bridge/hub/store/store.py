@@ -16,10 +16,10 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from msgspec import Struct, field
 from sqlalchemy import Connection, Engine, delete
 
 from bridge.foundation.daemon_threads import Pool
@@ -31,10 +31,10 @@ from bridge.foundation.errors import (
     HubStoreSlowError,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.pins import Pins
 from bridge.hub.store import engine, sqlite_file
 from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
+from bridge.hub.store.pin_rows import KnownPins
 from bridge.hub.store.sqlite_file import Place, RemovedError
 from bridge.hub.store.tables import unreadable
 
@@ -51,8 +51,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Health:
+class Health(Struct):
     """Whether the store can be used, by the last attempts to write and to read.
 
     Attributes:
@@ -84,8 +83,7 @@ class Health:
             self.failed = None
 
 
-@dataclass(slots=True, eq=False)
-class Job:
+class Job(Struct, eq=False):
     """One transaction in a thread, and how long the thread has worked for it.
 
     Work is the time of the processor: to wait for the database is no work.
@@ -148,8 +146,7 @@ class Job:
         return any(now[one] - before.get(one, 0.0) >= seconds for one in now)
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True, kw_only=True):
     """An open store. Created by ``open_store``.
 
     Attributes:
@@ -158,21 +155,19 @@ class Store:
         health: whether it can be used.
         jobs: the transactions that run now in each group of threads.
         place: of the SQLite file; None = PostgreSQL.
-        pins: the keys of bridges.
+        pinned: the keys of bridges.
     """
 
     writer: Engine
     reader: Engine
     writing: Pool
     reading: Pool
-    longest: float = field(default=_LONGEST, kw_only=True)
-    work_seconds: float = field(default=_WORK_SECONDS, kw_only=True)
-    health: Health = field(default_factory=Health, kw_only=True)
-    jobs: dict[Pool, set[Job]] = field(
-        default_factory=lambda: defaultdict(set), kw_only=True
-    )
-    place: Place | None = field(default=None, kw_only=True)
-    pins: Pins = field(default_factory=Pins, kw_only=True)
+    longest: float = _LONGEST
+    work_seconds: float = _WORK_SECONDS
+    health: Health = field(default_factory=Health)
+    jobs: dict[Pool, set[Job]] = field(default_factory=lambda: defaultdict(set))
+    place: Place | None = None
+    pinned: KnownPins = field(default_factory=KnownPins)
 
     @property
     def is_shared(self) -> bool:
@@ -304,7 +299,7 @@ class Store:
             HubStoreSlowError: it does.
         """
         began = time.thread_time()
-        keep(connection, batch, self.pins)
+        keep(connection, batch, self.pinned.now)
         if time.thread_time() - began > self.work_seconds:
             words = f"it takes more than {self.work_seconds:g} s of work"
             raise HubStoreSlowError(words)
@@ -361,18 +356,20 @@ async def open_store(
         HubStoreAwayError: the database cannot be reached now.
         HubStoreError: the database cannot be used.
     """
-    path = config.sqlite_file
-    if path is not None:
+    if (path := config.sqlite_file) is not None:
         await asyncio.to_thread(sqlite_file.examine, path)
     writer, reader = _engines(config)
     count = 1 if writer is not reader else _THREADS
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
     store = Store(
-        *(writer, reader, writing, reading),
+        writer=writer,
+        reader=reader,
+        writing=writing,
+        reading=reading,
         longest=longest,
         work_seconds=work_seconds,
         place=None if path is None else Place(path),
-        pins=Pins.read(config.keys, config.require_signed),
+        pinned=KnownPins(config.keys, config.require_signed),
     )
     try:
         await _migrate(config, writing, writer)

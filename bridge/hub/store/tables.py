@@ -176,6 +176,14 @@ runs = Table(
     Column("body", LargeBinary, nullable=False),  # ``pins.Runs`` as JSON
 )
 
+pins = Table(
+    *("pins", metadata, _text("id", key=True)),
+    Column("body", LargeBinary, nullable=False),  # ``pins.Pin`` as JSON
+    Column("is_listed", Boolean, nullable=False),  # in ``[hub] keys``
+    _moment("until", may_be_none=True),
+    Index("pins_until", "until"),
+)
+
 notes = Table(
     "notes",
     metadata,

@@ -86,6 +86,11 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
         return entity_in(self.where, self.queue, self.topic)
 
     @property
+    def namespace_host(self) -> str:
+        """The host of the namespace; "" if the connection string cannot be read."""
+        return self.where.host_if_known
+
+    @property
     def entities(self) -> Mapping[str, str]:
         """The names of the queue and the topic; see ``SinkConfig.entities``."""
         return {"queue": self.queue, "topic": self.topic}

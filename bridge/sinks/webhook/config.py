@@ -66,6 +66,7 @@ _RATE = "WebHook-Request-Rate"
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _ORIGIN = rf"{_LABEL}(\.{_LABEL})*"  # compiled at its first use, which is rare
 _NOBODY = "scheduled-events-bridge"
+_MOST_SLOTS = 32  # deliveries under way at a slow receiver
 
 
 def is_origin(text: str) -> bool:
@@ -303,6 +304,11 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
             success=self.success,
             is_many=self.batch != 1,
         )
+
+    @property
+    def most_slots(self) -> int:
+        """How many deliveries a slow receiver gets at the same time."""
+        return self.slots if self.batch > 1 else _MOST_SLOTS
 
     @property
     def repeats(self) -> bool:

@@ -48,7 +48,7 @@ from bridge.net.http_client import (
     turn,
 )
 from bridge.net.tls import Tls
-from bridge.sinks.base import Memory, Preview, Resources, Sink
+from bridge.sinks.base import Memory, Preview, Probing, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
     auth_of,
@@ -80,7 +80,7 @@ T = TypeVar("T")
 _ANSWER_BYTES = 1024  # of an answer, for each event
 
 
-class Poster(Sink, Protocol):
+class Poster(Sink, Probing, Protocol):
     """Posts requests; see ``WebhookSink``."""
 
     config: WebhookKeys
@@ -115,6 +115,10 @@ class BatchingWebhook:
     async def deliver(self, event: CloudEvent) -> None:
         """POST one event, in the form of several; see ``Sink.deliver``."""
         await self.sink.deliver(event)
+
+    async def probe(self) -> None:
+        """See ``Probing``."""
+        await self.sink.probe()
 
     async def deliver_many(
         self, events: Sequence[CloudEvent]
@@ -167,6 +171,10 @@ class RemindingWebhook:
         if (change := self.standing.changed(event)) is not None:
             await self.memory.keep(*change)
 
+    async def probe(self) -> None:
+        """See ``Probing``."""
+        await self.sink.probe()
+
     async def remind(self, stop: asyncio.Event) -> None:
         """See ``Reminding.remind``."""
         while not await self.clock.wait(stop, self.standing.every):
@@ -208,6 +216,7 @@ class RemindingWebhook:
 # -- CloudEvents to any HTTP endpoint, with authentication and handshake ---------------
 
 
+_PROBE_LIMIT = 3.0  # seconds
 _USUAL = ("POST", "", MAX_ANSWER_BYTES)  # method, path and most of a request
 
 
@@ -338,6 +347,20 @@ class WebhookSink:
         if self.config.handshake == "attempt":
             self._is_settled = True  # accepted without a handshake: it has none
         return result
+
+    async def probe(self) -> None:
+        """Ask with OPTIONS and no credentials; see ``Probing``."""
+        url, proxy = revealed(self.config.url, "url"), self.config.proxy
+        request = Request(
+            method="OPTIONS",
+            url=url,
+            headers={},
+            body=b"",
+            timeout=_PROBE_LIMIT,
+            proxy=revealed(proxy, "proxy") if proxy else None,
+            tls=self.tls.context(),
+        )
+        await exchange(self.http, request, redact(url), self.clock.now)
 
     async def reach(self) -> str:
         """Test the connection to the endpoint; see ``SinkConfig.reach``.

@@ -1,11 +1,11 @@
 """The judge bites: bugs are planted one at a time, and each is found."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 from sqlalchemy import update
 
 from bridge.hub import arm_rules, targets

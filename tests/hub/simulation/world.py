@@ -56,8 +56,7 @@ class CrashError(BaseException):
     """A hub dies at this moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shaky(Store):
+class Shaky(Store, frozen=True, kw_only=True):
     """A store that a hub may die before, and after, each commit of."""
 
     hub: "Hub"
@@ -85,7 +84,13 @@ class Hub:
 
     def __post_init__(self) -> None:
         world = self.world
-        self.store = Shaky(world.writer, world.reader, None, None, self)  # type: ignore[arg-type]  # threads are not used
+        self.store = Shaky(
+            writer=world.writer,
+            reader=world.reader,
+            writing=None,  # type: ignore[arg-type]  # threads are not used
+            reading=None,  # type: ignore[arg-type]  # as above
+            hub=self,
+        )
         self.dispatcher = Dispatcher(
             store=self.store,
             config=CONFIG,

@@ -153,6 +153,7 @@ async def shut(_: Path, db: sqlite3.Connection) -> AsyncIterator[None]:
     db.execute("DROP TRIGGER shut")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [renamed, shut])
 async def test_file_that_refuses_everything_costs_no_message(
     broker: Broker, tmp_path: Path, change: Any

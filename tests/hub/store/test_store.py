@@ -5,15 +5,15 @@ import os
 import sqlite3
 import stat
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 from sqlalchemy import func, select, text
 from sqlalchemy.event import listens_for, remove
 
@@ -156,7 +156,7 @@ async def test_end_takes_an_event_from_what_is_open(store: Store) -> None:
 
 
 async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
-    anew = with_fields(vm(), vm_id="99999999-0000-0000-0000-000000000000")
+    anew = replace(vm(), vm_id="99999999-0000-0000-0000-000000000000")
     new = told(life("started", who=anew), 50)
     old = told(life("heartbeat", seconds=9), 10)
 
@@ -169,8 +169,7 @@ async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
 async def test_many_machines_made_anew_in_one_batch(store: Store) -> None:
     old = [told(life("heartbeat", who=vm(n)), 1) for n in range(3)]
     anew = [
-        with_fields(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}")
-        for n in (0, 2)
+        replace(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}") for n in (0, 2)
     ]
     await store.keep(old)
     await store.keep([told(life("started", who=who), 50) for who in anew])
@@ -212,7 +211,7 @@ async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
 
     (row,) = await rows_of(store, bridges)
     assert moment(row.heard) == at(9)
-    assert rows.json_of(row.state)["beat"][1] == {"intervalSeconds": 60}
+    assert orjson.loads(row.state)["beat"][1] == {"intervalSeconds": 60}
 
 
 async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
@@ -225,7 +224,7 @@ async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
         "time": 0,
         "reason": "",
         "entry": "ann",
-        "seen": rows.dumped(event()),
+        "seen": orjson.dumps(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
     await store.keep([told(step("updated", LATER, previous=event(), seconds=5))])
@@ -247,7 +246,7 @@ async def test_change_by_a_stranger_makes_no_vote_void(store: Store) -> None:
         "time": 0,
         "reason": "",
         "entry": "a",
-        "seen": rows.dumped(event()),
+        "seen": orjson.dumps(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
     longer = event(DurationInSeconds=60)

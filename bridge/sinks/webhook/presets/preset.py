@@ -91,8 +91,8 @@ class Preset(Struct, frozen=True, kw_only=True):
             URL holds the secret.
         is_signed: whether ``[sinks.signature]`` is required.
         takes_gzip: whether the service is known to accept compressed bodies.
-        repeats: whether an event may be sent again while its first delivery hangs: the
-            service recognises the repeat.
+        repeats: whether an urgent event may be sent again while its first delivery
+            hangs: the service recognises the repeat.
         scope: the required value of ``when.scope``; None: any value.
         assumed: the body that a preview assumes for each answer.
     """
