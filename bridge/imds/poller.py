@@ -4,8 +4,9 @@
                           decide by the newest document, mark on disk, POST
 
 The document is read once per interval, and when an approval needs a fresh look.
-Requests begin at least 250 ms apart. When a read is due, at most one POST goes before
-it: so a hundred approvals cannot stop the reading, and reads cannot stop an approval.
+Requests begin at least 250 ms apart. A POST goes right after a read, or it is expected
+to end before the next read is due: so a hundred approvals cannot stop the reading, and
+reads cannot stop an approval.
 
 Nothing else reads the document or posts. So every valid document goes to the observer,
 in order, and a POST is decided by the newest document. The poller does not parse the
@@ -168,6 +169,7 @@ class Poller:
         # due; when it is if somebody asks for a fresh look.
         self._free_at = self._due_at = self._asked_at = float("-inf")
         self._has_read = False  # whether the last request was a read
+        self._post_seconds = 0.0  # how long the last POST took
 
     @property
     def watch(self) -> Watch:
@@ -221,11 +223,10 @@ class Poller:
             wait = max(wait, self._due_at - now)
         elif wait <= 0:
             good = self._postable()
-            is_asked = bool(self._waiting) or len(good) < len(self.line)
-            wait = (self._asked_at if is_asked else self._due_at) - now
-        if good and (self._has_read or wait > 0):
+            wait = self._next_read(good) - now
+        if good and self._may_post(good):
             await self._post(min(good, key=lambda key: self.line[key].urgency()), stop)
-        elif wait > 0:
+        elif wait > 0 and not good:
             await self._wait(self._wake, wait)
         else:
             await self.step(stop)
@@ -241,6 +242,16 @@ class Poller:
             return []  # IMDS compares the DocumentIncarnation, which a POST changes
         return [key for key, one in self.line.items() if look.began >= one.since]
 
+    def _next_read(self, good: list[str]) -> float:
+        """Return when the next read is due; ``good`` can be posted before it."""
+        is_asked = self._waiting or len(good) < len(self.line)
+        return self._asked_at if is_asked else self._due_at
+
+    def _may_post(self, good: list[str]) -> bool:
+        """Return whether a POST may go before the next read."""
+        end = self.clock.monotonic() + self._post_seconds
+        return self._has_read or end <= self._next_read(good)
+
     async def _post(self, key: str, stop: asyncio.Event) -> None:
         """Decide by the newest document; POST if that is still allowed after it."""
         posting, look = self.line[key], self.latest
@@ -250,16 +261,18 @@ class Poller:
             posting.settle(None)
             return
         async with self.client.alone:
-            if stop.is_set() or self._is_old(look):
+            is_late = self._is_old(look) or not self._may_post(self._postable())
+            if stop.is_set() or is_late:
                 return  # to store the mark took too long: decide again
             del self.line[key]
             self._begin(is_read=False)
-            self._used, answer = look, _CUT_SHORT
+            self._used, answer, began = look, _CUT_SHORT, self.clock.monotonic()
             try:
                 answer = await self.client.start(
                     event.event_id, incarnation=look.document.incarnation
                 )
             finally:
+                self._post_seconds = self.clock.monotonic() - began
                 posting.settle(answer)
 
     def _is_old(self, look: Look) -> bool:
