@@ -68,8 +68,9 @@ def status(  # noqa: PLR0913  each is an option
 
     With --hub: show the open events of a whole fleet, and which bridges are silent.
 
-    Exit code 0: a running forwarder or the hub has answered. 1: there was no answer;
-    without --hub and --live, the command then shows the content of the state file.
+    Exit code 0: a running forwarder has answered, or the hub, and the hub is ready.
+    1: not so; without an answer, and without --hub and --live, the command shows the
+    content of the state file.
 
     Example: sebridge status --json
     """
@@ -85,7 +86,7 @@ def status(  # noqa: PLR0913  each is an option
         echo_json(seen.report)
     else:
         click.echo(seen.text(), color=True)
-    if not seen.is_live:
+    if not seen.is_good:
         sys.exit(FAILED)
 
 
@@ -94,7 +95,7 @@ class Seen(Struct, frozen=True):
 
     report: Mapping[str, object]
     text: Callable[[], str]
-    is_live: bool = True
+    is_good: bool = True
 
 
 Read = Callable[[], Coroutine[object, object, Seen]]
@@ -162,7 +163,9 @@ def _of_hub(hub: str, scope: str | None) -> Read:
     async def read() -> Seen:
         found = await hub_client.fetch(url, scope)
         return Seen(
-            found, lambda: "\n".join(hub_client.lines(found, painter(sys.stdout)))
+            found,
+            lambda: "\n".join(hub_client.lines(found, painter(sys.stdout))),
+            is_good=not found["missing"],
         )
 
     return read

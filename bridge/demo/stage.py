@@ -96,6 +96,7 @@ def _show_next_steps(
     title = f"Kept in {folder}. Next:" if keep else "Next:"
     commands = after(folder, is_kept=keep, scenario=scenario)
     timeline.commands(title, commands)
+    timeline.note('README, "No Azure yet?": check, run and approve it by hand.')
 
 
 async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) -> bool:

@@ -98,7 +98,7 @@ def overview(status: Mapping[str, object], now: datetime) -> Overview:
                 _text(vm, "vmName"),
                 _withheld(status),
                 now,
-                empty=_nothing(_table(status, "imds")),
+                imds=_table(status, "imds"),
             ),
             _deliveries(status),
             _receivers(status, now),
@@ -115,7 +115,7 @@ def _title(count: int, vm: str, imds: Mapping[str, object], now: datetime) -> st
         return f"Scheduled events{where}: {_nothing(imds)}"
     what = "scheduled event" if count == 1 else "scheduled events"
     title = f"{count or 'No'} {what}{where}"
-    if count or last is None or _text(imds, "state") == "ok":
+    if last is None or _text(imds, "state") == "ok":
         return title
     return f"{title} when IMDS answered last, {countdown(last, now)}"
 
@@ -224,9 +224,9 @@ def _events(
     withheld: Mapping[str, str],
     now: datetime,
     *,
-    empty: str,
+    imds: Mapping[str, object],
 ) -> Table:
-    more = len(events) - _MOST_EVENTS
+    more, is_now = len(events) - _MOST_EVENTS, _text(imds, "state") == "ok"
     return Table(
         title=f"Events ({len(events)}{f', {more} not shown' if more > 0 else ''})",
         heads=(
@@ -235,7 +235,7 @@ def _events(
         ),
         rows=tuple(
             (
-                _not_before(event, now),
+                _not_before(event, now, is_now=is_now),
                 Cell(_text(event, "EventType")),
                 _event_status(event, withheld.get(_text(event, "EventId"))),
                 Cell(_resources(event, me)),
@@ -246,7 +246,7 @@ def _events(
             )
             for event in events[:_MOST_EVENTS]
         ),
-        empty=empty,
+        empty=_nothing(imds),
     )
 
 
@@ -258,11 +258,12 @@ def _event_status(event: Mapping[str, object], withheld: str | None) -> Cell:
     return Cell(f"{status}, {withheld}", "warning") if withheld else Cell(status)
 
 
-def _not_before(event: Mapping[str, object], now: datetime) -> Cell:
+def _not_before(event: Mapping[str, object], now: datetime, *, is_now: bool) -> Cell:
     text = _text(event, "NotBefore")
     if (moment := parse_time(text)) is None:
         is_started = _text(event, "EventStatus") == "Started"
-        return Cell("under way" if is_started else text or "not said")
+        started = "under way" if is_now else "was under way"
+        return Cell(started if is_started else text or "not said")
     return Cell(countdown(moment, now), "warning", moment)
 
 

@@ -68,6 +68,18 @@ def test_nobody_is_told_that_there_are_no_events_before_there_is_a_document() ->
     assert table(status, "Events").empty == unknown
 
 
+def test_event_of_a_state_file_is_no_longer_under_way() -> None:
+    """No forwarder runs: it may have ended long ago."""
+    imds = {"lastSuccess": "2026-03-02T11:27:00Z", "state": "not answering"}
+    status = status_of(started(), imds=imds)
+    (row,) = rows(status, "Events")
+
+    assert row["Not before"].text == "was under way"
+    assert overview(status, START).title == (
+        "1 scheduled event on WestNO_0 when IMDS answered last, 33 min 00 s ago"
+    )
+
+
 def test_old_document_is_not_shown_as_the_present_one() -> None:
     imds = {"lastSuccess": "2026-03-02T11:55:00Z", "state": "timeout"}
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import HubStoreAwayError
 from bridge.hub import pins
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import Housekeeping, StoreWatch
@@ -18,7 +20,7 @@ from bridge.hub.hub import Parts
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store import alarms
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.intake import Incoming, keep
 from bridge.signing.keys import PrivateKey, new_key, private_keys
 from tests.hub.test_pins import FORGED, STRANGE, beats, by, hub_of, jwks, listed
 from tests.hub.test_trust import EVIL, HOUR
@@ -203,6 +205,41 @@ async def test_unknown_key_of_a_pinned_machine_is_an_alarm(
     assert found.kind == "hub.key-unknown"
     (pin,) = pins.listed(json.dumps({"keys": [key]}))
     assert (pin.key, pin.vm_id) == (signers[0].key_id, vm(0).vm_id)
+
+
+async def test_key_is_replaced_with_its_message_or_not_at_all(
+    world: HubWorld,
+) -> None:
+    """The hub dies before the commit: the broker delivers the message again."""
+    said = rotated(5, STRANGE, KEY)
+
+    def dies(connection: Connection) -> None:
+        keep(connection, [said], world.store.pinned.now)
+        raise HubStoreAwayError("killed")
+
+    with pytest.raises(HubStoreAwayError):
+        await world.store.write(dies)
+    await looks(world)
+    assert STRANGE.key_id not in world.store.pinned.now.keys
+    for _ in range(2):  # a message may come twice
+        await world.store.keep([said])
+        await looks(world)
+    assert STRANGE.key_id in world.store.pinned.now.keys
+
+
+@pytest.mark.parametrize(
+    "keys", [None, {}, [], ["?"], [{"crv": "P-256"}], [{}] * 2000, [{"crv": [1]}]]
+)
+async def test_odd_list_of_keys_in_a_message_replaces_none(
+    world: HubWorld, keys: object
+) -> None:
+    signing = {"keys": keys}
+    body = life("started", seconds=5, intervalSeconds=60, signing=signing)
+    before = world.store.pinned.now.keys.keys()
+    await world.store.keep([told(by(body, KEY, n=4, run="run-2"), 5)])
+    await world.store.keep([told(body, 6)])
+    await looks(world)
+    assert world.store.pinned.now.keys.keys() == before
 
 
 async def test_key_that_is_named_but_has_not_signed_is_no_alarm(

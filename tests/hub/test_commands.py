@@ -87,6 +87,7 @@ async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
     world.missing = ["source b is not connected"]
 
     found = await run("status", "--hub", world.url)
+    assert found.exit_code == 1
     as_json = json.loads((await run("status", "--hub", world.url, "--json")).stdout)
 
     assert "Not ready: source b is not connected" in found.stdout

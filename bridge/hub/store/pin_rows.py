@@ -130,15 +130,17 @@ def _successors(report: BridgeReport, body: bytes, known: Pins) -> Iterator[Pin]
     """Yield the pins of keys that are not known, and have signed a message, too."""
     from bridge.signing.keys import public_keys  # noqa: PLC0415 - needs 10 MiB
 
-    try:
-        jwks = {"keys": table(report.data.get("signing")).get("keys")}
-        found = public_keys(orjson.dumps(jwks).decode())
-    except ValueError:
+    given = table(report.data.get("signing")).get("keys")
+    if not isinstance(given, list):
         return
-    event = SignedEvent.parse(body)
-    for key, public in [*found.items()][:_MOST]:
-        verdict = judge(event, {key: public}).verdict
-        if key not in known.keys and verdict is Verdict.HOLDS:
+    try:
+        found = public_keys(orjson.dumps({"keys": given[:_MOST]}).decode())
+        event = SignedEvent.parse(body)
+    except (TypeError, ValueError):
+        return
+    for key, public in found.items():
+        is_new = key not in known.keys
+        if is_new and judge(event, {key: public}).verdict is Verdict.HOLDS:
             yield Pin(
                 key=key,
                 vm_id=report.reporter.vm_id,
