@@ -4,19 +4,16 @@
                           decide by the newest document, mark on disk, POST
 
 The document is read once per interval, and when an approval needs a fresh look.
-Requests begin at least 250 ms apart. A POST goes right after a read, or it is expected
-to end before the next read is due: so a hundred approvals cannot stop the reading, and
-reads cannot stop an approval.
+Requests begin at least 250 ms apart. A POST goes right after a read, or is expected to
+end before the next one: so approvals cannot stop the reading, nor reads an approval.
 
 Nothing else reads the document or posts. So every valid document goes to the observer,
-in order, and a POST is decided by the newest document. The poller does not parse the
-document; the observer does.
+in order, and a POST is decided by the newest document. The observer parses it.
 """
 
 import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from bridge.events.document import Document
@@ -313,14 +310,16 @@ class Poller:
         self, fault: MetadataError | OutboxFullError, waiting: list[_Waiting]
     ) -> None:
         """Tell all that wait; hold the next read back."""
-        error = fault if isinstance(fault, MetadataError) else _no_room(fault)
+        error = fault
+        if isinstance(error, OutboxFullError):
+            error = MetadataUnavailableError(str(fault), outcome="no-room")
         self.latest = None
         self._note(error)
         now, patience = self.clock.monotonic(), self._patience
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
-        is_fixed = patience.is_asked_for
-        self._due_at = now + patience.wait
-        self._asked_at = self._due_at if is_fixed else now + min(patience.wait, least)
+        self._asked_at = self._due_at = now + patience.wait
+        if not patience.is_asked_for:
+            self._asked_at = now + min(patience.wait, least)
         _refuse(waiting, error)
         self._clear_line(error)
 
@@ -352,12 +351,11 @@ class Poller:
         patience = self.client.config.first_request_timeout
         return self.clock.monotonic() - self._patience.started > patience
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait as the clock does; a wait that ends late shows a pause of the VM."""
         end = self.clock.monotonic() + max(seconds, 0.0)
-        is_set = await self.clock.wait(event, seconds)
+        await self.clock.wait(event, seconds)
         self.pauses.late(self.clock.monotonic() - end)
-        return is_set
 
     def _dismiss(self) -> None:
         self._is_over = True  # from now on, ``fresh`` raises at once
@@ -387,10 +385,11 @@ class Poller:
         document = await self.observer.observe(answer.body, read)
         self._etag = answer.etag
         self._succeeded()
+        is_reference = isinstance(self.clock, ReferenceClock)  # it knows odd Dates
         return Look(
             document=document,
             watch=self.observer.watch,
-            now=self._time_of(answer, read),
+            now=read.at if is_reference else answer.date or read.at,
             began=began,
             read=read,
             is_unconditional=etag is None,
@@ -412,12 +411,6 @@ class Poller:
             )
         elif was_wrong and not self._is_clock_wrong:
             log.info("this VM's clock agrees with IMDS's again")
-
-    def _time_of(self, answer: Answer, read: Moment) -> datetime:
-        """Return the time of IMDS; a clock that follows it knows odd Dates."""
-        if isinstance(self.clock, ReferenceClock):
-            return read.at
-        return answer.date or read.at
 
     def _succeeded(self) -> None:
         if self._patience.failures:
@@ -451,11 +444,6 @@ def _refuse(waiting: list[_Waiting], error: MetadataError) -> None:
     for future in waiting:
         if not future.done():
             future.set_exception(error)
-
-
-def _no_room(fault: OutboxFullError) -> MetadataError:
-    """Treat a full outbox as a failed read."""
-    return MetadataUnavailableError(str(fault), outcome="no-room")
 
 
 def _stopping() -> MetadataError:

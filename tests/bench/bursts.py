@@ -122,7 +122,7 @@ def main() -> None:
     """Print a row for each case."""
     logging.disable(logging.CRITICAL)
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    rows = [_HEAD]
+    rows: list[tuple[str, ...]] = [_HEAD]
     for numbers in product(BURSTS, SECONDS, SECONDS, DISKS, INTERVALS):
         case = Case(*numbers)
         found = measured(case, seconds)
