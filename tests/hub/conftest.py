@@ -16,7 +16,7 @@ from bridge.hub.store.tables import metadata
 from tests.support import postgres
 from tests.support.postgres import Cluster
 
-KINDS = ["sqlite", "postgresql"]
+KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)]
 STEPS = Path(migrate_module.__file__).parent / "migrations" / "versions"
 HEAD = max(path.stem.removeprefix("step_") for path in STEPS.glob("step_*.py"))
 

@@ -303,6 +303,22 @@ async def test_type_prefix_in_its_name_leads_nothing_astray(opened: Opened) -> N
     assert orjson.loads(sent.message)["type"] == "sebridge.startrequest.v1"
 
 
+async def test_stranger_without_an_offer_gets_no_approval_and_closes_none(
+    world: HubWorld,
+) -> None:
+    """Without pins it counts as an older bridge, whose ReplyTo is an address."""
+    stranger = told(step("scheduled", seconds=4, who=EVIL), 4, session="evil")
+    await world.store.keep([stranger])
+    shown = await world.get(f"/api/v1/events/{EVENT_ID}/approval")
+    assert [one["session"] for one in shown["addresses"]] == ["s-0"]
+    _, decided = await world.post()
+    await world.dispatcher.step()
+    said = orjson.loads(outcome("denied", decided["id"], seconds=5))
+    said["data"]["reporter"] |= {"vmId": EVIL.vm_id, "resourceId": EVIL.resource_id}
+    await world.store.keep([told(orjson.dumps(said), 5)])
+    assert (await world.decision())["state"] == "sent"
+
+
 async def test_message_with_its_id_replaces_nothing(world: HubWorld) -> None:
     """The same (source, id, vmId), with an earlier time and another content."""
     forged = orjson.loads(step("scheduled", FORGED, seconds=-600))

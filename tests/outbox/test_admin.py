@@ -361,6 +361,27 @@ async def test_overtaken_dead_letters_are_found_in_one_pass(
     assert costs[1] < 20 * costs[0]
 
 
+@pytest.mark.parametrize("change", ["retry", "discard"])
+async def test_many_deliveries_of_one_event_cost_no_more_for_each(
+    change: str, ledger: Ledger, outbox: Outbox
+) -> None:
+    """The forwarder waits for the file meanwhile, and for a second at most."""
+    waiting = Selection(states=("pending",))
+    costs = []
+    for size in (50, 500):
+        await all_become(outbox, "delivered")
+        await put(outbox, *map(str, range(size)), key="K")
+        if change == "retry":
+            await all_become(outbox, "dead")
+        work: dict[str, Callable[[], Awaitable[object]]] = {
+            "retry": lambda: ledger.retry(DEAD, now=NOW, force=True),
+            "discard": lambda: ledger.discard(waiting, now=NOW),
+        }
+        costs.append(await steps(outbox, work[change]))
+
+    assert costs[1] < 20 * costs[0]
+
+
 # -- giving up -----------------------------------------------------------------
 
 

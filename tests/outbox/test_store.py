@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import sqlite3
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -11,9 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bridge.events.routing import Route, Subject, When
 from bridge.foundation.errors import (
@@ -1161,142 +1157,3 @@ async def test_database_of_somebody_else_is_not_taken_over(state_path: Path) -> 
     with pytest.raises(OutboxError, match="another program"):
         async with opened(state_path):
             pass
-
-
-# -- any sequence of operations ------------------------------------------------
-
-
-class OutboxMachine(RuleBasedStateMachine):
-    """Beside the outbox, a model: names that wait, in order, by sink and key."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.directory = Path(tempfile.mkdtemp(prefix="outbox"))
-        self.runner = asyncio.Runner()
-        self.lives = 0
-        self.now = NOW
-        self.waiting: dict[tuple[str, str], list[str]] = {}
-        self.dues: dict[tuple[str, str], float] = {}
-        self.count = 0
-        self.settled: list[tuple[str, str]] = []
-        self.ends = {"delivered": 0, "dead": 0}
-        self._open(self.directory / "state.db")
-
-    def _open(self, path: Path) -> None:
-        self.path = path
-        self.context = opened(path)
-        self.outbox = self.runner.run(self.context.__aenter__())
-
-    def _close(self) -> None:
-        self.runner.run(self.context.__aexit__(None, None, None))
-
-    def teardown(self) -> None:
-        self._close()
-        self.runner.close()
-        shutil.rmtree(self.directory)
-
-    @rule(keys=st.lists(st.sampled_from(["K", "L", None]), min_size=1, max_size=3))
-    def append(self, keys: list[str | None]) -> None:
-        batch = []
-        for key in keys:
-            self.count += 1
-            name = f"{self.count}"
-            batch.append(outgoing(name, key=key))
-            for sink in (A, B):
-                line = (sink, key or f"none{name}")
-                self.waiting.setdefault(line, []).append(name)
-                self.dues[sink, name] = self.now
-        self.runner.run(self.outbox.commit(batch, now=self.now))
-
-    @rule(keys=st.sampled_from(["K", "L", None]))
-    def append_badly(self, keys: str | None) -> None:
-        batch = [
-            outgoing("good", key=keys),
-            outgoing("bad", key=keys, data={"x": object()}),
-        ]
-        with pytest.raises(TypeError):
-            self.runner.run(self.outbox.commit(batch, now=self.now))
-
-    @rule(
-        sink=st.sampled_from([A, B]),
-        index=st.integers(0, 3),
-        end=st.sampled_from(["delivered", "dead", "postponed"]),
-    )
-    def attempt(self, sink: str, index: int, end: str) -> None:
-        found = self.runner.run(rows(self.outbox, self.now, sink))
-        if not found:
-            return
-        delivery = found[index % len(found)]
-        name = str(delivery.cloud_event_id)
-        if end == "postponed":
-            later = self.now + 10
-            self.runner.run(postpone(self.outbox, delivery, later))
-            self.dues[sink, name] = later
-            return
-        if end == "delivered":
-            self.runner.run(self.outbox.deliveries.delivered(delivery, now=self.now))
-        else:
-            self.runner.run(dead_letter(self.outbox, delivery))
-        self._settle(sink, delivery.key or f"none{name}", name, end)
-
-    def _settle(self, sink: str, key: str, name: str, end: str) -> None:
-        assert (sink, name) not in self.settled, "nothing comes twice"
-        assert self.waiting[sink, key].pop(0) == name, "nothing overtakes its kin"
-        self.settled.append((sink, name))
-        if sink == A:
-            self.ends[end] += 1
-
-    @rule(seconds=st.sampled_from([1.0, 30.0, -5.0]))
-    def clock_step(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule()
-    def power_cut(self) -> None:
-        self.lives += 1
-        copy = left_behind(self.path, self.directory / str(self.lives))
-        self._close()
-        self._open(copy)
-
-    @rule()
-    def restart(self) -> None:
-        self._close()
-        self._open(self.path)
-
-    @invariant()
-    def what_is_due_is_the_first_of_each_line(self) -> None:
-        for sink in (A, B):
-            heads = {
-                line[0]
-                for (whose, _), line in self.waiting.items()
-                if whose == sink and line and self.dues[sink, line[0]] <= self.now
-            }
-            assert set(self.runner.run(due(self.outbox, self.now, sink))) == heads
-
-    @invariant()
-    def tallies_are_what_counting_gives(self) -> None:
-        tally = self.runner.run(self.outbox.deliveries.tallies()).get(A, Tally())
-        pending = sum(len(n) for (sink, _), n in self.waiting.items() if sink == A)
-
-        assert (tally.pending, tally.dead, tally.delivered) == (
-            pending,
-            self.ends["dead"],
-            self.ends["delivered"],
-        )
-        assert self.runner.run(self.outbox.database.run(counted)) == {
-            state: n
-            for state, n in zip(
-                ("pending", "dead", "delivered"),
-                (tally.pending, tally.dead, tally.delivered),
-                strict=True,
-            )
-            if n
-        }
-
-
-def counted(db: sqlite3.Connection) -> dict[str, int]:
-    query = "SELECT state, count(*) FROM deliveries WHERE sink = 'a' GROUP BY state"
-    return dict(db.execute(query))
-
-
-TestOutboxMachine = OutboxMachine.TestCase
-TestOutboxMachine.settings = settings(max_examples=15, stateful_step_count=25)

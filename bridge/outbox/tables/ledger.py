@@ -4,7 +4,7 @@ A condition is SQL of ours and its parameters; it selects deliveries.
 """
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from bridge.outbox.records import REPLIES, Delivery
@@ -133,25 +133,32 @@ def make_due(db: sqlite3.Connection, chosen: Condition, now: float) -> int:
     return changed.rowcount
 
 
-def revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
-    """Make a delivery pending and due now, as if it were new."""
-    db.execute(
+def revive(db: sqlite3.Connection, found: Sequence[Delivery], now: float) -> None:
+    """Make deliveries pending and due now, as if they were new."""
+    sinks = {delivery.sink for delivery in found}
+    born = {sink: deliveries.running_time(db, sink) for sink in sinks}
+    db.executemany(
         """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
            settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
-        (now, deliveries.running_time(db, delivery.sink), delivery.id),
+        [(now, born[delivery.sink], delivery.id) for delivery in found],
     )
-    deliveries.renew_head(db, delivery.sink, delivery.key)
+    _renew_heads(db, found)
+
+
+def _renew_heads(db: sqlite3.Connection, found: Sequence[Delivery]) -> None:
+    """Find the head of each key once, however many of its deliveries have changed."""
+    for sink, key in {(delivery.sink, delivery.key) for delivery in found}:
+        deliveries.renew_head(db, sink, key)
 
 
 def discard(db: sqlite3.Connection, chosen: Condition, now: float) -> list[Delivery]:
     """Discard the selected deliveries that are pending or dead; return them."""
     where, values = chosen
     found = find(db, (f"{where} AND d.state IN ('pending', 'dead')", values))
-    for delivery in found:
-        db.execute(
-            """UPDATE deliveries SET state = 'discarded', is_head = 0,
-               settled = ? WHERE id = ?""",
-            (now, delivery.id),
-        )
-        deliveries.renew_head(db, delivery.sink, delivery.key)
+    db.executemany(
+        """UPDATE deliveries SET state = 'discarded', is_head = 0,
+           settled = ? WHERE id = ?""",
+        [(now, delivery.id) for delivery in found],
+    )
+    _renew_heads(db, found)
     return found

@@ -1,0 +1,250 @@
+"""What an outbox must do, in plain lists: the machine compares the outbox with it.
+
+Where the promises leave a choice, the model says what must be and what may be: a clock
+that was set forward may make a delivery due early, and what only memory had when the
+forwarder was killed may be lost.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tests.support.outbox_door import SINKS
+
+_BEFORE_NOTICE, _AFTER_START = 900.0, 300.0
+_NEARLY = 60.0  # what is urgent so soon may count as urgent already
+Window = tuple[float, float]
+
+
+def window_of(now: float, notice: float | None, *, is_started: bool) -> Window | None:
+    """Return when an event is urgent; ``notice`` = seconds until NotBefore."""
+    if is_started:
+        return now, now + _AFTER_START
+    return None if notice is None else (now + notice - _BEFORE_NOTICE, now + notice)
+
+
+@dataclass(eq=False)
+class Step:
+    """One event on its way to one sink.
+
+    Attributes:
+        number: its place in the order of commits.
+        line: what shares its order.
+        window: when it is urgent by itself.
+        due, early: when it is due, and when it may be due at the earliest; monotonic.
+        state: as in the file.
+        is_told_in_memory: whether it was committed while the disk failed.
+        is_revived: whether it was retried: it may have lost what was lent to it.
+        at_failure: its state when the disk failed; None = it was not there.
+    """
+
+    number: int
+    name: str
+    sink: str
+    line: str
+    window: Window | None
+    due: float
+    early: float
+    state: str = "pending"
+    is_told_in_memory: bool = False
+    is_revived: bool = False
+    at_failure: str | None = None
+
+
+@dataclass
+class Model:
+    """All steps, and what is known of the disk.
+
+    Attributes:
+        room: how many events memory may hold alone.
+        checkpoints: the last checkpoint, after those that a kill may bring back.
+        is_failing: whether the disk fails.
+        ids: the id of each step that was seen.
+    """
+
+    room: int
+    steps: list[Step] = field(default_factory=list)
+    checkpoints: list[bytes | None] = field(default_factory=lambda: [None])
+    is_failing: bool = False
+    ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    _count: int = 0
+
+    def commit(
+        self, name: str, key: str | None, now: float, wall: Window | None
+    ) -> None:
+        """Add an event for each sink; ``now`` is monotonic."""
+        self._count += 1
+        line = key or f"none {name}"
+        self.steps += [
+            Step(
+                self._count, name, sink, line, wall, now, now,
+                is_told_in_memory=self.is_failing,
+            )
+            for sink in SINKS
+        ]  # fmt: skip
+
+    def of(self, sink: str, name: str) -> Step:
+        """Return a step by its name."""
+        return next(s for s in self.steps if (s.sink, s.name) == (sink, name))
+
+    def pending(self, sink: str) -> list[Step]:
+        """Return what waits, in order."""
+        return [s for s in self.steps if s.sink == sink and s.state == "pending"]
+
+    def heads(self, sink: str) -> list[Step]:
+        """Return the first of each line."""
+        found = dict[str, Step]()
+        for step in self.pending(sink):
+            found.setdefault(step.line, step)
+        return [*found.values()]
+
+    # -- the disk --------------------------------------------------------------
+
+    def fails(self) -> None:
+        """Note that the disk takes nothing from now on."""
+        if self.is_failing:
+            return
+        self.is_failing = True
+        for step in self.steps:
+            step.at_failure, step.is_told_in_memory = step.state, False
+
+    def heals(self) -> None:
+        """Note that the disk has everything again."""
+        self.is_failing = False
+        self.checkpoints = self.checkpoints[-1:]
+        for step in self.steps:
+            step.is_told_in_memory = False
+
+    def in_memory(self) -> Iterator[str]:
+        """Yield the names of events that take up room."""
+        for step in self.steps:
+            if step.is_told_in_memory and step.state != "delivered":
+                yield step.name
+
+    def may_refuse(self, count: int) -> bool:
+        """Whether there may be no room for so many more events."""
+        return self.is_failing and len({*self.in_memory()}) + count > self.room
+
+    def must_refuse(self, count: int) -> bool:
+        """Whether there is surely no room; a dead letter may take some or none."""
+        waiting = {s.name for s in self.steps if s.is_told_in_memory and _waits(s)}
+        return self.is_failing and len(waiting) + count > self.room
+
+    def killed(self, states: Mapping[tuple[str, str], str]) -> None:
+        """Compare what a kill has left, and go on with that."""
+        lost = list[Step]()
+        for step in self.steps:
+            left = states.get((step.sink, step.name))
+            if step.is_told_in_memory and left is None:
+                lost.append(step)
+                continue
+            before = step.state if not self.is_failing else step.at_failure
+            allowed = {step.state, before} if before else {step.state, "pending"}
+            assert left in allowed, (
+                f"{step.name} for {step.sink}: {left}, not {allowed}"
+            )
+            if step.is_told_in_memory:
+                assert not lost, f"{step.name} is on the disk, {lost[0].name} before it"
+            step.state = str(left)
+        unknown = states.keys() - {(s.sink, s.name) for s in self.steps}
+        assert not unknown, f"nobody committed {unknown}"
+        for gone in lost:
+            self.steps.remove(gone)
+            self.ids.pop((gone.sink, gone.name), None)
+        self.is_failing = False
+        for step in self.steps:
+            step.early, step.is_told_in_memory = float("-inf"), False
+
+    # -- what others do --------------------------------------------------------
+
+    def retry(self, sink: str, now: float) -> tuple[list[str], list[str]]:
+        """Send dead letters anew, unless a later step was delivered."""
+        sent, late = list[str](), list[str]()
+        for step in self.steps:
+            if step.sink != sink or step.state not in {"dead", "pending"}:
+                continue
+            if step.state == "pending":
+                step.due = step.early = min(step.due, now)
+            elif self._is_late(step):
+                late.append(step.name)
+            else:
+                step.state, step.is_revived = "pending", True
+                step.due = step.early = now
+                sent.append(step.name)
+        return sent, late
+
+    def _is_late(self, step: Step) -> bool:
+        return any(
+            later.number > step.number and later.state == "delivered"
+            for later in self.steps
+            if (later.sink, later.line) == (step.sink, step.line)
+        )
+
+    def discard(self, sink: str, line: str) -> list[str]:
+        """Give up a whole line."""
+        gone = [
+            s
+            for s in self.steps
+            if (s.sink, s.line) == (sink, line) and s.state in {"pending", "dead"}
+        ]
+        for step in gone:
+            step.state = "discarded"
+        return [step.name for step in gone]
+
+    def set_clock(self, seconds: float) -> None:
+        """Note that the wall clock was put right: forward makes due early."""
+        for step in self.steps:
+            step.early -= max(seconds, 0.0)
+
+    # -- what is asked ---------------------------------------------------------
+
+    def judge_due(self, sink: str, found: list[str], now: float, wall: float) -> None:
+        """Compare what is offered: the heads that are due, in their order."""
+        heads = {step.name: step for step in self.heads(sink)}
+        assert len(set(found)) == len(found), f"offered twice: {found}"
+        assert set(found) <= heads.keys(), f"no first of its line: {found}"
+        for name, step in heads.items():
+            if name in found:
+                assert step.early <= now, f"{name} is not due"
+            else:
+                assert now < step.due, f"{name} is due, and not in {found}"
+        given = [heads[name] for name in found]
+        for index, first in enumerate(given):
+            for second in given[index + 1 :]:
+                self._judge_pair(first, second, wall)
+
+    def _judge_pair(self, first: Step, second: Step, wall: float) -> None:
+        one, two = self._urgency(first, wall), self._urgency(second, wall)
+        if two is True and one is False:
+            raise AssertionError(f"{second.name} is urgent, {first.name} is not")
+        if one is two is False:
+            later = (first.early, first.number) > (second.due, second.number)
+            assert not later, f"{first.name} before {second.name}"
+
+    def _urgency(self, step: Step, wall: float) -> bool | None:
+        """Return whether a step is urgent; None = it may be."""
+        behind = [
+            s
+            for s in self.steps
+            if (s.sink, s.line) == (step.sink, step.line) and s.number > step.number
+        ]
+        if _is_within(_joined([step, *behind]), wall, _NEARLY) is False:
+            return False  # what lies before it lends nothing
+        waiting = [s for s in behind if s.state == "pending" and not s.is_revived]
+        lent = [] if step.is_revived else waiting
+        return True if _is_within(_joined([step, *lent]), wall, 0.0) else None
+
+
+def _waits(step: Step) -> bool:
+    return step.state == "pending"
+
+
+def _joined(steps: list[Step]) -> Window | None:
+    """Return the time from the earliest beginning to the latest end."""
+    windows = [s.window for s in steps if s.window is not None]
+    if not windows:
+        return None
+    return min(w[0] for w in windows), max(w[1] for w in windows)
+
+
+def _is_within(window: Window | None, wall: float, margin: float) -> bool:
+    return window is not None and window[0] - margin <= wall < window[1] + margin
