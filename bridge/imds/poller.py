@@ -4,18 +4,16 @@
                           decide by the newest document, mark on disk, POST
 
 The document is read once per interval, and when an approval needs a fresh look.
-Requests begin at least 250 ms apart. When a read is due, at most one POST goes before
-it: so a hundred approvals cannot stop the reading, and reads cannot stop an approval.
+Requests begin at least 250 ms apart. A POST goes right after a read, or is expected to
+end before the next one: so approvals cannot stop the reading, nor reads an approval.
 
 Nothing else reads the document or posts. So every valid document goes to the observer,
-in order, and a POST is decided by the newest document. The poller does not parse the
-document; the observer does.
+in order, and a POST is decided by the newest document. The observer parses it.
 """
 
 import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from bridge.events.document import Document
@@ -168,6 +166,7 @@ class Poller:
         # due; when it is if somebody asks for a fresh look.
         self._free_at = self._due_at = self._asked_at = float("-inf")
         self._has_read = False  # whether the last request was a read
+        self._post_seconds = 0.0  # how long the last POST took
 
     @property
     def watch(self) -> Watch:
@@ -221,11 +220,10 @@ class Poller:
             wait = max(wait, self._due_at - now)
         elif wait <= 0:
             good = self._postable()
-            is_asked = bool(self._waiting) or len(good) < len(self.line)
-            wait = (self._asked_at if is_asked else self._due_at) - now
-        if good and (self._has_read or wait > 0):
+            wait = self._next_read(good) - now
+        if good and self._may_post(good):
             await self._post(min(good, key=lambda key: self.line[key].urgency()), stop)
-        elif wait > 0:
+        elif wait > 0 and not good:
             await self._wait(self._wake, wait)
         else:
             await self.step(stop)
@@ -241,6 +239,16 @@ class Poller:
             return []  # IMDS compares the DocumentIncarnation, which a POST changes
         return [key for key, one in self.line.items() if look.began >= one.since]
 
+    def _next_read(self, good: list[str]) -> float:
+        """Return when the next read is due; ``good`` can be posted before it."""
+        is_asked = self._waiting or len(good) < len(self.line)
+        return self._asked_at if is_asked else self._due_at
+
+    def _may_post(self, good: list[str]) -> bool:
+        """Return whether a POST may go before the next read."""
+        end = self.clock.monotonic() + self._post_seconds
+        return self._has_read or end <= self._next_read(good)
+
     async def _post(self, key: str, stop: asyncio.Event) -> None:
         """Decide by the newest document; POST if that is still allowed after it."""
         posting, look = self.line[key], self.latest
@@ -250,16 +258,18 @@ class Poller:
             posting.settle(None)
             return
         async with self.client.alone:
-            if stop.is_set() or self._is_old(look):
+            is_late = self._is_old(look) or not self._may_post(self._postable())
+            if stop.is_set() or is_late:
                 return  # to store the mark took too long: decide again
             del self.line[key]
             self._begin(is_read=False)
-            self._used, answer = look, _CUT_SHORT
+            self._used, answer, began = look, _CUT_SHORT, self.clock.monotonic()
             try:
                 answer = await self.client.start(
                     event.event_id, incarnation=look.document.incarnation
                 )
             finally:
+                self._post_seconds = self.clock.monotonic() - began
                 posting.settle(answer)
 
     def _is_old(self, look: Look) -> bool:
@@ -300,14 +310,16 @@ class Poller:
         self, fault: MetadataError | OutboxFullError, waiting: list[_Waiting]
     ) -> None:
         """Tell all that wait; hold the next read back."""
-        error = fault if isinstance(fault, MetadataError) else _no_room(fault)
+        error = fault
+        if isinstance(error, OutboxFullError):
+            error = MetadataUnavailableError(str(fault), outcome="no-room")
         self.latest = None
         self._note(error)
         now, patience = self.clock.monotonic(), self._patience
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
-        is_fixed = patience.is_asked_for
-        self._due_at = now + patience.wait
-        self._asked_at = self._due_at if is_fixed else now + min(patience.wait, least)
+        self._asked_at = self._due_at = now + patience.wait
+        if not patience.is_asked_for:
+            self._asked_at = now + min(patience.wait, least)
         _refuse(waiting, error)
         self._clear_line(error)
 
@@ -339,12 +351,11 @@ class Poller:
         patience = self.client.config.first_request_timeout
         return self.clock.monotonic() - self._patience.started > patience
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait as the clock does; a wait that ends late shows a pause of the VM."""
         end = self.clock.monotonic() + max(seconds, 0.0)
-        is_set = await self.clock.wait(event, seconds)
+        await self.clock.wait(event, seconds)
         self.pauses.late(self.clock.monotonic() - end)
-        return is_set
 
     def _dismiss(self) -> None:
         self._is_over = True  # from now on, ``fresh`` raises at once
@@ -374,10 +385,11 @@ class Poller:
         document = await self.observer.observe(answer.body, read)
         self._etag = answer.etag
         self._succeeded()
+        is_reference = isinstance(self.clock, ReferenceClock)  # it knows odd Dates
         return Look(
             document=document,
             watch=self.observer.watch,
-            now=self._time_of(answer, read),
+            now=read.at if is_reference else answer.date or read.at,
             began=began,
             read=read,
             is_unconditional=etag is None,
@@ -399,12 +411,6 @@ class Poller:
             )
         elif was_wrong and not self._is_clock_wrong:
             log.info("this VM's clock agrees with IMDS's again")
-
-    def _time_of(self, answer: Answer, read: Moment) -> datetime:
-        """Return the time of IMDS; a clock that follows it knows odd Dates."""
-        if isinstance(self.clock, ReferenceClock):
-            return read.at
-        return answer.date or read.at
 
     def _succeeded(self) -> None:
         if self._patience.failures:
@@ -438,11 +444,6 @@ def _refuse(waiting: list[_Waiting], error: MetadataError) -> None:
     for future in waiting:
         if not future.done():
             future.set_exception(error)
-
-
-def _no_room(fault: OutboxFullError) -> MetadataError:
-    """Treat a full outbox as a failed read."""
-    return MetadataUnavailableError(str(fault), outcome="no-room")
 
 
 def _stopping() -> MetadataError:

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -224,6 +225,31 @@ def test_document_is_read_among_a_hundred_event_ids(
         assert_spaced(imds)
         alternating = 100 * (2 * max(0.25, get, post))
         assert imds.requests[-1].ended <= alternating + 100 * 0.25 + 60
+
+    in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize(("post", "disk"), [(4.5, 0.0), (0.3, 0.0), (0.01, 0.4)])
+def test_post_that_would_not_end_before_the_next_read_goes_after_it(
+    post: float, disk: float
+) -> None:
+    """Neither a slow POST nor a slow disk delays a read that is due."""
+
+    async def scenario() -> None:
+        imds = SlowImds(lambda _: [freeze(one) for one in IDS], post_seconds=post)
+        async with slow_world(
+            imds, approval(1, *IDS), poll_interval=3.0, disk_seconds=disk
+        ):
+            await asyncio.sleep(60.0)
+
+        begins = [read.began for read in imds.reads]
+        longest = max(after - before for before, after in pairwise(begins))
+        assert longest <= max(3.0, 0.25 + post) + disk + 0.01
+        for before, after in pairwise(begins):
+            posts = [one.began for one in imds.posts if before < one.began < after]
+            assert not [at for at in posts[1:] if at >= before + 3.0]
+        assert len(imds.posts) > 60.0 / (post + 2 * disk + 0.6)
+        assert_spaced(imds)
 
     in_virtual_time(scenario())
 

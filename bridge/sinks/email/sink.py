@@ -14,13 +14,13 @@ from typing import ClassVar
 from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.foundation.values import Duration, FilePath, Secret
-from bridge.net.addresses import host_fault
+from bridge.foundation.values import Duration, Secret
 from bridge.net.http_client import revealed
-from bridge.net.tls import Tls, TlsFiles
-from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.net.tls import Tls
+from bridge.sinks.base import Preview, Resources
 from bridge.sinks.email.message import message
 from bridge.sinks.email.relay import Relay, Security, loaded
+from bridge.sinks.host import HostKeys
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +32,10 @@ _ADDRESS = re.compile(
     r"(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
 _NO_ADDRESS = 'must be an address such as "ops@contoso.com"'
-_TLS_KEYS = ("ca_file", "client_certificate", "client_key")
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
+class EmailSinkConfig(HostKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "email"``.
 
     Attributes:
@@ -51,46 +50,29 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         recipients: the addresses that mails go to, 100 at most. Example:
             ``["ops@contoso.com"]``.
         subject_prefix: the beginning of each subject. Example: ``"[maintenance]"``.
-        timeout: how long one attempt may take.
-        ca_file: the authorities that may sign the relay's certificate, in place of
-            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
-        client_certificate: the certificate of this side, for mutual TLS; a replaced
-            file is read again. Example: ``"/etc/sebridge/client.pem"``.
-        client_key: the key of the certificate. Left out: it is in client_certificate.
-            Example: ``"/etc/sebridge/client.key"``.
     """
 
     default_lifecycle: ClassVar[bool] = False
     concurrency: ClassVar[int] = 2  # each attempt is a connection of its own
 
-    host: str
     sender: str
     recipients: tuple[str, ...]
-    port: int = 0
     security: Security = "starttls"
     username: str = ""
     password: Secret | None = None
     subject_prefix: str = ""
     timeout: Duration = Duration(30)
-    ca_file: FilePath | None = None
-    client_certificate: FilePath | None = None
-    client_key: FilePath | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check host, addresses, login and certificates."""
-        if not self.host or not self.host.isprintable() or set(self.host) & set("/ @"):
-            yield "host", "must be a host name or an IP address"
-        elif what := host_fault(self.host):
-            yield "host", what
-        if not 0 <= self.port <= 65535:
-            yield "port", "must be 1 to 65535, or 0: 587 starttls, 465 tls, 25 none"
-        if not self.timeout:
-            yield "timeout", "must be more than 0s"
+        yield from self.host_faults(_PORTS)
         if not self.subject_prefix.isprintable() or len(self.subject_prefix) > 60:
             yield "subject_prefix", "must be at most 60 characters on one line"
         yield from self._address_faults()
         yield from self._login_faults()
-        yield from self._tls_faults()
+        unused = 'has no effect with security = "none"'
+        unused = unused if self.security == "none" else ""
+        yield from self.tls_faults(unused, "security")
 
     def _address_faults(self) -> Iterator[tuple[str, str]]:
         if not _ADDRESS.fullmatch(self.sender):
@@ -109,23 +91,6 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         if self.security == "none" and self.host not in _HERE:
             what = '"none" does not encrypt: only for a relay on this machine'
             yield "security", f"{what} (localhost)", "host"
-
-    def _tls_faults(self) -> Iterator[tuple[str, ...]]:
-        if self.security != "none":
-            yield from self.tls_files.faults()
-            return
-        for key in _TLS_KEYS:
-            if getattr(self, key) is not None:
-                yield key, 'has no effect with security = "none"', "security"
-
-    @property
-    def tls_files(self) -> TlsFiles:
-        """The certificates of this sink."""
-        return TlsFiles(
-            certificate=self.client_certificate,
-            key=self.client_key,
-            authorities=self.ca_file,
-        )
 
     def load(self) -> None:
         """Import aiosmtplib.

@@ -13,10 +13,10 @@ from msgspec import Struct
 from bridge import __version__
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.values import Duration, FilePath, Size, placeholder_faults
-from bridge.net.addresses import host_fault
-from bridge.net.tls import Tls, TlsFiles
-from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.foundation.values import Size, placeholder_faults
+from bridge.net.tls import Tls
+from bridge.sinks.base import Preview, Resources
+from bridge.sinks.host import HostKeys
 from bridge.sinks.syslog.format import FACILITIES, SD_ID, Body, Facility, Style, render
 from bridge.sinks.syslog.wire import Datagrams, Stream, Wire
 
@@ -28,10 +28,9 @@ _PORTS = {"udp": 514, "tcp": 601, "tls": 6514}
 _SIZES = {"udp": 2048, "tcp": 8192, "tls": 8192}
 _LARGEST_DATAGRAM = 65507
 _LEAST_SIZE = 480  # every receiver must accept this size
-_TLS_KEYS = ("ca_file", "client_certificate", "client_key")
 
 
-class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
+class SyslogSinkConfig(HostKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "syslog"``.
 
     Attributes:
@@ -50,17 +49,8 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
             data; "" is none. Example: ``"sebridge@12345"``.
         max_size: the longest message; 0 is 2KiB for udp, 8KiB for tcp and tls. A
             longer event loses its less important parts.
-        timeout: how long one attempt may take.
-        ca_file: the authorities that may sign the receiver's certificate, in place of
-            those of the system. Example: ``"/etc/sebridge/siem-ca.pem"``.
-        client_certificate: the certificate of this side, for mutual TLS; a replaced
-            file is read again. Example: ``"/etc/sebridge/client.pem"``.
-        client_key: the key of the certificate. Left out: it is in client_certificate.
-            Example: ``"/etc/sebridge/client.key"``.
     """
 
-    host: str
-    port: int = 0
     transport: Transport = "tcp"
     facility: Facility = "daemon"
     hostname: str = ""
@@ -68,19 +58,10 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
     bom: bool = False
     structured_data: str = ""
     max_size: Size = Size(0)
-    timeout: Duration = Duration(10)
-    ca_file: FilePath | None = None
-    client_certificate: FilePath | None = None
-    client_key: FilePath | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check what the types cannot check, and that the certificates exist."""
-        if not self.host or not self.host.isprintable() or set(self.host) & set("/ @"):
-            yield "host", "must be a host name or an IP address"
-        elif what := host_fault(self.host):
-            yield "host", what
-        if not 0 <= self.port <= 65535:
-            yield "port", "must be 1 to 65535, or 0: 514 udp, 601 tcp, 6514 tls"
+        yield from self.host_faults(_PORTS)
         for what in placeholder_faults(self.hostname):
             yield "hostname", what
         if self.structured_data and not SD_ID.fullmatch(self.structured_data):
@@ -93,26 +74,8 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
         if self.transport == "udp" and self.max_size > _LARGEST_DATAGRAM:
             what = f"must be at most {_LARGEST_DATAGRAM} bytes with udp"
             yield "max_size", what, "transport"
-        if not self.timeout:
-            yield "timeout", "must be more than 0s"
-        yield from self._tls_faults()
-
-    def _tls_faults(self) -> Iterator[tuple[str, ...]]:
-        if self.transport == "tls":
-            yield from self.tls_files.faults()
-            return
-        for key in _TLS_KEYS:
-            if getattr(self, key) is not None:
-                yield key, 'needs transport = "tls"', "transport"
-
-    @property
-    def tls_files(self) -> TlsFiles:
-        """The certificates of this sink."""
-        return TlsFiles(
-            certificate=self.client_certificate,
-            key=self.client_key,
-            authorities=self.ca_file,
-        )
+        unused = "" if self.transport == "tls" else 'needs transport = "tls"'
+        yield from self.tls_faults(unused, "transport")
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["SyslogSink"]:
