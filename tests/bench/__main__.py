@@ -29,6 +29,7 @@ from tests.bench import (
     idle,
     latency,
     outage,
+    rest,
     signing,
     soak,
     wires,
@@ -72,6 +73,10 @@ BENCHES: dict[str, Bench] = {
         soak.figures(120, 30, "250ms") if quick else soak.figures(480, 60)
     ),
     "outage": lambda quick: outage.figures(10 if quick else 60, 3),
+    "slow": lambda quick: rest.slow(3),
+    "cold": lambda quick: rest.cold(5 if quick else 20, 3 if quick else 5),
+    "cost": lambda quick: rest.cost(30 if quick else 100, 3 if quick else 5),
+    "waiting": lambda quick: rest.waiting(10_000 if quick else 100_000),
     "start": lambda quick: growth.first_poll(5 if quick else 15),
 }
 

@@ -31,7 +31,7 @@ async def backlog(path: Path, sinks: list[str], count: int) -> None:
             data: dict[str, object] = {"x": "y" * 1000}
             events = [
                 outgoing(f"{n}", key=f"K{n}", data=data)
-                for n in range(first, first + 500)
+                for n in range(first, min(first + 500, count))
             ]
             await outbox.commit(events, now=time.time())
 
