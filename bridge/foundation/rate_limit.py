@@ -86,5 +86,5 @@ class Pause(Struct):
 
         The success of an attempt that began before the pause does not end it.
         """
-        if not self.holds(began):
+        if self.since is None or began > self.since:
             self.since, self.opens_at = None, 0.0

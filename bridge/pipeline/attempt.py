@@ -285,11 +285,6 @@ class Trying(Struct):
         """Ids of deliveries in flight, or delivered but not yet recorded as such."""
         return self.attempts.ids | self.settling.landed.keys()
 
-    def is_under_way(self, delivery: Delivery) -> bool:
-        """Return whether a delivery is in flight, or delivered but not yet recorded."""
-        number = delivery.id
-        return number in self.attempts.ids or number in self.settling.landed
-
     async def make(self, attempt: Attempt) -> DeliveryError | None:
         """Make an attempt and settle it; return its error, None after a success."""
         try:

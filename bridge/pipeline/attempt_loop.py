@@ -27,24 +27,13 @@ class Launcher(Struct):
 
     Attributes:
         ready: the due deliveries for which no attempt has begun.
+        begun: ids of deliveries whose attempt has begun since the last read began.
     """
 
     trying: Trying
     clock: Clock
     ready: deque[Delivery] = field(default_factory=deque)
-    _begun: set[int] = field(default_factory=set)  # since ``reads`` was called
-
-    def reads(self) -> None:
-        """Note that a read of the outbox begins; pass its result to ``take``."""
-        self._begun.clear()
-
-    def take(self, due: list[Delivery]) -> None:
-        """Replace the ready deliveries by those that were read.
-
-        During the read, attempts may begin, and even end and be recorded. Their
-        deliveries are left out, because the rows that were read are out of date.
-        """
-        self.ready = deque(one for one in due if one.id not in self._begun)
+    begun: set[int] = field(default_factory=set)
 
     def begin(self) -> list[Attempt]:
         """Begin attempts at ready deliveries, urgent ones first; keep the others.
@@ -60,18 +49,19 @@ class Launcher(Struct):
         # Another delivery of the same key may be in flight: an earlier one that is no
         # longer pending, or a later one if a person has retried the earlier one.
         attempts = self.trying.attempts
-        busy = attempts.keys
+        busy, ids, landed = attempts.keys, attempts.ids, self.trying.settling.landed
         while ready:
             if attempts.is_full and not is_urgent(ready[0], now):
                 break  # the deliveries behind this one may not begin, either
             delivery = ready.popleft()
-            if self.trying.is_under_way(delivery):
+            if delivery.id in ids or delivery.id in landed:
                 continue
             if delivery.key in busy:
                 waiting.append(delivery)
                 continue
             if attempts.may_begin(delivery, now):
-                begun.append(self._noted(attempts.begin(delivery)))
+                self.begun.add(delivery.id)
+                begun.append(attempts.begin(delivery))
                 continue
             waiting.append(delivery)
             if not is_urgent(delivery, now):
@@ -91,24 +81,22 @@ class Launcher(Struct):
             The attempt, which the caller makes; None if there is nothing to attempt.
         """
         attempts = self.trying.attempts
-        busy = attempts.keys
+        busy, under_way = attempts.keys, self.trying.under_way
         for delivery in (*self.ready, *waiting):
-            if delivery.id in self._begun:
+            if delivery.id in self.begun:
                 continue
-            if not (self.trying.is_under_way(delivery) or delivery.key in busy):
+            if not (delivery.id in under_way or delivery.key in busy):
                 # ``begin`` may not look at ``ready`` until this one is recorded.
                 self.ready = deque(one for one in self.ready if one.id != delivery.id)
-                return self._noted(attempts.begin(delivery, is_beside=True))
+                self.begun.add(delivery.id)
+                return attempts.begin(delivery, is_beside=True)
         if not repeats or not self.trying.circuit.is_unreachable:
             return None
         hanging = attempts.hanging(self.clock.now().timestamp())
         if hanging is None:
             return None
-        return self._noted(attempts.begin(hanging, is_beside=True, is_second=True))
-
-    def _noted(self, attempt: Attempt) -> Attempt:
-        self._begun.add(attempt.delivery.id)
-        return attempt
+        self.begun.add(hanging.id)
+        return attempts.begin(hanging, is_beside=True, is_second=True)
 
 
 # -- Makes attempts, and begins the next ones as soon as an attempt has ended ----------
@@ -141,7 +129,10 @@ class AttemptLoop(Struct):
     _goes_on: bool = False  # whether a call of ``_go_on_together`` is scheduled
 
     def take(self, due: list[Delivery], *, is_plenty: bool) -> None:
-        """Take over the due deliveries that the relay has read.
+        """Replace the ready deliveries by those that the relay has read.
+
+        During the read, attempts may begin, and even end and be recorded. Their
+        deliveries are left out, because the rows that were read are out of date.
 
         Args:
             due: the deliveries.
@@ -149,7 +140,8 @@ class AttemptLoop(Struct):
         """
         self._is_more_due = len(due) >= self.trying.policy.ahead
         self._is_plenty = is_plenty
-        self.launcher.take(due)
+        launcher = self.launcher
+        launcher.ready = deque(one for one in due if one.id not in launcher.begun)
 
     def start(self, begun: list[Attempt], tasks: asyncio.TaskGroup) -> None:
         """Make attempts: each in a task, or as one event of a request."""

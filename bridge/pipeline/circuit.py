@@ -262,7 +262,7 @@ class Circuit:
         opens_at = max(self._try_at, self.hold_until, self.opens_at)
         if self.is_parked or now < opens_at:
             return False
-        if self._is_unreachable or self._is_paused:
+        if self._is_unreachable or self.opens_at:
             return True
         return self._is_hanging(now, oldest)
 
@@ -287,10 +287,6 @@ class Circuit:
         if is_back:
             self._release.is_owed = True
         return is_back
-
-    @property
-    def _is_paused(self) -> bool:
-        return self._pause.since is not None or self.busy.since is not None
 
     @property
     def opens_at(self) -> float:
@@ -323,10 +319,10 @@ class Circuit:
         Args:
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
-        found = [self.hold_until, self.opens_at]
-        if self.is_parked:
+        found = [self.hold_until, opens_at := self.opens_at]
+        if self._parking.is_parked:
             found.append(self._parking.probe_at)
-        elif self._is_unreachable or self._is_paused:
+        elif self._is_unreachable or opens_at:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))

@@ -254,7 +254,7 @@ class Relay:
             count = await deliveries.release(self.sink, now=now, limit=_MOST_RELEASED)
             if count == _MOST_RELEASED:  # there may be more to release
                 trying.circuit.owe_release()
-        loop.launcher.reads()
+        loop.launcher.begun.clear()
         due, next_due = await deliveries.due(
             self.sink, now=now, limit=self.policy.ahead, but=trying.under_way
         )

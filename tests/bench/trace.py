@@ -28,7 +28,7 @@ from bridge.outbox.store import Outbox
 from bridge.outbox.tables import events as items
 from bridge.pipeline import held, observer
 from bridge.pipeline.attempt import Trying
-from bridge.pipeline.attempt_loop import Launcher
+from bridge.pipeline.attempt_loop import AttemptLoop
 from bridge.pipeline.relay import Relay
 from tests.bench.latency import World, bare_commits, hooked
 from tests.bench.measuring import quantile, running
@@ -45,7 +45,7 @@ STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the rows are written, and on the disk (fsync)", Front.call_in_loop),
     ("the loop knows", Ticket.settle),
     ("the relay is awake", Relay.step),
-    ("the due row is read", Launcher.take),
+    ("the due row is read", AttemptLoop.take),
     ("the attempt has begun", Trying.make),
     ("the request is made of the event", http_client.exchange),
     ("the request is written to the socket", _SelectorSocketTransport.write),
