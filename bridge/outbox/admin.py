@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from bridge.events.build import rfc3339
 from bridge.outbox.records import Delivery, DeliveryState
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.meta import request_retry
 from bridge.outbox.tables import ledger
-from bridge.outbox.tables.observations import request_retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +168,7 @@ class Ledger:
             for delivery in found:
                 newest = last.get((delivery.sink, delivery.key), 0)
                 (late if newest > delivery.id else sent).append(delivery)
-            for delivery in sent:
-                ledger.revive(db, delivery, now)
+            ledger.revive(db, sent, now)
             is_one = selection.id is not None
             others = 0 if is_one else ledger.make_due(db, waiting.condition, now)
             request_retry(db, selection.sink)

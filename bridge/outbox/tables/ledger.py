@@ -4,11 +4,10 @@ A condition is SQL of ours and its parameters; it selects deliveries.
 """
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from bridge.outbox.records import REPLIES, Delivery
-from bridge.outbox.tables import deliveries
 from bridge.outbox.tables.reading import select
 
 Condition = tuple[str, tuple[object, ...]]
@@ -133,25 +132,23 @@ def make_due(db: sqlite3.Connection, chosen: Condition, now: float) -> int:
     return changed.rowcount
 
 
-def revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
-    """Make a delivery pending and due now, as if it were new."""
-    db.execute(
+def revive(db: sqlite3.Connection, chosen: Iterable[Delivery], now: float) -> None:
+    """Make deliveries pending and due now, as if they were new."""
+    db.executemany(
         """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
-           settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
-        (now, deliveries.running_time(db, delivery.sink), delivery.id),
+           settled = NULL, waits_for_sink = 0, born = coalesce(
+               (SELECT value FROM meta WHERE key = 'running:' || sink), 0.0)
+           WHERE id = ?""",
+        [(now, delivery.id) for delivery in chosen],
     )
-    deliveries.renew_head(db, delivery.sink, delivery.key)
 
 
 def discard(db: sqlite3.Connection, chosen: Condition, now: float) -> list[Delivery]:
     """Discard the selected deliveries that are pending or dead; return them."""
     where, values = chosen
     found = find(db, (f"{where} AND d.state IN ('pending', 'dead')", values))
-    for delivery in found:
-        db.execute(
-            """UPDATE deliveries SET state = 'discarded', is_head = 0,
-               settled = ? WHERE id = ?""",
-            (now, delivery.id),
-        )
-        deliveries.renew_head(db, delivery.sink, delivery.key)
+    db.executemany(
+        "UPDATE deliveries SET state = 'discarded', settled = ? WHERE id = ?",
+        [(now, delivery.id) for delivery in found],
+    )
     return found
