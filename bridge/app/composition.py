@@ -278,7 +278,7 @@ class Forwarder:
             expand=self.origin.identity.expand,
             pace=Pace(most=config.max_rate),
             clock=clock,
-            memory=SinkMemory(self.database, config.name, clock),
+            memory=SinkMemory(self.outbox, config.name, clock),
             bus=self.around.timings.bus,
             environ=self.around.environ,
         )

@@ -8,9 +8,14 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from bridge.outbox.records import REPLIES, Delivery
-from bridge.outbox.tables.reading import select
 
 Condition = tuple[str, tuple[object, ...]]
+
+# In the order of Delivery's fields.
+_SELECT = """SELECT d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
+    i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
+    d.urgent_until, d.last_error, d.born
+    FROM deliveries d JOIN items i ON i.id = d.item"""
 
 
 def condition(
@@ -53,6 +58,14 @@ def event_condition(
         )
         values.append(state)
     return " AND ".join(parts), tuple(values)
+
+
+def select(
+    db: sqlite3.Connection, condition: str, values: tuple[object, ...]
+) -> list[Delivery]:
+    """Return the deliveries for which ``condition`` (our own SQL) holds."""
+    query = f"{_SELECT} WHERE {condition}"
+    return [Delivery(*row) for row in db.execute(query, values)]
 
 
 def find(db: sqlite3.Connection, chosen: Condition, limit: int = -1) -> list[Delivery]:
