@@ -5,6 +5,7 @@ pending ──delivered──▶ delivered        (pruned after state.retention)
    └─┘ postpone          └──discard──▶ discarded
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -127,7 +128,7 @@ class Deliveries(Struct):
         for delivery in sent:
             if (one := self._image.find(delivery)) is not None:
                 is_followed |= self._image.end(one, "delivered", rows, now=now)
-        self.state.database.put(rows)
+        await asyncio.shield(self.state.write(rows))
         return is_followed
 
     async def postpone(  # noqa: PLR0913 - one per column
@@ -159,7 +160,7 @@ class Deliveries(Struct):
             put(rows, one, "pending")
         if running is not None:
             self.state.save_running({delivery.sink: running}, rows)
-        self.state.database.put(rows)
+        await asyncio.shield(self.state.write(rows))
 
     async def dead_letter(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason
@@ -168,7 +169,7 @@ class Deliveries(Struct):
         rows: Rows = {}
         if (one := self._image.find(delivery)) is not None:
             self._image.end(one, "dead", rows, now=now, error=(error, reason.value))
-        self.state.database.put(rows)
+        await asyncio.shield(self.state.write(rows))
 
     def give_up(self, delivery: Delivery, now: float) -> None:
         """Dead-letter a damaged delivery, and have its event published again."""
