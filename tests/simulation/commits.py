@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Commits:
-    """Looks at each commit of a life when it is told: on the disk, or in memory only."""
+    """Looks at each commit of a life when it is told: on the disk, or in memory."""
 
     life: "Life"
     _checkpoint: bytes | None = None

@@ -133,7 +133,7 @@ def judge_successes(life: "Life") -> None:
     appearances = life.database.rows_of("appearances")
     successes = life.database.rows_of("command_successes")
     for (_, key), (appearance, content, *_) in successes.items():
-        gone, *_ = appearances.get((key,), (0,))
+        gone = appearances.get((key,), (0,))[0]
         runs = [run for run in life.world.runs if run.key == key]
         cause = json.loads(content)["id"]
         meant = [run for run in runs if run.cause == cause and run.code == 0]

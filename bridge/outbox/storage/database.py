@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from bridge.outbox.storage.connection import (
     is_damage,
     is_unwritable,
 )
-from bridge.outbox.storage.driver import Done, Driver, ThreadDriver, Timings
+from bridge.outbox.storage.driver import Desk, Done, Driver, ThreadDriver, Timings
 from bridge.outbox.storage.file import File, Place, empty
 from bridge.outbox.storage.journal import Journal
 from bridge.outbox.storage.rows import Change, Row, Rows
@@ -48,6 +48,7 @@ from bridge.outbox.storage.rows import Change, Row, Rows
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+U = TypeVar("U")
 OnTrouble = Callable[[str], None]
 
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
@@ -106,9 +107,11 @@ class Database:
         self.snapshot: Callable[[Connection], Any] | None = None
         self.adopt: Callable[[Any], object] | None = None
         self._file = file
-        self._timings = timings
         self._on_trouble = on_trouble
-        self._driver = driver
+        self._desk = Desk(driver, timings)
+        self._desk.since = self._waits_since
+        self._desk.given_up = self.hangs
+        self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
         self._journal = Journal()
         self._asks = deque[_Ask]()
@@ -118,16 +121,11 @@ class Database:
         self._ended = asyncio.Event()
         self._is_closed = False
         self._is_due = False  # ``_next`` will be called soon
-        self._finish: Done | None = None  # of the work that is being done
-        self._is_hanging = False
         self._is_writing_back = False
         self._healing: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
         self._untidied = 0
-        self._began = 0.0  # when the work began, by the loop's clock
-        self._stood = -math.inf  # when a standstill of the machine ended
         self._blank: Connection | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     @asynccontextmanager
@@ -191,7 +189,12 @@ class Database:
 
     # -- rows ----------------------------------------------------------------
 
-    def put(self, rows: Rows, then: Callable[[bool], None] | None = None) -> None:
+    def put(
+        self,
+        rows: Rows,
+        then: Callable[[bool], None] | None = None,
+        late: Callable[[], None] | None = None,
+    ) -> None:
         """Take rows, which are written together with what else gathers.
 
         Args:
@@ -199,12 +202,14 @@ class Database:
             then: called once in the loop: with True when they are on the disk, or with
                 False after ``patience`` or if the disk refuses them. In the second case
                 they are written later, unless they alone were refused.
+            late: called in the loop when they are on the disk after ``then`` was called
+                with False.
 
         Raises:
             OutboxError: the file is closed, or its worker has died.
         """
         self._demand_life()
-        commit = self._journal.put(rows, then, self._loop.time())
+        commit = self._journal.put(rows, self._loop.time(), then, late)
         if self._fault is None:
             self._next_soon()
         elif then is not None:
@@ -230,6 +235,14 @@ class Database:
 
     # -- questions -----------------------------------------------------------
 
+    @overload
+    async def read(self, job: Callable[[Connection], T]) -> T: ...
+
+    @overload
+    async def read(
+        self, job: Callable[[Connection], T], then: Callable[[T], U]
+    ) -> U: ...
+
     async def read(
         self, job: Callable[[Connection], T], then: Callable[[T], Any] | None = None
     ) -> Any:
@@ -246,7 +259,7 @@ class Database:
             OutboxUnavailableError: the disk has not answered for ``patience``.
             OutboxError: the job failed.
         """
-        if self._is_hanging and self.is_blank:
+        if self._desk.is_hanging and self.is_blank:
             self._blank = self._blank or empty()
             return (then or _same)(job(self._blank))
         work = partial(self._file.read, job, is_checked=not self.is_degraded)
@@ -280,7 +293,7 @@ class Database:
 
     async def _ask(self, work: Callable[[], Any], then: Callable[[Any], Any]) -> Any:
         self._demand_life()
-        if self._is_hanging:
+        if self._desk.is_hanging:
             raise OutboxUnavailableError(f"the state file hangs: {self._fault}")
         future = self._loop.create_future()
         watched, now = partial(self._watched, work), self._loop.time()
@@ -314,7 +327,7 @@ class Database:
     def _next(self) -> None:
         """Begin the next piece of work, if none is being done."""
         self._is_due = False
-        if self._finish is not None or self._death is not None:
+        if self._desk.is_busy or self._death is not None:
             return
         gathering = self._journal.gathering
         ask = self._asks[0] if self._asks else None
@@ -338,10 +351,7 @@ class Database:
 
     def _start(self, work: Callable[[], object], finish: Done) -> None:
         self._idle.clear()
-        self._finish, self._began = finish, self._loop.time()
-        if self._timer is None:
-            self._look_in(self._timings.patience)
-        self._driver.start(work, self._done)
+        self._desk.start(work, partial(self._done, finish))
 
     def _watched(self, work: Callable[[], T]) -> T:
         """Do work, and note an error that shows damage."""
@@ -353,11 +363,10 @@ class Database:
                 self._on_trouble(str(fault))
             raise
 
-    def _done(self, result: Any, error: BaseException | None) -> None:
+    def _done(self, finish: Done, result: Any, error: BaseException | None) -> None:
         """Go on after a piece of work, also if it had been given up."""
-        finish, self._finish = self._finish, None
-        was_hanging, self._is_hanging = self._is_hanging, False
-        if finish is not None and self._death is None:
+        was_hanging, self._desk.is_hanging = self._desk.is_hanging, False
+        if self._death is None:
             finish(result, error)
         is_late = was_hanging and error is None and self._fault is not None
         if is_late and self._healing is None and not self._is_writing_back:
@@ -425,7 +434,7 @@ class Database:
 
     def hangs(self, fault: str) -> None:
         """Wait no longer for the work that is being done; its answer still counts."""
-        self._is_hanging = True
+        self._desk.is_hanging = True
         self._degrade(fault)
         error = OutboxUnavailableError(f"the state file hangs: {fault}")
         if self._asking is not None:
@@ -455,12 +464,12 @@ class Database:
             OutboxError: the state file is closed.
         """
         self._demand_life()
-        if self._fault is None or self._is_hanging:
+        if self._fault is None or self._desk.is_hanging:
             return
         if self._healing is None:
             self._healing = self._loop.create_future()
             self._next_soon()
-        patience = self._timings.patience
+        patience = self._desk.timings.patience
         await asyncio.wait(
             {self._healing}, timeout=None if patience == math.inf else patience
         )
@@ -482,7 +491,7 @@ class Database:
             self._adopt(snapshot)
             self.is_blank = False
         if not self._journal.gathering:
-            self._journal.put(_TOUCH, None, self._loop.time())
+            self._journal.put(_TOUCH, self._loop.time())
         self._is_writing_back = True
 
     def _return_to_disk(self) -> None:
@@ -495,46 +504,20 @@ class Database:
         if healing is not None and not healing.done():
             healing.set_result(None)
 
-    def _look_in(self, seconds: float) -> None:
-        if self._timings.patience != math.inf:
-            self._timer = self._loop.call_later(
-                seconds, self._look, self._loop.time() + seconds
-            )
-
-    def _look(self, planned: float) -> None:
-        """Find out whether the disk has not answered for ``patience``."""
-        self._timer = None
-        if self._finish is None or self._death is not None or self._is_closed:
-            return
-        if not self._driver.is_alive:
-            self._died(None)
-            return
-        now, patience = self._loop.time(), self._timings.patience
-        if now - planned > self._timings.standstill:
-            self._stood = now
-        if (left := self._waits_since() + patience - now) > 0:
-            self._look_in(left)
-        elif not self._is_hanging:
-            self.hangs(f"the disk has not answered for {patience:g} s")
-        if self._timer is None:  # it hangs: the worker may still die
-            self._look_in(patience)
-
     def _waits_since(self) -> float:
         """Return when the oldest wait for the disk began, by the loop's clock."""
-        since = [self._began]
-        if self._fault is None:
-            since += [one.since for one in self._journal.waiting()[:1]]
-            since += [self._asks[0].since] if self._asks else []
-        return max(min(since), self._stood)
+        since = [one.since for one in self._journal.waiting()[:1]]
+        since += [self._asks[0].since] if self._asks else []
+        return math.inf if self._fault is not None else min(since, default=math.inf)
 
     def _tidy_soon(self) -> None:
-        if self._untidied >= _TIDY_AFTER and self._timings.quiet != math.inf:
+        if self._untidied >= _TIDY_AFTER and self._desk.timings.quiet != math.inf:
             self._untidied = 0
-            self._loop.call_later(self._timings.quiet, self._tidy)
+            self._loop.call_later(self._desk.timings.quiet, self._tidy)
 
     def _tidy(self) -> None:
         is_over = self._is_closed or self._death is not None
-        if self._finish is None and self._fault is None and not is_over:
+        if not self._desk.is_busy and self._fault is None and not is_over:
             self._start(self._file.tidy, lambda *_: None)
 
     # -- its beginning and its end -------------------------------------------
@@ -610,8 +593,8 @@ class Database:
         self._ended.set()
 
     async def _close(self) -> None:
-        limit = self._timings.patience + self._timings.closing
-        limit = _LAST_WAIT if self._is_hanging else limit
+        limit = self._desk.timings.patience + self._desk.timings.closing
+        limit = _LAST_WAIT if self._desk.is_hanging else limit
         with suppress(TimeoutError, OutboxError):
             async with asyncio.timeout(None if limit == math.inf else limit):
                 if self._fault is not None:
@@ -627,14 +610,12 @@ class Database:
                 "changes again",
                 extra={"changes": len(waiting)},
             )
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._finish is None and self._death is None:
-            self._driver.start(self._file.close, lambda *_: self._ended.set())
+        if not self._desk.is_busy and self._death is None:
+            self._desk.start(self._file.close, lambda *_: self._ended.set())
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._timings.closing):
+                async with asyncio.timeout(self._desk.timings.closing):
                     await self._ended.wait()
-        self._driver.stop()
+        self._desk.close()
         self._ended.set()
 
 

@@ -29,18 +29,23 @@ class Commit(Struct, eq=False):
         rows: the rows that are still to be written with it.
         then: called once with whether they are on the disk; None = it was called, or
             nobody waits.
+        late: called when they are on the disk after all.
     """
 
     number: int
     since: float
     rows: dict[Change, Row | None]
     then: Callable[[bool], None] | None
+    late: Callable[[], None] | None
 
     def tell(self, *, is_written: bool) -> None:
-        """Call ``then`` unless it was called before."""
+        """Call ``then``; if it was called before and this is on the disk, ``late``."""
         then, self.then = self.then, None
         if then is not None:
             then(is_written)
+            self.late = None if is_written else self.late
+        elif is_written and self.late is not None:
+            self.late()
 
 
 class Journal(Struct):
@@ -63,11 +68,15 @@ class Journal(Struct):
     _where: dict[Change, Commit] = field(default_factory=dict)
 
     def put(
-        self, rows: Rows, then: Callable[[bool], None] | None, now: float
+        self,
+        rows: Rows,
+        now: float,
+        then: Callable[[bool], None] | None = None,
+        late: Callable[[], None] | None = None,
     ) -> Commit:
         """Add a commit at the time ``now`` of the loop's clock."""
         self.last += 1
-        commit = Commit(self.last, now, {}, then)
+        commit = Commit(self.last, now, {}, then, late)
         for change, row in rows.items():
             self._place(commit, change, row)
         self.gathering.append(commit)
