@@ -110,7 +110,8 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
     disk = Hanging()
     async with opened(state_path, disk.open) as database:
         disk.freeze()
-        first = told_by(database, {FIRST: WAITS, **named("a", 1)})
+        first, late = asyncio.get_running_loop().create_future(), asyncio.Event()
+        database.put({FIRST: WAITS, **named("a", 1)}, first.set_result, late.set)
         assert await first is False
         assert database.is_degraded
         assert database.fault == "the disk has not answered for 0.1 s"
@@ -122,7 +123,10 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
             await database.run(values)
         assert database.unwritten() == {FIRST: SENT, **named("a", 2)}
 
+        assert not late.is_set()
+
         disk.thaw()
+        await late.wait()
         while database.is_degraded:
             await asyncio.sleep(0.01)
         state = "SELECT state FROM deliveries"
@@ -308,7 +312,7 @@ def test_newest_state_of_each_row_is_written_however_the_disk_answers(
                     for (t, k), n in (found or {}).items()
                 }
                 wanted |= rows
-                journal.put(rows, None, 0.0)
+                journal.put(rows, 0.0)
             elif step == "take" and not journal.with_disk:
                 journal.take()
             elif step == "done" and journal.with_disk:
