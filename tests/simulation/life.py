@@ -97,7 +97,7 @@ class Life:
         gc.collect()  # now, and not within a later life, whose loop would be found
 
     async def _run(self) -> None:
-        self.database = await open_now(self)
+        await open_now(self)
         stop = asyncio.Event()
         workers = (await Forwarder.of(self)).workers()
         async with asyncio.TaskGroup() as group:

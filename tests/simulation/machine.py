@@ -144,7 +144,7 @@ class InlineDatabase(Database):
         self._file.close()
 
 
-async def open_now(life: "Life") -> InlineDatabase:
+async def open_now(life: "Life") -> None:
     """Open the state file of a life; fast, since no power is lost here."""
     driver = InlineDriver(life)
 
@@ -163,7 +163,6 @@ async def open_now(life: "Life") -> InlineDatabase:
 
     file = File(life.world.path, may_degrade=True, connect=opened)
     timings = Timings(quiet=float("inf"))
-    database = InlineDatabase(file, timings, lambda _: None, driver)
+    life.database = database = InlineDatabase(file, timings, lambda _: None, driver)
     database.life, database.driver = life, driver
     await database._open()
-    return database
