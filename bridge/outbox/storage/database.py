@@ -262,8 +262,14 @@ class Database:
         if self._desk.is_hanging and self.is_blank:
             self._blank = self._blank or empty()
             return (then or _same)(job(self._blank))
-        work = partial(self._file.read, job, is_checked=not self.is_degraded)
-        return await self._ask(work, then or _same)
+
+        def taken(found: tuple[T, str | None]) -> Any:
+            result, fault = found
+            if fault is not None and self._fault is None and self._file.may_degrade:
+                self._degrade(fault)
+            return (then or _same)(result)
+
+        return await self._ask(partial(self._file.read, job), taken)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job in a transaction of its own, after all that was put before.

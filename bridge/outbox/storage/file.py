@@ -188,19 +188,13 @@ class File(Struct):
         self.db.execute("RELEASE one")
         return None
 
-    def read(self, job: Callable[[Connection], T], *, is_checked: bool) -> T:
-        """Run a job that only reads.
-
-        Args:
-            job: the job.
-            is_checked: whether the place of the file is asked before.
+    def read(self, job: Callable[[Connection], T]) -> tuple[T, str | None]:
+        """Run a job that only reads; also return why the file must not be written.
 
         Raises:
             sqlite3.Error, OutboxUnavailableError: it cannot be read.
         """
-        if is_checked:
-            self._demand_place()
-        return job(self.db)
+        return job(self.db), None if self.place is None else self.place.fault()
 
     def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job in a transaction.
