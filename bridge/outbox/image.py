@@ -309,12 +309,17 @@ class Image(Struct):
 
     # -- what the file has ---------------------------------------------------
 
-    def adopt(self, found: "reads.Snapshot") -> None:
+    def adopt(self, found: "reads.Snapshot") -> bool:
         """Take over what another process, or an earlier run, has left in the file.
 
         What is not written yet is newer than the file.
+
+        Returns:
+            Whether something waits now that did not, or is due earlier.
         """
         is_unwritten, here = self.database.is_unwritten, set[int]()
+        self._read.clear()
+        self._read_bytes = 0
         fresh = dict[str, list[Waiting]]()
         moved = set[str]()
         for row in found.waiting:
@@ -333,17 +338,19 @@ class Image(Struct):
                 moved.add(sink)
         for sink in moved:
             self.sinks[sink].renew()
-        for lines in self.sinks.values():
-            for one in [
-                w
-                for w in lines.waiting.values()
-                if w.id not in here and not is_unwritten(("deliveries", (w.id,)))
-            ]:
-                self._drop(one)
+        gone = [
+            one
+            for lines in self.sinks.values()
+            for one in lines.waiting.values()
+            if one.id not in here and not is_unwritten(("deliveries", (one.id,)))
+        ]
+        for one in gone:
+            self._drop(one)
         for sink, more in fresh.items():
             self._lines(sink).add_all(more)
             self._total += len(more)
         self._adopt_counts(found)
+        return bool(moved or fresh or gone)
 
     def _adopt_counts(self, found: "reads.Snapshot") -> None:
         self._counts = {sink: dict(states) for sink, states in found.counts.items()}

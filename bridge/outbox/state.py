@@ -182,9 +182,9 @@ class State:
             self.facts.load(part)
             self.database.put(self._told_again())
         self.facts.load_meta(snapshot.meta)
-        self.image.adopt(snapshot)
         self.image.steps.clear()
-        self.wakeups.wake_all()
+        if self.image.adopt(snapshot):
+            self.wakeups.wake_all()
 
     def _told_again(self) -> Rows:
         """Return the counts that began without the file, with those of the file."""
