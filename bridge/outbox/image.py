@@ -262,14 +262,14 @@ class Image(Struct):
         try:
             read = await self.database.read(lambda db: reads.items(db, missing))
         except OutboxError:
-            read = {}
+            read, missing = {}, []  # it is not known what the file has
         items = dict[int, Item]()
         for number, item in read.items():
             items[number] = item
             if item.damage is None:
                 self._remember(item)
         for number in missing:
-            if read and number not in items and self.content(number) is None:
+            if number not in items and self.content(number) is None:
                 items[number] = _lost(number)
         return [
             self._delivery(one, items.get(one.item))

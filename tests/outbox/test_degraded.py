@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.events.routing import Subject, When
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection

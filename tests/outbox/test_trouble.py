@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 from bridge.outbox.recovery.trouble import Note, Trouble
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.meta import load, save
+from bridge.outbox.storage.meta import load
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 AFRESH = "state file is corrupt: starting afresh"
@@ -174,7 +174,7 @@ def absurd_count(path: Path) -> None:
 
 def no_version(path: Path) -> None:
     with closing(connect(path)) as db:
-        db.execute("UPDATE meta SET value = x'00' WHERE key = 'schema'")
+        db.execute("PRAGMA user_version = 0")
 
 
 def absurd_version(path: Path) -> None:
