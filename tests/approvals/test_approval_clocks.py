@@ -8,7 +8,7 @@ import pytest
 
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Post, Request
-from bridge.approvals.start_request import Intent, StartRequestFlow
+from bridge.approvals.intent import Intent, StartRequestFlow
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MetadataUnavailableError
 from tests.approvals.approval_world import World, message, world_of

@@ -60,7 +60,7 @@ def show(world: World, *events: object) -> None:
 async def tick(world: World, pilot: AutoApprover | None = None) -> None:
     """Run one step of an auto_approver (by default a new one), with all its flows."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-        await (pilot or AutoApprover(world.context)).step(asyncio.Event(), pursuits)
+        await (pilot or AutoApprover(world.context)).step(pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
