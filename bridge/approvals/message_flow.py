@@ -225,8 +225,9 @@ class Handling:
             number,
             was_tried=was_tried,
         )
-        self._rest(request.key)
-        conclusion = await self.context.requests.pursue(self.context, intent)
+        conclusion = await self.context.requests.pursue(
+            self.context, intent, lambda: self._rest(request.key)
+        )
         if conclusion is None:
             return
         if (

@@ -156,12 +156,14 @@ class Pending(Struct, eq=False):
 
     Attributes:
         done: gets the conclusion; None = the process stops.
+        rest: called whenever it waits: for a time, for IMDS or for its turn.
         since: when it is to be decided, by a look that began then or later.
+        after: only a look with a higher number serves: it began later.
         is_agreed: whether that look lets it be posted: it waits for its turn.
         shown: the known event when a wait began; a change ends the wait.
         waits: whether it waits for a time.
         end: when it fails for good; infinite until something has failed.
-        is_last: whether a read has begun after that: its result decides.
+        is_last: whether the next look decides, for a POST is in doubt.
         proven: when the commands that a rule requires were looked up.
         writing: what is being written for it; the loop does not wait for that.
     """
@@ -169,8 +171,10 @@ class Pending(Struct, eq=False):
     context: ApprovalContext
     intent: Intent
     done: "asyncio.Future[Conclusion | None]"
+    rest: Callable[[], None]
     began: float = 0.0
     since: float = 0.0
+    after: int = 0
     end: float = math.inf
     is_last: bool = False
     is_agreed: bool = False
@@ -280,21 +284,21 @@ class Pending(Struct, eq=False):
         retry_after: float | None,
         last: Look | None,
         now: float,
-        *,
-        is_read: bool = False,
     ) -> Conclusion | None:
         """Try later; conclude that it failed if the deadline has passed.
 
         If a POST is in doubt, one more look decides then.
         """
+        self.rest()
         self.failures, self.fault, self.is_agreed = self.failures + 1, fault, False
         log.warning(
             "approval not relayed yet",
             extra={"eventId": self.request.event_id, "fault": fault},
         )
-        left, had_its_look = max(self.left(last, now), 0.0), is_read and self.is_last
-        if not left and (not self.may_have_worked or had_its_look):
+        left = max(self.left(last, now), 0.0)
+        if not left and (self.is_last or not self.may_have_worked):
             return self.failed()
+        self.is_last = not left
         unit = self.context.chance()
         delay = _BACKOFF.delay(self.failures, unit=unit, retry_after=retry_after)
         self.end = now + left
@@ -354,7 +358,10 @@ class Requests:
         return (one for line in [*self._lines.values()] for one in [*line])
 
     async def pursue(
-        self, context: ApprovalContext, intent: Intent
+        self,
+        context: ApprovalContext,
+        intent: Intent,
+        rest: Callable[[], None] = lambda: None,
     ) -> Conclusion | None:
         """Return the conclusion for an intent; None if the process stops first.
 
@@ -363,7 +370,7 @@ class Requests:
         """
         done: asyncio.Future[Conclusion | None]
         done = asyncio.get_running_loop().create_future()
-        one = Pending(context, intent, done, may_have_worked=intent.was_tried)
+        one = Pending(context, intent, done, rest, may_have_worked=intent.was_tried)
         await intent.store()
         observations = context.outbox.observations
         one.was_seen = await observations.was_seen(one.key)
@@ -371,6 +378,7 @@ class Requests:
         if self.poller.is_over:
             done.set_result(None)
         one.began = one.since = self.clock.monotonic()
+        one.after = self.poller.reads
         self._lines.setdefault(one.key, []).append(one)
         self.poller.wake.set()
         try:
@@ -408,7 +416,7 @@ class Requests:
                 need.at = min(need.at, one.since)
                 continue
             need.at = min(need.at, one.end)
-            if look is None or look.began < one.since:
+            if look is None or look.number <= one.after or look.began < one.since:
                 need.look = True
             elif one.is_agreed or self._decided(one, look, now):
                 agreed[one.key] = None
@@ -443,6 +451,8 @@ class Requests:
             self._write(one, one.prove)
             return None
         step, one.waits = one.decide(look, now), False
+        if not isinstance(step, Conclusion):
+            one.rest()
         if isinstance(step, Post):
             one.is_agreed = True
             return step.event
@@ -495,6 +505,7 @@ class Requests:
         now, self._posting = self.clock.monotonic(), ()
         for one in self._lines.get(posting.event.key, ()):
             one.since, one.is_agreed, one.waits = max(one.since, now), False, False
+            one.after = self.poller.reads
         for one in posting.requests:
             conclusion = one.answer(answer, self.last, now)
             if conclusion is not None:
@@ -505,8 +516,8 @@ class Requests:
         now = self.clock.monotonic()
         wish = getattr(error, "retry_after", None)
         for one in self._all():
-            if one.since <= began:
-                end = one.fail(str(error), wish, self.last, now, is_read=True)
+            if one.since <= began and one.after < self.poller.reads:
+                end = one.fail(str(error), wish, self.last, now)
                 if end is not None:
                     self._conclude(one, end)
 
@@ -518,10 +529,10 @@ class Requests:
                 still show how it ended.
         """
         now = self.clock.monotonic()
-        late = [one for one in self._all() if one.end < math.inf]
+        late = [o for o in self._all() if o.end < math.inf and not o.may_have_worked]
         for one in late:
             if one.end <= now:
-                one.end, one.is_last = now + patience, True
+                one.end = now + patience
         return bool(late)
 
     def end_late(self) -> float:

@@ -18,6 +18,7 @@ class Look(Struct, frozen=True, kw_only=True):
         now: the Date header of the response, else the clock's time; in UTC.
         began: when the GET began, in seconds of the monotonic clock.
         read: when the response had arrived.
+        number: how many reads had begun with this one.
         is_unconditional: whether the GET was sent without an ETag.
     """
 
@@ -26,4 +27,5 @@ class Look(Struct, frozen=True, kw_only=True):
     now: datetime
     began: float
     read: Moment
+    number: int = 0
     is_unconditional: bool = True

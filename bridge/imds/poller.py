@@ -197,6 +197,7 @@ class Poller:
         latest: the last look; None if the last read failed.
         requests: what asks for POSTs; None until approvals are configured.
         wake: is set when something has to be done at once.
+        reads: how many reads have begun.
         is_over: whether the loop has been asked to stop.
     """
 
@@ -220,6 +221,7 @@ class Poller:
         self.requests: Requests | None = None
         self.wake = Bell()
         self._group: asyncio.TaskGroup | None = None
+        self.reads = 0
         self.is_over = False
         self._spacing = spacing
         self._etag: str | None = None
@@ -342,6 +344,7 @@ class Poller:
             if stop is not None and stop.is_set():
                 return
             self._begin(is_read=True)
+            self.reads += 1
             began = self.clock.monotonic()
             try:
                 self.latest = look = await self._look(began)
@@ -421,6 +424,7 @@ class Poller:
             now=self._time_of(answer, read),
             began=began,
             read=read,
+            number=self.reads,
             is_unconditional=etag is None,
         )
 
@@ -440,8 +444,8 @@ class Poller:
                 late.cancel()
 
     async def _end_late(self, requests: Requests) -> None:
-        while requests:
-            await self.clock.wait(Bell(), requests.end_late())
+        while (left := requests.end_late()) < math.inf:
+            await self.clock.wait(Bell(), left)
 
     def _follow(self, answer: Answer, sent: float) -> None:
         """Let the clock follow IMDS's; log once when it begins or ends to differ."""

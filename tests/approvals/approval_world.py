@@ -11,11 +11,11 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bridge.approvals.requests import ApprovalContext, Requests
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import ApprovalContext, Requests
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -97,12 +97,17 @@ class PlayedPoller(Poller):
             self.working = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
+        ending = asyncio.create_task(self._end_at(self.stop))
         await asyncio.sleep(0)
         while self.requests and not self.stop.is_set():
             await self.turn(self.stop)
         if self.stop.is_set():
             self.close()
-            self.is_over = False
+        ending.cancel()
+        self.is_over = False
+
+    async def _end_late(self, requests: object) -> None:
+        """Give up nothing during a read: time would pass by this wait."""
 
     async def die(self) -> None:
         if self.working is not None:
@@ -246,6 +251,17 @@ class World:
         handling = Handling(self.context, message, key_of(self.context, message))
         self.poller.stop = stop or asyncio.Event()
         return await handling.run(self.poller.stop)
+
+    def hangs_after_a_look(self) -> Callable[[], None]:
+        """Let all GETs after the next one hang, until the result is called."""
+        gate = asyncio.Event()
+        self.imds.on_look = lambda: setattr(self.imds, "gate", gate)
+
+        def go_on() -> None:
+            self.imds.on_look, self.imds.gate = lambda: None, None
+            gate.set()
+
+        return go_on
 
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""

@@ -516,7 +516,7 @@ async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:
 async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
     show(world, REBOOT)
     world.imds.gate = asyncio.Event()
-    stop = asyncio.Event()
+    stop = world.poller.stop
     pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(stop))
     async with asyncio.timeout(60):
