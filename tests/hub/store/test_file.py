@@ -72,6 +72,13 @@ def garbage(path: Path, *pages: int) -> None:
         write(path, page * 4096, dice.randbytes(4096))
 
 
+def garbage_at_an_event(path: Path) -> None:
+    """Damage a page that names an event, so none of a vote or a decision."""
+    without_log(path)
+    data = path.read_bytes()
+    garbage(path, next(n for n in range(60) if b"E-30" in data[n * 4096 :][:4096]))
+
+
 def cut(path: Path, size: int) -> None:
     """Cut a file to a size; a negative one is counted from its end."""
     without_log(path)
@@ -122,7 +129,7 @@ DAMAGED: dict[str, tuple[Change, int, int]] = {
     "cut in a page": (lambda p: cut(p, 20 * 4096 + 77), 0, 0),
     "last page cut": (lambda p: cut(p, -4096), _COUNT // 2, 1),
     "half of it cut": (lambda p: cut(p, -50 * 4096), 0, 0),
-    "a page of garbage": (lambda p: garbage(p, 45), _COUNT // 2, 1),
+    "a page of garbage": (garbage_at_an_event, _COUNT // 2, 1),
     "five pages of garbage": (lambda p: garbage(p, 21, 30, 35, 50, 55), 0, 0),
     "a text": (text, 0, 0),
     "a log alone": (alone, _COUNT, 1),
