@@ -60,7 +60,7 @@ def show(world: World, *events: object) -> None:
 async def tick(world: World, pilot: AutoApprover | None = None) -> None:
     """Run one step of an auto_approver (by default a new one), with all its flows."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-        await (pilot or AutoApprover(world.context)).step(asyncio.Event(), pursuits)
+        await (pilot or AutoApprover(world.context)).step(pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
@@ -516,7 +516,7 @@ async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:
 async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
     show(world, REBOOT)
     world.imds.gate = asyncio.Event()
-    stop = asyncio.Event()
+    stop = world.poller.stop
     pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(stop))
     async with asyncio.timeout(60):

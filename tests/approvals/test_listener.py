@@ -818,7 +818,7 @@ async def test_waiting_message_is_abandoned_at_the_stop(
 ) -> None:
     world.imds.shows()
     world.imds.gate = asyncio.Event()
-    queue, stop = PlayedQueue(), asyncio.Event()
+    queue, stop = PlayedQueue(), world.poller.stop
     queue.waiting.put_nowait(message(EVENT_ID))
     running = asyncio.create_task(Listener(queue, world.context).run(stop))
     while queue.waiting.qsize():

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from bridge.approvals.posting import post
 
 from bridge.approvals.policy import Conclusion, Post, Wait
-from bridge.approvals.posting import post
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.vocabulary import OutcomeKind

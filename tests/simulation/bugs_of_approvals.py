@@ -7,11 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from bridge.approvals import policy
-from bridge.approvals.context import ApprovalContext
+from bridge.approvals.intent import StartRequestFlow
 from bridge.approvals.message_flow import Handling
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import ApprovalContext
 from bridge.approvals.rules import judge
-from bridge.approvals.start_request import StartRequestFlow
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
