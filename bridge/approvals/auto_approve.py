@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
-from bridge.approvals.requests import ApprovalContext
+from bridge.approvals.requests import ApprovalContext, Intent
 from bridge.approvals.rules import Ruling, content_of
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
@@ -194,14 +193,7 @@ class AutoApprover:
         was_tried: bool,
     ) -> OutcomeKind | None:
         context, key = self.context, initiative.content
-        intent = Intent(
-            context.outbox,
-            context.clock,
-            request,
-            key,
-            sequence=None,
-            was_tried=was_tried,
-        )
+        intent = Intent(context, request, key, sequence=None, was_tried=was_tried)
         conclusion = await context.requests.pursue(context, intent)
         if conclusion is None:
             return None

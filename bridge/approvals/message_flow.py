@@ -24,11 +24,10 @@ from typing import Any
 import orjson
 from msgspec.structs import replace as with_fields
 
-from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.requests import ApprovalContext
+from bridge.approvals.requests import ApprovalContext, Intent
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
@@ -217,14 +216,7 @@ class Handling:
             return
         was_tried = earlier is not None and not is_decided and earlier.posted
         number = self.message.sequence_number
-        intent = Intent(
-            self.context.outbox,
-            self.context.clock,
-            request,
-            self.key,
-            number,
-            was_tried=was_tried,
-        )
+        intent = Intent(self.context, request, self.key, number, was_tried=was_tried)
         conclusion = await self.context.requests.pursue(
             self.context, intent, lambda: self._rest(request.key)
         )

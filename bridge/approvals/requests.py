@@ -16,7 +16,7 @@ too. After a POST, its EventId needs a look that began after that POST had ended
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -24,7 +24,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace as with_fields
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
-from bridge.approvals.intent import Intent
 from bridge.approvals.policy import (
     Conclusion,
     Post,
@@ -47,8 +46,8 @@ from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import MetadataError
 from bridge.foundation.retry import RetryPolicy
-from bridge.imds.poller import Need, Poller, Posting
-from bridge.outbox.records import CommandStanding, Decision, Reply
+from bridge.imds.poller import Need, Poller
+from bridge.outbox.records import INTENT, CommandStanding, Decision, Reply
 from bridge.outbox.store import Outbox
 from bridge.signing.approval import Approvers
 
@@ -149,39 +148,113 @@ class ApprovalContext:
         )
 
 
+class Intent(Struct):
+    """The intent for one EventId of one message, or of a rule: its record on disk.
+
+        stored ◀──no POST was sent──▶ marked as posted ──POST──▶ may have worked
+          └──────given up: deleted
+
+    It stays on disk if the process dies. If it is marked as posted, a POST may have
+    worked, and may even be the reason why the process died.
+
+    Attributes:
+        message: the key of the message, or the content of the event for a rule.
+        sequence: the sequence number of the message; None for a rule.
+        was_tried: whether a POST may have been sent before the restart.
+        was_sent: whether a POST was sent since then.
+        is_marked: whether the mark is on disk, or has waited for it for long.
+    """
+
+    context: ApprovalContext
+    request: Request
+    message: str
+    sequence: int | None
+    was_tried: bool
+    was_sent: bool = False
+    is_marked: bool = False
+
+    def __post_init__(self) -> None:
+        self.is_marked = self.was_tried
+
+    @property
+    def was_posted(self) -> bool:
+        """Whether a POST was sent, or may have been sent before the restart."""
+        return self.was_tried or self.was_sent
+
+    async def store(self) -> None:
+        """Store the intent; an intent that is already stored stays as it is."""
+        await self._save(posted=False)
+
+    async def mark(self) -> None:
+        """Store that a POST begins; called before the POST."""
+        await self._save(posted=True)
+        self.is_marked = True
+
+    async def unmark(self) -> None:
+        """Undo ``mark`` if no POST was sent."""
+        if not self.was_posted:
+            self.is_marked = False
+            await self._delete()
+            await self._save(posted=False)
+
+    async def withdraw(self) -> bool:
+        """Delete the intent if no POST was begun; return whether it was deleted.
+
+        Otherwise a redelivery would treat the outcome as unknown.
+        """
+        if not self.was_posted:
+            await self._delete()
+        return not self.was_posted
+
+    async def _delete(self) -> None:
+        await self.context.outbox.approvals.delete(self.message, self.request.key)
+
+    async def _save(self, *, posted: bool) -> None:
+        initiative = self.request.initiative
+        intent = Decision(
+            message=self.message,
+            key=self.request.key,
+            event_id=self.request.event_id,
+            sequence=self.sequence,
+            state=INTENT,
+            posted=posted,
+            rule=initiative.rule if initiative else None,
+        )
+        now = self.context.clock.now().timestamp()
+        await self.context.outbox.approvals.save(intent, now=now)
+
+
 class Pending(Struct, eq=False):
     """One EventId of a message, or of a rule, until its conclusion.
 
     Times are monotonic seconds.
 
     Attributes:
-        done: gets the conclusion; None = the process stops.
         rest: called whenever it waits: for a time, for IMDS or for its turn.
-        since: when it is to be decided, by a look that began then or later.
+        began: when it was asked for.
         after: only a look with a higher number serves: it began later.
-        is_agreed: whether that look lets it be posted: it waits for its turn.
-        shown: the known event when a wait began; a change ends the wait.
-        waits: whether it waits for a time.
+        since: when it is to be decided, by a look that began then or later.
         end: when it fails for good; infinite until something has failed.
-        is_last: whether the next look decides, for a POST is in doubt.
+        step: the last decision, while it holds: a wait, or a POST that waits for its
+            turn. A change of the event ends it.
+        shown: the known event at that decision.
         proven: when the commands that a rule requires were looked up.
-        writing: what is being written for it; the loop does not wait for that.
+        work: what its own task writes now; the loop does not wait for that.
+        bell: rings when there is work or it is over.
+        conclusion: set at the end; None = the process stops.
     """
 
     context: ApprovalContext
     intent: Intent
-    done: "asyncio.Future[Conclusion | None]"
     rest: Callable[[], None]
+    may_have_worked: bool
     began: float = 0.0
-    since: float = 0.0
     after: int = 0
+    since: float = 0.0
     end: float = math.inf
-    is_last: bool = False
-    is_agreed: bool = False
-    waits: bool = False
-    may_have_worked: bool = False
-    was_seen: bool = False
+    step: Post | Wait | None = None
     shown: ScheduledEvent | None = None
+    was_seen: bool = False
     event: ScheduledEvent | None = None
     absent_since: float | None = None
     status: int | None = None
@@ -190,7 +263,10 @@ class Pending(Struct, eq=False):
     fault: str | None = None
     proven: float = -math.inf
     standings: Mapping[str, CommandStanding] = field(default_factory=dict)
-    writing: "asyncio.Task[None] | None" = None
+    work: Callable[[], Awaitable[None]] | None = None
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+    conclusion: Conclusion | None = None
 
     @property
     def request(self) -> Request:
@@ -202,29 +278,37 @@ class Pending(Struct, eq=False):
         """The EventId in capitals, for comparisons."""
         return self.request.key
 
-    def is_proven(self, now: float) -> bool:
-        """Whether the results of a rule's commands are known, and new enough."""
-        needs = self.request.initiative is not None and self.context.successes
-        return not needs or now - self.proven <= _PROOF_AGE
+    @property
+    def known(self) -> ScheduledEvent | None:
+        """The event as the last look has left it."""
+        known = self.context.requests.watch.known.get(self.key)
+        return known.event if known else None
 
     async def prove(self) -> None:
         """Look up the commands that a rule requires."""
-        now = self.context.clock.monotonic()
+        self.proven = math.inf
         if self.request.initiative is not None:
+            self.proven = self.context.clock.monotonic()
             self.standings = await self.context.standings(self.key)
-        self.proven = now
 
     async def mark(self) -> None:
         """Store that a POST begins; then look up the commands again."""
         await self.intent.mark()
         await self.prove()
 
+    def write(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Let its own task write something, unless that writes already."""
+        if self.work is None:
+            self.work = work
+            self.bell.set()
+
     def decide(self, look: Look, now: float) -> Conclusion | Post | Wait:
         """Decide by a look, for the present time even if the look is older."""
         context, by_rule = self.context, self.request.initiative is not None
         look = with_fields(look, now=_time_by(look, now))
         event = look.document.events.get(self.key)
-        self.event = event or self.event
+        self.event, self.shown = event or self.event, self.known
+        self.was_seen = self.was_seen or self.shown is not None
         if self.absent_since is None and is_absent(self.key, look):
             self.absent_since = now
         found = NO_EVIDENCE
@@ -240,7 +324,7 @@ class Pending(Struct, eq=False):
         step = decide(self.request, look, standing, context.terms)
         if _is_expired(step) and not is_settled(context.clock):
             return Wait()  # one odd Date must not refuse an approval
-        if isinstance(step, Post) and self.failures and self.left(look, now) <= 0:
+        if isinstance(step, Post) and self.failures and self.left(now) <= 0:
             return self.failed()
         if isinstance(step, Post):
             left = context.rotation.leave(step.event, settles=by_rule)
@@ -248,19 +332,7 @@ class Pending(Struct, eq=False):
                 return Wait(seconds=left)
         return step
 
-    def wait(self, seconds: float, look: Look, now: float) -> None:
-        """Wait some seconds, but only as long as the event does not change."""
-        self.is_agreed, self.waits = False, True
-        self.since = now + max(min(seconds, _LONGEST_WAIT), _LEAST_WAIT)
-        self.shown = _shown(self.key, look)
-
-    def see(self, look: Look) -> None:
-        """Take note of a look; a changed event ends a wait."""
-        self.was_seen = self.was_seen or self.key in look.watch.known
-        if self.waits and _shown(self.key, look) != self.shown:
-            self.waits, self.since = False, look.began
-
-    def answer(self, answer: StartAnswer, last: Look, now: float) -> Conclusion | None:
+    def answered(self, answer: StartAnswer, now: float) -> Conclusion | None:
         """Take the answer to a POST; return the conclusion, None = try again."""
         self.status = answer.status
         if answer.result is StartResult.ACCEPTED:
@@ -270,7 +342,7 @@ class Pending(Struct, eq=False):
             self.refusals = 0
             if answer.result is StartResult.IN_DOUBT:
                 self.may_have_worked = True
-            return self.fail(answer.text, answer.retry_after, last, now)
+            return self.fail(answer.text, answer.retry_after, now)
         self.refusals += 1
         if self.refusals == _MOST_REFUSALS:
             kind = OutcomeKind.REJECTED
@@ -279,26 +351,21 @@ class Pending(Struct, eq=False):
         return None
 
     def fail(
-        self,
-        fault: str,
-        retry_after: float | None,
-        last: Look | None,
-        now: float,
+        self, fault: str, retry_after: float | None, now: float
     ) -> Conclusion | None:
         """Try later; conclude that it failed if the deadline has passed.
 
         If a POST is in doubt, one more look decides then.
         """
         self.rest()
-        self.failures, self.fault, self.is_agreed = self.failures + 1, fault, False
+        self.failures, self.fault, self.step = self.failures + 1, fault, None
         log.warning(
             "approval not relayed yet",
             extra={"eventId": self.request.event_id, "fault": fault},
         )
-        left = max(self.left(last, now), 0.0)
-        if not left and (self.is_last or not self.may_have_worked):
+        left, was_last = max(self.left(now), 0.0), self.end <= now
+        if not left and (was_last or not self.may_have_worked):
             return self.failed()
-        self.is_last = not left
         unit = self.context.chance()
         delay = _BACKOFF.delay(self.failures, unit=unit, retry_after=retry_after)
         self.end = now + left
@@ -310,16 +377,10 @@ class Pending(Struct, eq=False):
         kind = OutcomeKind.FAILED
         return Conclusion(kind=kind, event=self.event, reason=self.fault)
 
-    def left(self, last: Look | None, now: float) -> float:
-        """Return the seconds until the deadline, after which no try makes sense.
-
-        Args:
-            last: the last good look, which has the clock of IMDS; None = there is none.
-            now: the present time.
-        """
-        context = self.context
-        known = context.requests.watch.known.get(self.key)
-        event = self.event or (known.event if known else None)
+    def left(self, now: float) -> float:
+        """Return the seconds until the deadline, after which no try makes sense."""
+        context, last = self.context, self.context.requests.poller.latest
+        event = self.event or self.known
         not_before = event.not_before if event else None
         end = deadline(self.request, not_before, context.terms)
         at = context.clock.now() if last is None else _time_by(last, now)
@@ -330,20 +391,13 @@ class Pending(Struct, eq=False):
 
 
 class Requests:
-    """All requests that have no conclusion yet, by EventId.
-
-    Attributes:
-        poller: the loop that decides and posts them.
-        last: the last good look, even if a later read has failed.
-    """
+    """All requests that have no conclusion yet; the loop of ``poller`` decides them."""
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
-        self.clock = poller.clock
-        self.last: Look | None = None
-        self._lines: dict[str, list[Pending]] = {}
-        self._posting: tuple[Pending, ...] = ()
-        self._marking: dict[str, int] = {}  # marks being written, by EventId
+        self._all: list[Pending] = []
+        self._ready: list[Pending] = []  # those that share the next POST
+        self._posting: list[Pending] = []
         poller.requests = self
 
     @property
@@ -352,10 +406,7 @@ class Requests:
         return self.poller.watch
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def _all(self) -> Iterator[Pending]:
-        return (one for line in [*self._lines.values()] for one in [*line])
+        return bool(self._all)
 
     async def pursue(
         self,
@@ -368,41 +419,31 @@ class Requests:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        done: asyncio.Future[Conclusion | None]
-        done = asyncio.get_running_loop().create_future()
-        one = Pending(context, intent, done, rest, may_have_worked=intent.was_tried)
+        one = Pending(context, intent, rest, intent.was_tried)
         await intent.store()
-        observations = context.outbox.observations
-        one.was_seen = await observations.was_seen(one.key)
+        one.was_seen = await context.outbox.observations.was_seen(one.key)
         await one.prove()
-        if self.poller.is_over:
-            done.set_result(None)
-        one.began = one.since = self.clock.monotonic()
-        one.after = self.poller.reads
-        self._lines.setdefault(one.key, []).append(one)
-        self.poller.wake.set()
+        one.is_over, one.after = self.poller.is_over, self.poller.reads
+        one.began = one.since = context.clock.monotonic()
+        self._all.append(one)
         try:
-            conclusion = await done
+            await self._work(one)
         finally:
-            self._drop(one)
-        if one.writing is not None:
-            await one.writing
-        if conclusion is None:
+            if one in self._all:
+                self._all.remove(one)
+        if one.conclusion is None:
             await intent.withdraw()
-        return conclusion
+        return one.conclusion
 
-    def _drop(self, one: Pending) -> None:
-        line = self._lines.get(one.key, [])
-        if one in line:
-            line.remove(one)
-            if not line:
-                del self._lines[one.key]
-
-    def saw(self, look: Look) -> None:
-        """Take note of a document that was read, compared and committed."""
-        self.last = look
-        for one in self._all():
-            one.see(look)
+    async def _work(self, one: Pending) -> None:
+        """Write what is to be written for a request, until its conclusion."""
+        while not one.is_over:
+            self.poller.wake.set()
+            await one.bell.wait()
+            one.bell.clear()
+            if one.work is not None:
+                await one.work()
+                one.work = None
 
     def turn(self, look: Look | None) -> Need:
         """Decide what can be decided now; return what is to be done next.
@@ -410,73 +451,57 @@ class Requests:
         Args:
             look: the last look, if a POST may follow it.
         """
-        now, need, agreed = self.clock.monotonic(), Need(), dict[str, None]()
-        for one in self._all():
+        now, need = self.poller.clock.monotonic(), Need()
+        agreed = dict[str, list[Pending]]()
+        for one in [*self._all]:
+            if one.step is not None and one.known != one.shown:
+                one.step, one.since = None, -math.inf
             if one.since > now:
                 need.at = min(need.at, one.since)
-                continue
-            need.at = min(need.at, one.end)
-            if look is None or look.number <= one.after or look.began < one.since:
+            elif look is None or look.number <= one.after or look.began < one.since:
                 need.look = True
-            elif one.is_agreed or self._decided(one, look, now):
-                agreed[one.key] = None
+            elif isinstance(one.step, Post) or self._agrees(one, look, now):
+                agreed.setdefault(one.key, []).append(one)
         if look is not None:
-            need.posting = self._next(sorted(agreed, key=self._urgency), look, now)
+            need.event = self._next(agreed, look, now)
         return need
 
-    def _next(self, keys: list[str], look: Look, now: float) -> Posting | None:
-        """Return the most urgent POST whose mark is there; let the next be marked."""
-        found: Posting | None = None
-        for key in keys:
-            line = [one for one in self._lines.get(key, ()) if one.is_agreed]
-            is_marked = any(one.intent.is_marked for one in line)
-            if is_marked and found is not None:
-                continue
-            if not is_marked and self._marking.keys() - {key}:
+    def _next(
+        self, agreed: Mapping[str, list[Pending]], look: Look, now: float
+    ) -> ScheduledEvent | None:
+        """Return the most urgent event whose mark is there; let the next be marked."""
+        self._ready = []
+        writing = {one.key for one in self._all if one.work is not None}
+        for key in sorted(agreed, key=self._urgency):
+            is_marked = any(one.intent.is_marked for one in agreed[key])
+            if self._ready if is_marked else writing - {key}:
                 continue  # one EventId at a time: most marks would be in vain
-            events = {one: self._decided(one, look, now) for one in line}
-            ready = [one for one, event in events.items() if event is not None]
-            marked = tuple(one for one in ready if one.intent.is_marked)
-            if not marked:
-                for one in ready:
-                    self._write(one, one.mark)
-            elif not any(one.writing for one in ready):
-                event = events[marked[0]]
-                found = None if event is None else Posting(event, marked)
-        return found
+            line = [one for one in agreed[key] if self._agrees(one, look, now)]
+            for one in line:
+                if not one.intent.is_marked:
+                    one.write(one.mark)
+            if any(one.work for one in line):
+                writing.add(key)
+            else:
+                self._ready = line
+        return self._ready[0].event if self._ready else None
 
-    def _decided(self, one: Pending, look: Look, now: float) -> ScheduledEvent | None:
-        """Decide a request; return the event if it may be posted."""
-        if not one.is_proven(now):
-            self._write(one, one.prove)
-            return None
-        step, one.waits = one.decide(look, now), False
-        if not isinstance(step, Conclusion):
-            one.rest()
-        if isinstance(step, Post):
-            one.is_agreed = True
-            return step.event
-        if isinstance(step, Wait):
-            one.wait(step.seconds, look, now)
-            if one.intent.is_marked:
-                self._write(one, one.intent.unmark)
-        else:
+    def _agrees(self, one: Pending, look: Look, now: float) -> bool:
+        """Decide a request; return whether it may be posted."""
+        if now - one.proven > _PROOF_AGE:
+            one.write(one.prove)
+            return False
+        step = one.decide(look, now)
+        if isinstance(step, Conclusion):
             self._conclude(one, step)
-        return None
-
-    def _write(self, one: Pending, work: Callable[[], Awaitable[None]]) -> None:
-        """Let something be written for a request, unless it is being written to."""
-        if one.writing is None:
-            self._marking[one.key] = self._marking.get(one.key, 0) + 1
-            one.writing = self.poller.spawn(self._written(one, work))
-
-    async def _written(self, one: Pending, work: Callable[[], Awaitable[None]]) -> None:
-        await work()
-        one.writing = None
-        self._marking[one.key] -= 1
-        if not self._marking[one.key]:
-            del self._marking[one.key]
-        self.poller.wake.set()
+            return False
+        one.step = step
+        one.rest()
+        if isinstance(step, Wait):
+            one.since = now + max(min(step.seconds, _LONGEST_WAIT), _LEAST_WAIT)
+            if one.intent.is_marked:
+                one.write(one.intent.unmark)
+        return isinstance(step, Post)
 
     def _urgency(self, key: str) -> float:
         """Return NotBefore in seconds since the epoch: the nearest goes first."""
@@ -485,66 +510,56 @@ class Requests:
         return not_before.timestamp() if not_before else math.inf
 
     def _conclude(self, one: Pending, conclusion: Conclusion | None) -> None:
-        self._drop(one)
-        is_last = one.key not in self._lines
+        if one not in self._all:
+            return  # the caller was cancelled meanwhile
+        self._all.remove(one)
         if conclusion is not None:
-            conclusion = replace(conclusion, imds_status=one.status)
+            one.conclusion = replace(conclusion, imds_status=one.status)
+            is_last = all(other.key != one.key for other in self._all)
             if is_last and conclusion.kind not in NOTHING_TO_APPROVE:
                 one.context.rotation.stay(one.key)
-        if not one.done.done():  # done if the caller was cancelled meanwhile
-            one.done.set_result(conclusion)
+        one.is_over = True
+        one.bell.set()
 
-    def begin(self, posting: Posting) -> None:
-        """Take note that a POST begins."""
-        self._posting = posting.requests
+    def begin(self) -> None:
+        """Take note that the POST begins."""
+        self._posting = self._ready
         for one in self._posting:
             one.intent.was_sent = True
 
-    def answered(self, posting: Posting, answer: StartAnswer) -> None:
-        """Take the answer to a POST."""
-        now, self._posting = self.clock.monotonic(), ()
-        for one in self._lines.get(posting.event.key, ()):
-            one.since, one.is_agreed, one.waits = max(one.since, now), False, False
-            one.after = self.poller.reads
-        for one in posting.requests:
-            conclusion = one.answer(answer, self.last, now)
-            if conclusion is not None:
-                self._conclude(one, conclusion)
+    def answered(self, answer: StartAnswer) -> None:
+        """Take the answer to the POST."""
+        now, posting, self._posting = self.poller.clock.monotonic(), self._posting, []
+        for one in self._all:
+            if one.key == posting[0].key:
+                one.since, one.step = max(one.since, now), None
+                one.after = self.poller.reads
+        for one in posting:
+            if end := one.answered(answer, now):
+                self._conclude(one, end)
 
     def failed(self, error: MetadataError, began: float) -> None:
         """Take note of a read that has failed."""
-        now = self.clock.monotonic()
+        now = self.poller.clock.monotonic()
         wish = getattr(error, "retry_after", None)
-        for one in self._all():
-            if one.since <= began and one.after < self.poller.reads:
-                end = one.fail(str(error), wish, self.last, now)
-                if end is not None:
-                    self._conclude(one, end)
+        for one in [*self._all]:
+            has_waited = one.since <= began and one.after < self.poller.reads
+            if has_waited and (end := one.fail(str(error), wish, now)):
+                self._conclude(one, end)
 
-    def has_failed(self, patience: float) -> bool:
-        """Return whether a request may reach its deadline in a read that hangs.
+    def end_late(self, began: float = -math.inf) -> float:
+        """Give up what has failed until its deadline, unless a POST is in doubt.
 
         Args:
-            patience: for so many seconds, a read that begins after a deadline may
-                still show how it ended.
-        """
-        now = self.clock.monotonic()
-        late = [o for o in self._all() if o.end < math.inf and not o.may_have_worked]
-        for one in late:
-            if one.end <= now:
-                one.end = now + patience
-        return bool(late)
-
-    def end_late(self) -> float:
-        """Give up what has failed until its deadline.
+            began: when the present read began: it decides what was late already.
 
         Returns:
             The seconds until the next deadline; infinite if there is none.
         """
-        now, least = self.clock.monotonic(), math.inf
-        for one in self._all():
-            if one.may_have_worked or one in self._posting:
-                continue  # the next look decides
+        now, least = self.poller.clock.monotonic(), math.inf
+        for one in [*self._all]:
+            if one.may_have_worked or one in self._posting or one.end <= began:
+                continue
             if one.end <= now:
                 self._conclude(one, one.failed())
             else:
@@ -553,7 +568,7 @@ class Requests:
 
     def close(self) -> None:
         """End all requests but those whose POST is in flight: the process stops."""
-        for one in self._all():
+        for one in [*self._all]:
             if one not in self._posting:
                 self._conclude(one, None)
 
@@ -561,11 +576,6 @@ class Requests:
 def _time_by(look: Look, now: float) -> datetime:
     """Return the time by the clock of IMDS, some time after a look."""
     return look.now + timedelta(seconds=now - (look.read.monotonic or now))
-
-
-def _shown(key: str, look: Look) -> ScheduledEvent | None:
-    known = look.watch.known.get(key)
-    return known.event if known else None
 
 
 def _is_expired(step: Conclusion | Post | Wait) -> bool:

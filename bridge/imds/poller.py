@@ -14,10 +14,8 @@ in order, and a POST is decided by the newest document. The observer parses it.
 import asyncio
 import logging
 import math
-from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -49,23 +47,16 @@ LEAST_OVERDUE = 30.0
 CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
 
 
-class Posting(Struct, frozen=True):
-    """A POST that may begin now, and the requests that share it."""
-
-    event: ScheduledEvent
-    requests: tuple[Any, ...]
-
-
 class Need(Struct):
     """What the requests need now.
 
     Attributes:
-        posting: the next POST; None = none may begin.
+        event: what may be posted next; None = nothing.
         look: whether a request needs a fresh look.
         at: when to ask again, in monotonic seconds, whatever happens until then.
     """
 
-    posting: Posting | None = None
+    event: ScheduledEvent | None = None
     look: bool = False
     at: float = math.inf
 
@@ -79,28 +70,23 @@ class Requests(Protocol):
         """Decide what can be decided; ``look`` is the last one, if it is new enough."""
         ...
 
-    def begin(self, posting: Posting) -> None:
-        """Take note that a POST begins."""
+    def begin(self) -> None:
+        """Take note that the POST begins."""
         ...
 
-    def answered(self, posting: Posting, answer: StartAnswer) -> None:
-        """Take the answer to a POST."""
-        ...
-
-    def saw(self, look: Look) -> None:
-        """Take note of a good read."""
+    def answered(self, answer: StartAnswer) -> None:
+        """Take the answer to the POST."""
         ...
 
     def failed(self, error: MetadataError, began: float) -> None:
         """Take note of a failed read that began then, in monotonic seconds."""
         ...
 
-    def has_failed(self, patience: float) -> bool:
-        """Return whether a request may reach its deadline during a read."""
-        ...
+    def end_late(self, began: float = -math.inf) -> float:
+        """Give up what is late; return the seconds until the next deadline.
 
-    def end_late(self) -> float:
-        """Give up what is late; return the seconds until the next deadline."""
+        ``began`` is when the present read began: it decides what was late already.
+        """
         ...
 
     def close(self) -> None:
@@ -192,7 +178,7 @@ class Poller:
 
     Attributes:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
-        latest: the last look; None if the last read failed.
+        latest: the last good look; None before the first.
         requests: what asks for POSTs; None until approvals are configured.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
@@ -218,7 +204,6 @@ class Poller:
         self.latest: Look | None = None
         self.requests: Requests | None = None
         self.wake = Bell()
-        self._group: asyncio.TaskGroup | None = None
         self.reads = 0
         self.is_over = False
         self._spacing = spacing
@@ -242,17 +227,12 @@ class Poller:
     async def run(self, stop: asyncio.Event) -> None:
         """Read and post until ``stop`` is set; a POST in flight ends before."""
         async with asyncio.TaskGroup() as group:
-            self._group = group
             watcher = group.create_task(self._end_at(stop))
             while not stop.is_set():
                 await self.turn(stop)
-            await watcher
-            self.close()
+            watcher.cancel()
+        self.close()
         await self.observer.touch()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Begin what the loop does not wait for; its error ends the loop."""
-        return (self._group or asyncio).create_task(work)
 
     async def _end_at(self, stop: asyncio.Event) -> None:
         """End the wait or the GET at the stop: a GET may take two minutes."""
@@ -278,9 +258,9 @@ class Poller:
         now = self.clock.monotonic()
         if self._free_at > now:
             await self._wait(stop, self._free_at - now)
-        elif need.posting is not None and self._may_post(due, now):
-            await self._post(need.posting, stop)
-        elif need.posting is not None or due <= now:
+        elif need.event is not None and self._may_post(due, now):
+            await self._post(need.event, stop)
+        elif need.event is not None or due <= now:
             await self.step(stop)
             if self.observer.is_touch_due(has_read=not self._patience.wait):
                 await self.observer.touch()
@@ -293,6 +273,8 @@ class Poller:
         look, version = self.latest, self.client.config.api_version
         if look is None or not look.is_unconditional or self._is_old(look):
             return None
+        if self._patience.wait:
+            return None  # the last read has failed
         if look is self._used and version == COUNTED_VERSION:
             return None  # IMDS compares the DocumentIncarnation, which a POST changes
         return look
@@ -301,21 +283,21 @@ class Poller:
         """Return whether a POST may go before the next read."""
         return self._has_read or now + self._post_seconds <= due
 
-    async def _post(self, posting: Posting, stop: asyncio.Event) -> None:
+    async def _post(self, event: ScheduledEvent, stop: asyncio.Event) -> None:
         look, requests = self.latest, self.requests
         async with self.client.alone:
             if stop.is_set() or look is None or requests is None or self._is_old(look):
                 return
             self._begin(is_read=False)
             self._used, answer, began = look, _CUT_SHORT, self.clock.monotonic()
-            requests.begin(posting)
+            requests.begin()
             try:
                 answer = await self.client.start(
-                    posting.event.event_id, incarnation=look.document.incarnation
+                    event.event_id, incarnation=look.document.incarnation
                 )
             finally:
                 self._post_seconds = self.clock.monotonic() - began
-                requests.answered(posting, answer)
+                requests.answered(answer)
 
     def _is_old(self, look: Look) -> bool:
         """Return whether a look is too old for a POST, by the longer of both clocks."""
@@ -346,13 +328,10 @@ class Poller:
                 return
         self._due_at = look.began + self.client.config.poll_interval
         self._asked_at = float("-inf")
-        if self.requests:
-            self.requests.saw(look)
 
     def _fail(self, fault: MetadataError | OutboxFullError, began: float) -> None:
         """Tell the requests; hold the next read back."""
         error = fault if isinstance(fault, MetadataError) else _no_room(fault)
-        self.latest = None
         self._note(error)
         now, patience = self.clock.monotonic(), self._patience
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
@@ -398,7 +377,7 @@ class Poller:
         is_patient = self._patience.is_patient()
         timeout = config.first_request_timeout if is_patient else config.request_timeout
         try:
-            answer = await self._fetch(etag, timeout)
+            answer = await self._fetch(etag, timeout, began)
         finally:
             self.pauses.late(self.clock.monotonic() - began - timeout)
         if etag is None:
@@ -419,11 +398,11 @@ class Poller:
             is_unconditional=etag is None,
         )
 
-    async def _fetch(self, etag: str | None, limit: float) -> Answer:
+    async def _fetch(self, etag: str | None, limit: float, began: float) -> Answer:
         """Read the document, until the stop; give up meanwhile what is late."""
-        requests, late = self.requests, None
-        if requests and requests.has_failed(self.client.config.request_timeout):
-            late = asyncio.create_task(self._end_late(requests))
+        late = None
+        if self.requests and self.requests.end_late(began) < math.inf:
+            late = asyncio.create_task(self._end_late(self.requests, began))
         try:
             async with asyncio.timeout(None) as self._getting:
                 return await self.client.fetch(etag=etag, timeout=limit)
@@ -434,8 +413,8 @@ class Poller:
             if late is not None:
                 late.cancel()
 
-    async def _end_late(self, requests: Requests) -> None:
-        while (left := requests.end_late()) < math.inf:
+    async def _end_late(self, requests: Requests, began: float) -> None:
+        while (left := requests.end_late(began)) < math.inf:
             await self.clock.wait(Bell(), left)
 
     def _follow(self, answer: Answer, sent: float) -> None:
