@@ -235,6 +235,7 @@ class Pending(Struct, eq=False):
         after: only a look with a higher number serves: it began later.
         since: when it is to be decided, by a look that began then or later.
         end: when it fails for good; infinite until something has failed.
+        is_last: whether the next look decides, for a POST is in doubt.
         step: the last decision, while it holds: a wait, or a POST that waits for its
             turn. A change of the event ends it.
         shown: the known event at that decision.
@@ -247,11 +248,12 @@ class Pending(Struct, eq=False):
     context: ApprovalContext
     intent: Intent
     rest: Callable[[], None]
-    may_have_worked: bool
+    may_have_worked: bool = False
     began: float = 0.0
     after: int = 0
     since: float = 0.0
     end: float = math.inf
+    is_last: bool = False
     step: Post | Wait | None = None
     shown: ScheduledEvent | None = None
     was_seen: bool = False
@@ -281,7 +283,9 @@ class Pending(Struct, eq=False):
     @property
     def known(self) -> ScheduledEvent | None:
         """The event as the last look has left it."""
-        known = self.context.requests.watch.known.get(self.key)
+        look = self.context.requests.poller.latest
+        watch = self.context.requests.watch if look is None else look.watch
+        known = watch.known.get(self.key)
         return known.event if known else None
 
     async def prove(self) -> None:
@@ -363,9 +367,10 @@ class Pending(Struct, eq=False):
             "approval not relayed yet",
             extra={"eventId": self.request.event_id, "fault": fault},
         )
-        left, was_last = max(self.left(now), 0.0), self.end <= now
-        if not left and (was_last or not self.may_have_worked):
+        left = max(self.left(now), 0.0)
+        if not left and (self.is_last or not self.may_have_worked):
             return self.failed()
+        self.is_last = not left
         unit = self.context.chance()
         delay = _BACKOFF.delay(self.failures, unit=unit, retry_after=retry_after)
         self.end = now + left

@@ -106,8 +106,13 @@ class PlayedPoller(Poller):
         ending.cancel()
         self.is_over = False
 
-    async def _end_late(self, requests: object) -> None:
+    async def _end_late(self, requests: object, began: float) -> None:
         """Give up nothing during a read: time would pass by this wait."""
+
+    async def ended(self) -> None:
+        """Let it end first if it was stopped."""
+        if self.working is not None and self.stop.is_set():
+            await self.working
 
     async def die(self) -> None:
         if self.working is not None:
@@ -249,6 +254,7 @@ class World:
     ) -> Settlement | None:
         """Handle one delivery of a message, as a bridge does that has just started."""
         handling = Handling(self.context, message, key_of(self.context, message))
+        await self.poller.ended()
         self.poller.stop = stop or asyncio.Event()
         return await handling.run(self.poller.stop)
 

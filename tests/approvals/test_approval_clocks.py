@@ -1,16 +1,14 @@
 """Approvals when the VM's clock differs from that of IMDS: the clock of IMDS counts."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from bridge.approvals.intent import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Post, Request
-from bridge.approvals.requests import Pending
+from bridge.approvals.requests import Intent, Pending
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MetadataUnavailableError
 from tests.approvals.approval_world import World, message, world_of
@@ -149,9 +147,8 @@ async def test_decision_counts_the_time_since_the_look(
         event_id=EVENT_ID,
         enqueued_at=START + HOUR,
     )
-    intent = Intent(world.outbox, world.clock, request, "m", 1, was_tried=False)
-    done = asyncio.get_running_loop().create_future()
-    pending = Pending(world.context, intent, done, lambda: None)
+    intent = Intent(world.context, request, "m", 1, was_tried=False)
+    pending = Pending(world.context, intent, lambda: None)
 
     world.clock.pass_by(waited)
     step = pending.decide(look, world.clock.monotonic())

@@ -402,14 +402,15 @@ def restart(world: World, away: float) -> None:
 
 async def die(world: World, place: str) -> None:
     """Run an auto_approver until it reaches the place of its death, and kill it."""
-    reached = asyncio.Event()
-    if place == "intent":
-        world.imds.on_look = reached.set
-    world.imds.hanging = asyncio.Event() if place == "intent" else reached
+    hanging = world.imds.hanging = asyncio.Event()
+    world.imds.gate = asyncio.Event() if place == "intent" else None
     pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(asyncio.Event()))
     async with asyncio.timeout(60):
-        await reached.wait()
+        if place == "post":
+            await hanging.wait()
+        while place == "intent" and await is_without_intent(world):
+            await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.values import Duration
 from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
-from bridge.imds.poller import Need, Poller, Posting
+from bridge.imds.poller import Need, Poller
 from bridge.outbox.records import Decision, Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
@@ -90,6 +90,8 @@ class Rig:
             self.metadata.answers.clear()
             self.metadata.says(body, etag=etag)
             await self.poller.step()
+            if self.poller.requests:
+                self.poller.requests.turn(self.poller.latest)
             self.clock.pass_by(1)
 
     async def fails(self, *errors: MetadataError) -> None:
@@ -666,41 +668,40 @@ async def test_end_of_trouble_is_logged(
 class Askers:
     """Requests that need a fresh look, and nothing else."""
 
-    def __init__(self) -> None:
-        self.waiting = list[asyncio.Future[Look]]()
+    def __init__(self, poller: Poller) -> None:
+        self.poller = poller
+        self.waiting = list[tuple[int, asyncio.Future[Look]]]()
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
 
     def turn(self, look: Look | None) -> Need:
-        return Need(look=True)
+        if look is not None:
+            for after, one in self.waiting:
+                if look.number > after and not one.done():
+                    one.set_result(look)
+            self.waiting = [(n, one) for n, one in self.waiting if not one.done()]
+        return Need(look=bool(self.waiting))
 
-    def begin(self, posting: Posting) -> None:
-        raise AssertionError(posting)
+    def begin(self) -> None:
+        raise AssertionError
 
-    def answered(self, posting: Posting, answer: object) -> None:
-        raise AssertionError(posting)
-
-    def saw(self, look: Look) -> None:
-        for one in self._all():
-            one.set_result(look)
+    def answered(self, answer: object) -> None:
+        raise AssertionError(answer)
 
     def failed(self, error: MetadataError, began: float) -> None:
-        for one in self._all():
-            one.set_exception(error)
+        waiting, self.waiting = self.waiting, []
+        for _, one in waiting:
+            if not one.done():
+                one.set_exception(error)
 
-    def has_failed(self, patience: float) -> bool:
-        return False
-
-    def end_late(self) -> float:
+    def end_late(self, began: float = 0.0) -> float:
         return float("inf")
 
     def close(self) -> None:
-        self.failed(unavailable("stopping"), 0.0)
-
-    def _all(self) -> list["asyncio.Future[Look]"]:
-        found, self.waiting = self.waiting, []
-        return [one for one in found if not one.done()]
+        self.failed(
+            MetadataUnavailableError("the bridge is stopping", outcome="stopping"), 0.0
+        )
 
 
 async def fresh(poller: Poller) -> Look:
@@ -708,9 +709,9 @@ async def fresh(poller: Poller) -> Look:
     if poller.is_over:
         raise unavailable("stopping")
     if not isinstance(poller.requests, Askers):
-        poller.requests = Askers()
+        poller.requests = Askers(poller)
     one: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
-    poller.requests.waiting.append(one)
+    poller.requests.waiting.append((poller.reads, one))
     poller.wake.set()
     return await one
 
