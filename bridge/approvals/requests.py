@@ -477,7 +477,7 @@ class Requests:
         """Return the most urgent event whose mark is there; let the next be marked."""
         self._ready = []
         writing = {one.key for one in self._all if one.work is not None}
-        for key in sorted(agreed, key=self._urgency):
+        for key in sorted(agreed, key=lambda key: self._place(agreed[key])):
             is_marked = any(one.intent.is_marked for one in agreed[key])
             if self._ready if is_marked else writing - {key}:
                 continue  # one EventId at a time: most marks would be in vain
@@ -508,11 +508,12 @@ class Requests:
                 one.write(one.intent.unmark)
         return isinstance(step, Post)
 
-    def _urgency(self, key: str) -> float:
-        """Return NotBefore in seconds since the epoch: the nearest goes first."""
-        known = self.watch.known.get(key)
-        not_before = known.event.not_before if known else None
-        return not_before.timestamp() if not_before else math.inf
+    def _place(self, line: list[Pending]) -> tuple[float, float]:
+        """Return the place in line: the nearest NotBefore first, then who waits long."""
+        event = line[0].known
+        not_before = event.not_before if event else None
+        nearness = not_before.timestamp() if not_before else math.inf
+        return nearness, min(one.since for one in line)
 
     def _conclude(self, one: Pending, conclusion: Conclusion | None) -> None:
         if one not in self._all:
