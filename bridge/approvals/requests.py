@@ -436,7 +436,7 @@ class Requests:
         finally:
             if one in self._all:
                 self._all.remove(one)
-        if one.conclusion is None:
+        if one.conclusion is None or intent.is_marked:
             await intent.withdraw()
         return one.conclusion
 
