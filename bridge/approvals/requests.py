@@ -509,7 +509,7 @@ class Requests:
         return isinstance(step, Post)
 
     def _place(self, line: list[Pending]) -> tuple[float, float]:
-        """Return the place in line: the nearest NotBefore first, then who waits long."""
+        """Return the place in line: by NotBefore, then who has waited longest."""
         event = line[0].known
         not_before = event.not_before if event else None
         nearness = not_before.timestamp() if not_before else math.inf
