@@ -489,7 +489,8 @@ class Requests:
                 writing.add(key)
             else:
                 self._ready = line
-        return self._ready[0].event if self._ready else None
+        step = self._ready[0].step if self._ready else None
+        return step.event if isinstance(step, Post) else None
 
     def _agrees(self, one: Pending, look: Look, now: float) -> bool:
         """Decide a request; return whether it may be posted."""
