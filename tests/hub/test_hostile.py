@@ -67,7 +67,7 @@ async def test_ten_thousand_connections_that_send_nothing_are_no_harm(
                 one = stack.enter_context(socket.socket())
                 one.settimeout(0)
                 await loop.sock_connect(one, ("127.0.0.1", port))
-            async with asyncio.timeout(20), aiohttp.ClientSession() as http:
+            async with asyncio.timeout(60), aiohttp.ClientSession() as http:
                 async with http.get(f"{world.url}/livez") as found:
                     assert found.status == 200
                 async with http.get(world.url, headers={"User": "ann"}) as found:

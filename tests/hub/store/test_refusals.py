@@ -112,7 +112,7 @@ class Trouble:
                 self.clock.waits.clear()
                 await self.clock.advance(5)
             yield
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not stepping.done():
                     await self.clock.advance(5)
                     await asyncio.sleep(0.02)
