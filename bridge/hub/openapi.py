@@ -85,6 +85,12 @@ def _paths() -> Json:
             "BridgeList",
             [_cursor(WORD), _LIMIT],
         ),
+        "/api/v1/keys": _get(
+            "listKeys",
+            "The keys that wait: bridges have told them, and they are not pinned.",
+            "KeyList",
+            [_query("match", WORD, "Only of machines whose resource id fits a glob.")],
+        ),
         "/api/v1/timeline": _get(
             "getTimeLine",
             "What happened to a machine: why was it down, how long, planned or not.",
@@ -110,6 +116,7 @@ def _paths() -> Json:
 _TYPES = (
     *(answers.Error, answers.Approval, answers.Decided, answers.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
+    answers.KeyList,
     *(TimeLine, Report),
 )
 _REF = "#/components/schemas/{name}"
