@@ -17,11 +17,12 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 
 import aiohttp
-import orjson
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.health.config import HttpConfig, is_loopback
+from bridge.health.report import running
 from bridge.health.status import StatusSource
 from bridge.net.connection_limit import Guard
 
@@ -87,7 +88,7 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
         return await _readiness(status_source, names_all=names_all)
 
     async def status(_: web.Request) -> web.Response:
-        return _json(await status_source.status())
+        return _json(await running(status_source))
 
     async def metrics(_: web.Request) -> web.Response:
         await status_source.measure()
@@ -102,7 +103,7 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
 
         refreshes = "refresh" in request.query
         text = view.page(
-            await status_source.status(), status_source.clock.now(), refreshes=refreshes
+            await running(status_source), status_source.clock.now(), refreshes=refreshes
         )
         return web.Response(
             text=text, content_type="text/html", charset="utf-8", headers=view.HEADERS
@@ -203,5 +204,5 @@ def _given(authorization: str) -> str | None:
 
 def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(
-        body=orjson.dumps(value), status=status, content_type="application/json"
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
     )
