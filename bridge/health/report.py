@@ -1,6 +1,6 @@
 """The status, of which ``/status``, the page and ``sebridge status`` are made.
 
-``health.server`` asks for that of a running forwarder, ``diagnostics.status_query`` for
+``health.server`` makes that of a running forwarder, ``diagnostics.status_query`` for
 that of one that does not run, from its state file.
 """
 
@@ -12,7 +12,6 @@ from msgspec import Struct, field
 from bridge.events.build import rfc3339
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
-from bridge.health.status import Receiver, StatusSource
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
 
@@ -136,47 +135,6 @@ async def stored(outbox: Outbox) -> Stored:
         tallies=tallies,
         outcomes=[orjson.loads(body) for body in outcomes],
         commands=[_command(event) for event in results],
-    )
-
-
-async def running(source: StatusSource) -> StatusReport:
-    """Return the status of a running forwarder."""
-    if source.outbox is None or source.poller is None or source.event_context is None:
-        found = nothing_known("starting")
-    else:
-        kept, now = await stored(source.outbox), source.clock.now().timestamp()
-        vm = {**source.event_context.reporter, "source": source.event_context.source}
-        sinks = [
-            sink_of(
-                one.sink, one.state, kept.tallies.get(one.sink), now, one.last_error
-            )
-            for one in source.relays
-        ]
-        poller = source.poller
-        found = report(vm, poller.imds_state, poller.watch, sinks=sinks, found=kept)
-        found.receivers = [_receiver(*item) for item in source.receivers.items()]
-        if source.ahead is not None:
-            found.clock = ClockReport(round(source.ahead))
-        found.missing, found.notes = source.missing(), source.notes_of(kept.tallies)
-        found.withheld = [
-            HoldReport(one.event_id, one.rule, one.reason)
-            for auto_approver in source.auto_approvers
-            for one in auto_approver.withheld.values()
-        ]
-    if source.rotation is not None:
-        found.traffic = source.rotation.shown()
-    return found
-
-
-def _receiver(name: str, receiver: Receiver) -> ReceiverReport:
-    age, last = receiver.link_seconds, receiver.last_receive
-    return ReceiverReport(
-        entity=name,
-        attached=receiver.attached,
-        stands_by=receiver.stands_by,
-        link_seconds=None if age is None else int(age),
-        last_receive=None if last is None else rfc3339(last),
-        last_error=receiver.last_error,
     )
 
 

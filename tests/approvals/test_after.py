@@ -18,7 +18,8 @@ from bridge.events.identity import Identity
 from bridge.events.routing import When
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration
-from bridge.health.report import HoldReport, running
+from bridge.health.report import HoldReport
+from bridge.health.server import running_status
 from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
 from bridge.outbox.admin import Ledger, Selection
@@ -410,7 +411,7 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
             event_context_of(),
             [life.pilot],
         )
-        status = await running(status_source)
+        status = await running_status(status_source)
         assert status.withheld == [HoldReport(EVENT_ID, "drained", WAITS)]
         events, *_, approvals = overview(status, stage.clock.now()).tables
         assert [cell.mood for cell in approvals.rows[0]][1] == "warning"
