@@ -12,7 +12,6 @@ from msgspec import UNSET, Meta, UnsetType, field
 from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, key_of
 from bridge.hub.fold import Machine
-from bridge.hub.pins import Doubt
 from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
 from bridge.hub.voting import ACTIONS, BRIDGE, CHANNELS
@@ -436,42 +435,6 @@ class BridgeList(List, frozen=True, kw_only=True):
     """Bridges, and the cursor of the next answer."""
 
     bridges: tuple[Bridge, ...]
-
-
-class KeyRow(Row, frozen=True, kw_only=True):
-    """A key that a bridge has told, and that is not pinned to its machine.
-
-    Attributes:
-        id: the same for the same key, vmId and resource id.
-        key: its thumbprint.
-        jwk: the public key, as hub.keys takes it.
-        first_heard: when the broker enqueued the first message that has told it.
-        last_heard: the last one.
-        why: new-machine: no pin contradicts it; new-key: the vmId is pinned to another
-            key; second-vm-id: another vmId has, or tells, the same machine; shared-key:
-            another vmId has, or tells, the same key.
-    """
-
-    id: str
-    vm_id: str
-    vm_name: str | None
-    resource_id: str
-    key: str
-    jwk: Mapping[str, str]
-    first_heard: Time
-    last_heard: Time
-    why: Doubt
-
-
-class KeyList(Row, frozen=True, kw_only=True):
-    """The keys that wait for acceptance, by resource id; at most 2,000.
-
-    Attributes:
-        is_full: further keys are refused.
-    """
-
-    keys: tuple[KeyRow, ...]
-    is_full: bool
 
 
 class Error(Row, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import msgspec
 from bridge import __version__
 from bridge.hub import answers
 from bridge.hub.answers import LONGEST_CURSOR, LONGEST_WORD, STATUSES
+from bridge.hub.key_rows import KeyList
 from bridge.hub.report import Report
 from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import PAGE
@@ -116,8 +117,7 @@ def _paths() -> Json:
 _TYPES = (
     *(answers.Error, answers.Approval, answers.Decided, answers.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
-    answers.KeyList,
-    *(TimeLine, Report),
+    *(TimeLine, Report, KeyList),
 )
 _REF = "#/components/schemas/{name}"
 _OF_REPORT = ("ReportRow", _REF.format(name="ReportRow"))

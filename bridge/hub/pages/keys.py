@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from bridge.hub.answers import KeyList, KeyRow
+from bridge.hub.key_rows import KeyList, KeyRow
 from bridge.hub.pages import shown
 from bridge.hub.pins import Doubt
 from bridge.hub.view_rows import PAGE

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, func, or_, select, update
 
 from bridge.events.alarm import KEY
 from bridge.events.build import rfc3339
-from bridge.hub.answers import KeyList, KeyRow
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import table
+from bridge.hub.key_rows import KeyList, KeyRow
 from bridge.hub.pins import Doubt, Pin, Pins
 from bridge.hub.store.pin_rows import id_of, told_pins
 from bridge.hub.store.rows import add_alarms, alarm_of, lock, micros, moment_of
