@@ -422,7 +422,8 @@ async def test_notes_are_kept_as_long_as_events(store: Store) -> None:
     await store.keep([old, grid(health(HOUR, availabilityState="Available"), HOUR)])
 
     def forgotten(connection: Any) -> int:
-        return forget(connection, at(1.5 * HOUR), retention=HOUR, audit=HOUR)
+        times = {"retention": HOUR, "audit": HOUR, "silent": HOUR}
+        return forget(connection, at(1.5 * HOUR), **times)
 
     assert await store.write(forgotten) == 1
     assert await store.read(lambda c: c.scalar(select(func.count(notes.c.id)))) == 1

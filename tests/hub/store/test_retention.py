@@ -28,7 +28,7 @@ def received(body: bytes) -> Incoming:
 
 async def forgotten(store: Store, seconds: float) -> int:
     return await store.write(
-        lambda c: forget(c, at(seconds), retention=DAY, audit=2 * DAY)
+        lambda c: forget(c, at(seconds), retention=DAY, audit=2 * DAY, silent=DAY)
     )
 
 
