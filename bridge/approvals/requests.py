@@ -403,15 +403,11 @@ class Requests:
         self._all: list[Pending] = []
         self._ready: list[Pending] = []  # those that share the next POST
         self._posting: list[Pending] = []
-        poller.requests = self
 
     @property
     def watch(self) -> Watch:
         """What is known of the events from the last look, even if that is old."""
         return self.poller.watch
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
 
     async def pursue(
         self,
@@ -431,11 +427,11 @@ class Requests:
         one.is_over, one.after = self.poller.is_over, self.poller.reads
         one.began = one.since = context.clock.monotonic()
         self._all.append(one)
+        self.poller.requests = self
         try:
             await self._work(one)
         finally:
-            if one in self._all:
-                self._all.remove(one)
+            self._drop(one)
         if one.conclusion is None or intent.is_marked:
             await intent.withdraw()
         return one.conclusion
@@ -517,9 +513,8 @@ class Requests:
         return nearness, min(one.since for one in line)
 
     def _conclude(self, one: Pending, conclusion: Conclusion | None) -> None:
-        if one not in self._all:
+        if not self._drop(one):
             return  # the caller was cancelled meanwhile
-        self._all.remove(one)
         if conclusion is not None:
             one.conclusion = replace(conclusion, imds_status=one.status)
             is_last = all(other.key != one.key for other in self._all)
@@ -527,6 +522,14 @@ class Requests:
                 one.context.rotation.stay(one.key)
         one.is_over = True
         one.bell.set()
+
+    def _drop(self, one: Pending) -> bool:
+        if one not in self._all:
+            return False
+        self._all.remove(one)
+        if not self._all:
+            self.poller.requests = None
+        return True
 
     def begin(self) -> None:
         """Take note that the POST begins."""

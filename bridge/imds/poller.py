@@ -62,9 +62,7 @@ class Need(Struct):
 
 
 class Requests(Protocol):
-    """What asks for POSTs; see ``bridge.approvals.requests``. False = nothing does."""
-
-    def __bool__(self) -> bool: ...
+    """What asks for POSTs; see ``bridge.approvals.requests``."""
 
     def turn(self, look: Look | None) -> Need:
         """Decide what can be decided; ``look`` is the last one, if it is new enough."""
@@ -179,7 +177,7 @@ class Poller:
     Attributes:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last good look; None before the first.
-        requests: what asks for POSTs; None until approvals are configured.
+        requests: what asks for POSTs; None while nothing does.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
         is_over: whether the loop has been asked to stop.

@@ -88,9 +88,10 @@ class PlayedPoller(Poller):
     outbox: Outbox
     working: "asyncio.Task[None] | None" = None
 
-    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
         await settled(self.outbox)
-        return event.is_set() or await super()._wait(event, seconds)
+        if not event.is_set():
+            await super()._wait(event, seconds)
 
     def work(self) -> None:
         if self.working is None or self.working.done():

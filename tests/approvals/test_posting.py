@@ -13,6 +13,7 @@ from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.requests import Intent
 from bridge.approvals.rules import Rule
 from bridge.events.vocabulary import OutcomeKind
+from bridge.foundation.values import Duration
 from tests.approvals.approval_world import World, world_of
 from tests.approvals.slow_world import (
     SlowImds,
@@ -26,7 +27,7 @@ from tests.support.builders import EVENT_ID, imds_event, started
 from tests.support.fakes import START, turns
 
 DENY = Rule(name="no", action="deny")
-LATER = Rule(name="later", action="allow", delay=600.0)
+LATER = Rule(name="later", action="allow", delay=Duration(600.0))
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def asker(
 
 
 def kinds(met: list[Conclusion | None]) -> list[OutcomeKind | None]:
-    return [one and one.kind for one in met]
+    return [None if one is None else one.kind for one in met]
 
 
 async def test_requests_are_decided_separately_and_share_a_post(
