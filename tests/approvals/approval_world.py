@@ -5,11 +5,12 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue

@@ -1,11 +1,11 @@
 """The decision table, row by row, with the cases in which several rows apply."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.approvals.evidence import Evidence, Lack
 from bridge.approvals.message import Approval
