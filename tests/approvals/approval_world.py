@@ -260,7 +260,7 @@ class World:
         return self.poller.latest
 
     def with_terms(self, **terms: object) -> None:
-        self.context = replace(self.context, terms=replace(self.context.terms, **terms))  # type: ignore[arg-type]  # a test's own words
+        self.context = replace(self.context, terms=replace(self.context.terms, **terms))
 
 
 @asynccontextmanager
@@ -287,7 +287,7 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             chance=lambda: 0.5,
             count=counts.append,
         )
-        context = replace(context, **changes)  # type: ignore[arg-type]  # a test's own words
+        context = replace(context, **changes)
         await observer.restore()
         yield World(clock, outbox, imds, poller, observer, context, counts)
         await poller.die()
