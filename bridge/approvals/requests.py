@@ -17,11 +17,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
 from bridge.approvals.policy import (
@@ -63,8 +62,7 @@ _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 _PROOF_AGE = 5.0  # a rule's commands are looked up again after so many seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalContext:
+class ApprovalContext(Struct, frozen=True, kw_only=True):
     """The parts and settings that all approvals of one entity share.
 
     Attributes:
@@ -309,7 +307,7 @@ class Pending(Struct, eq=False):
     def decide(self, look: Look, now: float) -> Conclusion | Post | Wait:
         """Decide by a look, for the present time even if the look is older."""
         context, by_rule = self.context, self.request.initiative is not None
-        look = with_fields(look, now=_time_by(look, now))
+        look = replace(look, now=_time_by(look, now))
         event = look.document.events.get(self.key)
         self.event, self.shown = event or self.event, self.known
         self.was_seen = self.was_seen or self.shown is not None

@@ -364,9 +364,8 @@ class Approving:
     gate: Gate
 
     async def rule_approves(self) -> None:
-        stop = asyncio.Event()
         async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-            await AutoApprover(self.world.context).step(stop, pursuits)
+            await AutoApprover(self.world.context).step(pursuits)
 
 
 @pytest.fixture
