@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Request
@@ -178,7 +177,7 @@ async def test_stop_during_the_mark_prevents_the_post(world: World) -> None:
 
 async def test_look_with_an_etag_is_not_used_for_an_approval(world: World) -> None:
     """A look with an ETag shows only that nothing changed; an approval needs more."""
-    look = structs.replace(await world.looks(), is_unconditional=False, number=99)
+    look = replace(await world.looks(), is_unconditional=False, number=99)
     world.poller.latest = look
     before = world.poller.reads
 
