@@ -1,6 +1,7 @@
 """Bugs to be planted on the way of an approval, in memory, and in what is kept."""
 
 import asyncio
+import math
 import sqlite3
 from typing import Any
 
@@ -38,10 +39,15 @@ def post_is_not_marked_before_it_is_begun(patch: Patch) -> None:
 
 @bug
 def intent_is_ignored_after_a_crash(patch: Patch) -> None:
-    def forgetful(self: Intent) -> None:
-        self.was_tried = False
+    pursue = Requests.pursue
 
-    patch.setattr(Intent, "__post_init__", forgetful)
+    async def forgetful(
+        self: Requests, context: Any, intent: Intent, *more: Any
+    ) -> Any:
+        intent.was_tried = intent.is_marked = False
+        return await pursue(self, context, intent, *more)
+
+    patch.setattr(Requests, "pursue", forgetful)
 
 
 @bug
@@ -155,7 +161,8 @@ def post_goes_out_on_an_old_document(patch: Patch) -> None:
 
     def by_any(self: Requests, look: Look | None) -> Any:
         for one in self._all:
-            one.after = 0
+            if one.since <= self.poller.clock.monotonic():
+                one.after, one.since = 0, -math.inf
         return turn(self, look)
 
     patch.setattr(Requests, "turn", by_any)
