@@ -168,15 +168,15 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def log_as_it_was() -> Iterator[None]:
     """Leave the log of this process as it was: commands that run in it set it up."""
-    root = logging.getLogger()
-    loggers = {name: logging.getLogger(name) for name in ("azure", "asyncio")}
-    level, handlers = root.level, root.handlers[:]
-    levels = {name: one.level for name, one in loggers.items()}
+    loggers = [logging.getLogger(name) for name in (None, "azure", "asyncio")]
+    handlers = loggers[0].handlers[:]
+    levels = [one.level for one in loggers]
     yield
-    root.setLevel(level)
+    root = loggers[0]
     root.handlers[:] = [one for one in root.handlers if one in handlers] or handlers
-    for name, one in loggers.items():
-        one.setLevel(levels[name])
+    for one, level in zip(loggers, levels, strict=True):
+        if one.level != level:  # to set it empties the caches of all loggers
+            one.setLevel(level)
 
 
 @pytest.fixture
