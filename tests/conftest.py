@@ -1,8 +1,8 @@
 """What tests share: a clock that is moved by hand, a real outbox, Hypothesis profiles.
 
-`dev` looks for new failures at each run; `ci` is the same at each run. Neither has a
-deadline: a busy machine is no bug. By hand,
-`--hypothesis-profile deep` looks ten times as long.
+`dev` tries 30 new examples at each run; `ci` tries 100, the same at each run. Neither
+has a deadline: a busy machine is no bug. By hand, `--hypothesis-profile deep` looks ten
+times as long.
 """
 
 import gc
@@ -89,7 +89,9 @@ _AUTHORITY = str(_TESTS / "data" / "authority.pem")
 gc.disable()  # until all tests are found: what is made until then, stays
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(
+    "dev", deadline=None, suppress_health_check=_QUIET, max_examples=30
+)
 settings.register_profile(
     "ci", deadline=None, suppress_health_check=_QUIET, derandomize=True
 )

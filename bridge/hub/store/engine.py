@@ -357,7 +357,8 @@ def _is_before_release(connection: Connection, found: str, known: str) -> bool:
         return True
     if found != known:
         return False
-    there = set(connection.execute(text(_COLUMNS[connection.dialect.name])).tuples())
+    query = text(_COLUMNS[connection.dialect.name])
+    there = {(row[0], row[1]) for row in connection.execute(query)}
     return not all(
         (one.name, column.name) in there
         for one in metadata.sorted_tables
