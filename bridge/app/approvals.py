@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.config import ApprovalsConfig
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import ApprovalContext, Requests
+from bridge.approvals.requests import Requests
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock

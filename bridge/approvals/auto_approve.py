@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from bridge.approvals.context import ApprovalContext, Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
-from bridge.approvals.requests import ApprovalContext, Intent
 from bridge.approvals.rules import Ruling, content_of
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
@@ -90,7 +90,7 @@ class AutoApprover:
         clock = self.context.clock
         if left < _LOOK_EVERY:
             await clock.wait(wake, max(left, _LEAST_WAIT))
-        elif self.context.requests.watch.known:
+        elif self.context.requests.poller.watch.known:
             await clock.wait(wake, _LOOK_EVERY, slack=_SLACK)
         else:
             await clock.wait(wake, _IDLE, slack=_IDLE_SLACK)
@@ -104,7 +104,7 @@ class AutoApprover:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        watch, clock = self.context.requests.watch, self.context.clock
+        watch, clock = self.context.requests.poller.watch, self.context.clock
         self._resting = {
             content: until
             for content, until in self._resting.items()
@@ -194,7 +194,7 @@ class AutoApprover:
     ) -> OutcomeKind | None:
         context, key = self.context, initiative.content
         intent = Intent(context, request, key, sequence=None, was_tried=was_tried)
-        conclusion = await context.requests.pursue(context, intent)
+        conclusion = await context.requests.pursue(intent)
         if conclusion is None:
             return None
         if conclusion.kind is OutcomeKind.FAILED or not await intent.withdraw():

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message_flow import Handling, Settlement, key_of
-from bridge.approvals.requests import ApprovalContext
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.retry import RetryPolicy
 from bridge.servicebus.message import ReceivedMessage

@@ -25,10 +25,10 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from bridge.approvals.context import ApprovalContext, Intent
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.requests import ApprovalContext, Intent
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
@@ -218,7 +218,7 @@ class Handling:
         number = self.message.sequence_number
         intent = Intent(self.context, request, self.key, number, was_tried=was_tried)
         conclusion = await self.context.requests.pursue(
-            self.context, intent, lambda: self._rest(request.key)
+            intent, lambda: self._rest(request.key)
         )
         if conclusion is None:
             return

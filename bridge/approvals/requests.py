@@ -22,33 +22,27 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
+from bridge.approvals.context import ApprovalContext, Intent
+from bridge.approvals.evidence import NO_EVIDENCE
 from bridge.approvals.policy import (
     Conclusion,
     Post,
     Request,
     Standing,
-    Terms,
     Wait,
     deadline,
     decide,
     is_absent,
 )
-from bridge.approvals.reply import ReplyRules
-from bridge.approvals.rotation import STAYS, Rotation
-from bridge.events.build import EventContext, Outcome, OutgoingEvent
 from bridge.events.document import ScheduledEvent
-from bridge.events.look import Look
+from bridge.events.look import Look, Need
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
-from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Clock, is_settled
+from bridge.foundation.clock import is_settled
 from bridge.foundation.errors import MetadataError
 from bridge.foundation.retry import RetryPolicy
-from bridge.imds.poller import Need, Poller
-from bridge.outbox.records import INTENT, CommandStanding, Decision, Reply
-from bridge.outbox.store import Outbox
-from bridge.signing.approval import Approvers
+from bridge.imds.poller import Poller
+from bridge.outbox.records import CommandStanding
 
 log = logging.getLogger(__name__)
 
@@ -60,166 +54,6 @@ _REFUSED_AGAIN = 1.75  # so that three tries take less than five seconds
 _MOST_REFUSALS = 3
 _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 _PROOF_AGE = 5.0  # a rule's commands are looked up again after so many seconds
-
-
-class ApprovalContext(Struct, frozen=True, kw_only=True):
-    """The parts and settings that all approvals of one entity share.
-
-    Attributes:
-        entity: the name of the approval entity in ids.
-        abandons_unknown: whether a message about an unknown event is abandoned, because
-            another VM may know the event.
-        max_delivery_count: how often the entity delivers a message.
-        chance: returns a random number in [0, 1) at each call.
-        count: called with each outcome.
-        rotation: takes this VM out of rotation before an event of its own is approved.
-        approvers: checks who has signed an approval; None = everybody may approve.
-        successes: decides which successes of commands count; None if no rule requires
-            a command.
-    """
-
-    entity: str
-    terms: Terms
-    abandons_unknown: bool
-    replies: ReplyRules
-    outbox: Outbox
-    event_context: EventContext
-    requests: "Requests"
-    clock: Clock
-    chance: Callable[[], float]
-    count: Callable[[str], None]
-    max_delivery_count: int = 10
-    rotation: Rotation = STAYS
-    approvers: Approvers | None = None
-    successes: SuccessCheck | None = None
-
-    async def standings(self, key: str) -> Mapping[str, CommandStanding]:
-        """Return how the commands that rules require stand for an event, by name.
-
-        Raises:
-            OutboxError: the state file cannot be read.
-        """
-        if self.successes is None:
-            return {}
-        return await self.outbox.commands.standings(key, self.terms.commands)
-
-    def evidences(
-        self, event: ScheduledEvent, standings: Mapping[str, CommandStanding]
-    ) -> Evidences:
-        """Return the results, for an event, of the commands that rules require."""
-        if self.successes is None:
-            return NO_EVIDENCE
-        # Until the time is certain, no success gets a monotonic time.
-        monotonic = self.clock.monotonic() if is_settled(self.clock) else None
-        now = Moment(at=self.clock.now(), monotonic=monotonic)
-        return self.successes.evidences(event, standings, now)
-
-    async def conclude(
-        self,
-        outcome: Outcome,
-        outgoing: OutgoingEvent,
-        decision: Decision,
-        *,
-        now: float,
-        reply: Reply | None = None,
-    ) -> None:
-        """Store the outcome of an EventId in one commit, count and log it.
-
-        Args:
-            outcome: the outcome.
-            outgoing: the event about the outcome.
-            decision: the record of the outcome.
-            now: seconds since the epoch.
-            reply: the reply, with the last outcome of a message; else None.
-        """
-        await self.outbox.commit([outgoing], now=now, decisions=[decision], reply=reply)
-        self.count(outcome.outcome)
-        log.info(
-            "approval decided",
-            extra={
-                "messageId": outcome.request["messageId"],
-                "rule": decision.rule,
-                "eventId": outcome.event_id,
-                "outcome": outcome.outcome,
-                "reason": outcome.reason,
-            },
-        )
-
-
-class Intent(Struct):
-    """The intent for one EventId of one message, or of a rule: its record on disk.
-
-        stored ◀──no POST was sent──▶ marked as posted ──POST──▶ may have worked
-          └──────given up: deleted
-
-    It stays on disk if the process dies. If it is marked as posted, a POST may have
-    worked, and may even be the reason why the process died.
-
-    Attributes:
-        message: the key of the message, or the content of the event for a rule.
-        sequence: the sequence number of the message; None for a rule.
-        was_tried: whether a POST may have been sent before the restart.
-        was_sent: whether a POST was sent since then.
-        is_marked: whether the mark is on disk, or has waited for it for long.
-    """
-
-    context: ApprovalContext
-    request: Request
-    message: str
-    sequence: int | None
-    was_tried: bool
-    was_sent: bool = False
-    is_marked: bool = False
-
-    def __post_init__(self) -> None:
-        self.is_marked = self.was_tried
-
-    @property
-    def was_posted(self) -> bool:
-        """Whether a POST was sent, or may have been sent before the restart."""
-        return self.was_tried or self.was_sent
-
-    async def store(self) -> None:
-        """Store the intent; an intent that is already stored stays as it is."""
-        await self._save(posted=False)
-
-    async def mark(self) -> None:
-        """Store that a POST begins; called before the POST."""
-        await self._save(posted=True)
-        self.is_marked = True
-
-    async def unmark(self) -> None:
-        """Undo ``mark`` if no POST was sent."""
-        if not self.was_posted:
-            self.is_marked = False
-            await self._delete()
-            await self._save(posted=False)
-
-    async def withdraw(self) -> bool:
-        """Delete the intent if no POST was begun; return whether it was deleted.
-
-        Otherwise a redelivery would treat the outcome as unknown.
-        """
-        if not self.was_posted:
-            await self._delete()
-        return not self.was_posted
-
-    async def _delete(self) -> None:
-        await self.context.outbox.approvals.delete(self.message, self.request.key)
-
-    async def _save(self, *, posted: bool) -> None:
-        initiative = self.request.initiative
-        intent = Decision(
-            message=self.message,
-            key=self.request.key,
-            event_id=self.request.event_id,
-            sequence=self.sequence,
-            state=INTENT,
-            posted=posted,
-            rule=initiative.rule if initiative else None,
-        )
-        now = self.context.clock.now().timestamp()
-        await self.context.outbox.approvals.save(intent, now=now)
 
 
 class Pending(Struct, eq=False):
@@ -243,7 +77,6 @@ class Pending(Struct, eq=False):
         conclusion: set at the end; None = the process stops.
     """
 
-    context: ApprovalContext
     intent: Intent
     rest: Callable[[], None]
     may_have_worked: bool = False
@@ -269,6 +102,11 @@ class Pending(Struct, eq=False):
     conclusion: Conclusion | None = None
 
     @property
+    def context(self) -> ApprovalContext:
+        """The parts and settings that all approvals of its entity share."""
+        return self.intent.context
+
+    @property
     def request(self) -> Request:
         """The EventId, and the approval that asks for it."""
         return self.intent.request
@@ -281,8 +119,8 @@ class Pending(Struct, eq=False):
     @property
     def known(self) -> ScheduledEvent | None:
         """The event as the last look has left it."""
-        look = self.context.requests.poller.latest
-        watch = self.context.requests.watch if look is None else look.watch
+        poller = self.context.requests.poller
+        watch = poller.latest.watch if poller.latest else poller.watch
         known = watch.known.get(self.key)
         return known.event if known else None
 
@@ -402,23 +240,16 @@ class Requests:
         self._ready: list[Pending] = []  # those that share the next POST
         self._posting: list[Pending] = []
 
-    @property
-    def watch(self) -> Watch:
-        """What is known of the events from the last look, even if that is old."""
-        return self.poller.watch
-
     async def pursue(
-        self,
-        context: ApprovalContext,
-        intent: Intent,
-        rest: Callable[[], None] = lambda: None,
+        self, intent: Intent, rest: Callable[[], None] = lambda: None
     ) -> Conclusion | None:
         """Return the conclusion for an intent; None if the process stops first.
 
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        one = Pending(context, intent, rest, intent.was_tried)
+        context = intent.context
+        one = Pending(intent, rest, intent.was_tried)
         await intent.store()
         one.was_seen = await context.outbox.observations.was_seen(one.key)
         await one.prove()

@@ -17,10 +17,8 @@ import math
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from msgspec import Struct
-
 from bridge.events.document import Document, ScheduledEvent
-from bridge.events.look import Look
+from bridge.events.look import Look, Need, Requests
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Bell, Clock, PauseMeter, ReferenceClock
@@ -45,51 +43,6 @@ _CUT_SHORT = StartAnswer(
 )
 LEAST_OVERDUE = 30.0
 CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
-
-
-class Need(Struct):
-    """What the requests need now.
-
-    Attributes:
-        event: what may be posted next; None = nothing.
-        look: whether a request needs a fresh look.
-        at: when to ask again, in monotonic seconds, whatever happens until then.
-    """
-
-    event: ScheduledEvent | None = None
-    look: bool = False
-    at: float = math.inf
-
-
-class Requests(Protocol):
-    """What asks for POSTs; see ``bridge.approvals.requests``."""
-
-    def turn(self, look: Look | None) -> Need:
-        """Decide what can be decided; ``look`` is the last one, if it is new enough."""
-        ...
-
-    def begin(self) -> None:
-        """Take note that the POST begins."""
-        ...
-
-    def answered(self, answer: StartAnswer) -> None:
-        """Take the answer to the POST."""
-        ...
-
-    def failed(self, error: MetadataError, began: float) -> None:
-        """Take note of a failed read that began then, in monotonic seconds."""
-        ...
-
-    def end_late(self, began: float = -math.inf) -> float:
-        """Give up what is late; return the seconds until the next deadline.
-
-        ``began`` is when the present read began: it decides what was late already.
-        """
-        ...
-
-    def close(self) -> None:
-        """End all but those whose POST is in flight: the process stops."""
-        ...
 
 
 class Metadata(Protocol):
@@ -204,6 +157,7 @@ class Poller:
         self.wake = Bell()
         self.reads = 0
         self.is_over = False
+        self._group: asyncio.TaskGroup | None = None
         self._spacing = spacing
         self._etag: str | None = None
         self._unconditional = float("-inf")
@@ -224,8 +178,8 @@ class Poller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Read and post until ``stop`` is set; a POST in flight ends before."""
-        async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(self._end_at(stop))
+        async with asyncio.TaskGroup() as self._group:
+            watcher = self._group.create_task(self._end_at(stop))
             while not stop.is_set():
                 await self.turn(stop)
             watcher.cancel()
@@ -398,9 +352,9 @@ class Poller:
 
     async def _fetch(self, etag: str | None, limit: float, began: float) -> Answer:
         """Read the document, until the stop; give up meanwhile what is late."""
-        late = None
-        if self.requests and self.requests.end_late(began) < math.inf:
-            late = asyncio.create_task(self._end_late(self.requests, began))
+        late, group, requests = None, self._group, self.requests
+        if group and requests and requests.end_late(began) < math.inf:
+            late = group.create_task(self._end_late(requests, began))
         try:
             async with asyncio.timeout(None) as self._getting:
                 return await self.client.fetch(etag=etag, timeout=limit)

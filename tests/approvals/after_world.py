@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bridge.approvals.auto_approve import AutoApprover
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import ApprovalContext, Requests
+from bridge.approvals.requests import Requests
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent

@@ -12,11 +12,12 @@ from pathlib import Path
 from msgspec import structs
 from msgspec.structs import replace
 
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import ApprovalContext, Requests
+from bridge.approvals.requests import Requests
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -107,9 +108,6 @@ class PlayedPoller(Poller):
             self.close()
         ending.cancel()
         self.is_over = False
-
-    async def _end_late(self, requests: object, began: float) -> None:
-        """Give up nothing during a read: time would pass by this wait."""
 
     async def ended(self) -> None:
         """Let it end first if it was stopped."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from bridge.approvals.context import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Request
-from bridge.approvals.requests import Intent
 from bridge.approvals.rules import Rule
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.values import Duration
@@ -49,7 +49,7 @@ class Asker(Intent):
         await super().mark()
 
     def asks(self) -> "asyncio.Task[Conclusion | None]":
-        return asyncio.create_task(self.context.requests.pursue(self.context, self))
+        return asyncio.create_task(self.context.requests.pursue(self))
 
 
 def asker(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from bridge.approvals.rules import Rule
 from bridge.events.document import ScheduledEvent
-from bridge.events.look import Look
-from bridge.imds.poller import Need, Poller
+from bridge.events.look import Look, Need
+from bridge.imds.poller import Poller
 from tests.approvals.slow_world import (
     Event,
     Request,

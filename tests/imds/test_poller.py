@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from bridge.events.build import EventContext
-from bridge.events.look import Look
+from bridge.events.look import Look, Need
 from bridge.events.watch import Moment
 from bridge.foundation.errors import (
     MetadataError,
@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.values import Duration
 from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
-from bridge.imds.poller import Need, Poller
+from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision, Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics

@@ -8,9 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from bridge.approvals import policy
+from bridge.approvals.context import ApprovalContext, Intent
 from bridge.approvals.message_flow import Handling
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import ApprovalContext, Intent, Pending, Requests
+from bridge.approvals.requests import Pending, Requests
 from bridge.approvals.rules import judge
 from bridge.events import transitions
 from bridge.events.look import Look
@@ -41,11 +42,9 @@ def post_is_not_marked_before_it_is_begun(patch: Patch) -> None:
 def intent_is_ignored_after_a_crash(patch: Patch) -> None:
     pursue = Requests.pursue
 
-    async def forgetful(
-        self: Requests, context: Any, intent: Intent, *more: Any
-    ) -> Any:
+    async def forgetful(self: Requests, intent: Intent, *more: Any) -> Any:
         intent.was_tried = intent.is_marked = False
-        return await pursue(self, context, intent, *more)
+        return await pursue(self, intent, *more)
 
     patch.setattr(Requests, "pursue", forgetful)
 

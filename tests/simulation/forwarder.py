@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from bridge.approvals.auto_approve import AutoApprover
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import ApprovalContext, Requests
+from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Rule
 from bridge.events.routing import Route, Router, When
 from bridge.foundation.clock import Clock
