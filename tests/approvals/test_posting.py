@@ -23,7 +23,7 @@ from tests.approvals.slow_world import (
     slow_world,
 )
 from tests.support.builders import EVENT_ID, imds_event, started
-from tests.support.fakes import START, turns
+from tests.support.fakes import START, settled, turns
 
 DENY = Rule(name="no", action="deny")
 LATER = Rule(name="later", action="allow", delay=Duration(600.0))
@@ -200,13 +200,13 @@ async def test_look_that_was_under_way_when_the_message_came_is_not_used(
     look = asyncio.create_task(world.looks())
     await turns()
     task = asker(world).asks()
-    await turns()
+    await settled(world.outbox)
+    assert world.poller.reads == 1
     gate.set()
     await look
-    before = world.poller.reads
 
     assert kinds([await task]) == [OutcomeKind.RELAYED]
-    assert world.poller.reads == before + 1
+    assert world.poller.reads == 2
 
 
 # -- IMDS stops answering while requests wait ------------------------------------------
