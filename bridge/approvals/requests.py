@@ -72,7 +72,7 @@ class Pending(Struct, eq=False):
         step: the last decision, while it holds: a wait, or a POST that waits for its
             turn. A change of the event ends it.
         shown: the known event at that decision.
-        nearness: its NotBefore then, in seconds since the epoch: the nearest goes first.
+        nearness: its NotBefore then, in seconds since the epoch.
         proven: when the commands that a rule requires were looked up.
         work: what its own task writes now; the loop does not wait for that.
         bell: rings when there is work or it is over.
