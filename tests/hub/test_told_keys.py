@@ -20,7 +20,7 @@ from tests.hub.test_changed_pins import rotated
 from tests.hub.test_pins import STRANGE, by, hub_of, jwks, listed
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.fleet import life, vm
-from tests.support.hub import HubWorld, config, told
+from tests.support.hub import HubWorld, config, received
 
 Opened = Callable[..., Any]
 
@@ -46,7 +46,7 @@ def tells(
     """Return a message in which a bridge tells its keys, and that they have signed."""
     signing = {"n": 1, "keys": [one.jwk for one in keys]}
     body = life(kind, who=who, seconds=seconds, intervalSeconds=60, signing=signing)
-    return told(by(body, *keys, n=1), seconds)
+    return received(by(body, *keys, n=1), seconds)
 
 
 def other_vm(number: int, vm_id: str) -> Identity:
@@ -83,7 +83,7 @@ async def test_key_that_has_not_signed_the_message_does_not_wait(
     """Whoever tells a key must hold it; and a message must have a signature."""
     signing = {"n": 1, "keys": [STRANGE.jwk]}
     body = life("started", intervalSeconds=60, signing=signing)
-    await plain.store.keep([told(body), told(by(body, KEY, n=1))])
+    await plain.store.keep([received(body), received(by(body, KEY, n=1))])
     assert await waiting(plain) == {}
 
 
