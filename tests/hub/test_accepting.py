@@ -22,7 +22,7 @@ from tests.hub.test_told_keys import other_vm, tells, waiting
 from tests.hub.test_trust import EVIL
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.fleet import step, vm
-from tests.support.hub import HubWorld, config, told
+from tests.support.hub import HubWorld, config, received
 
 (THIRD,) = private_keys(json.dumps(new_key()))
 Opened = Callable[..., Any]
@@ -72,8 +72,8 @@ async def record(world: HubWorld) -> list[tuple[str, str]]:
 
 async def is_pinned(world: HubWorld, *, at: float = 10, key: Any = KEY) -> bool:
     """Whether web-0 has rights by its key alone: an end by others counts no more."""
-    first = told(by(step("scheduled", seconds=at), key, n=30), at)
-    forged = told(step("completed", seconds=at + 1, who=EVIL), at + 1)
+    first = received(by(step("scheduled", seconds=at), key, n=30), at)
+    forged = received(step("completed", seconds=at + 1, who=EVIL), at + 1)
     await world.store.keep([first, forged])
     return (await world.page())["saidToBeOver"] is None
 
@@ -204,7 +204,7 @@ async def test_new_key_of_a_machine_ends_the_accepted_one(world: HubWorld) -> No
     (row,) = await keys(world, "accepted")
     assert row["key"] == STRANGE.key_id
     assert await is_pinned(world, at=70, key=STRANGE)
-    late = told(by(step("completed", seconds=80), KEY, n=40), 80)
+    late = received(by(step("completed", seconds=80), KEY, n=40), 80)
     await world.store.keep([late])
     assert (await world.page())["isOpen"]
     assert ("key ended", "ann") in await record(world)
@@ -273,7 +273,7 @@ async def test_withdrawn_key_ends_at_once(world: HubWorld) -> None:
     status, _ = await decide(world, await keys(world, "accepted"), "bob", "withdraw")
     assert status == 200
     assert await keys(world, "accepted") == []
-    late = told(by(step("completed", seconds=30), n=40), 30)
+    late = received(by(step("completed", seconds=30), n=40), 30)
     await world.store.keep([late])
     assert (await world.page())["isOpen"]
     assert (await record(world))[-1] == ("key withdrawn", "bob")
