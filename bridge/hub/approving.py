@@ -183,8 +183,14 @@ class Approving:
             lambda c: decide_keys(c, asked, by, pinned.refresh)
         )
         if isinstance(found, KeysDecided):
-            more = {"keys": found.done, "person": person.id}
-            log.info("keys decided", extra={**more, "decision": asked.decision})
+            log.info(
+                "keys decided",
+                extra={
+                    "decision": asked.decision,
+                    "keys": found.done,
+                    "person": person.id,
+                },
+            )
         return found
 
     def _refusal(self, request: web.Request) -> web.Response | None:
