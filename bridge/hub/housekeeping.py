@@ -257,17 +257,14 @@ class Housekeeping(Struct):
         """
         now, config = self.clock.now(), self.config
         await self.store.write(lambda c: note(c, _LAST_ALIVE, micros(now)))
+        times = {
+            "retention": config.retention,
+            "audit": config.audit_retention,
+            "silent": config.forget_after,
+        }
         portion = 1
         while portion and not stop.is_set():
-            portion = await self.store.write(
-                lambda c: forget(
-                    c,
-                    now,
-                    retention=config.retention,
-                    audit=config.audit_retention,
-                    silent=config.forget_after,
-                )
-            )
+            portion = await self.store.write(lambda c: forget(c, now, **times))
 
 
 class StoreWatch(Struct):
@@ -358,9 +355,8 @@ def forget(
         audit: for how many seconds decisions and their record are kept.
         silent: for how many seconds a key waits that its bridge tells no more.
     """
-    oldest_key = micros(now - timedelta(seconds=silent))
-    oldest = micros(now - timedelta(seconds=retention))
-    oldest_decision = micros(now - timedelta(seconds=audit))
+    ends = (now - timedelta(seconds=one) for one in (retention, audit, silent))
+    oldest, oldest_decision, oldest_key = map(micros, ends)
     return (
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
@@ -389,8 +385,7 @@ def _events(connection: Connection, oldest: int) -> int:
 
 
 def _pins(connection: Connection, oldest: int) -> int:
-    count = _rows(connection, pins, "id", "until", oldest)
-    if count:
+    if count := _rows(connection, pins, "id", "until", oldest):
         mark_pins(connection)
     return count
 
