@@ -5,16 +5,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from bridge.outbox.storage.mirror import Mirror
 
 from bridge.foundation.errors import NewerSchemaError
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Reply
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.mirror import Mirror
+from bridge.outbox.storage.meta import load
 from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.observations import load
 from tests.support.builders import ME, SINK, outgoing, router
 from tests.support.fakes import FakeClock
 

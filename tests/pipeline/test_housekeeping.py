@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bridge.outbox.tables.pruning import size
 
 from bridge.events.build import EventContext
 from bridge.foundation.errors import OutboxCorruptError, Reason, RefusedDeliveryError
@@ -18,9 +19,7 @@ from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox, Pruning
-from bridge.outbox.tables.pruning import size
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -435,8 +434,9 @@ async def test_look_at_an_unchanged_file_does_not_ask_its_thread(
     housekeeping: Housekeeping, state_path: Path
 ) -> None:
     disk = Hanging()
-    keeper = Keeper(state_path, may_degrade=True, connect=disk.open)
-    async with Database.serving(keeper) as database:
+    async with Database.open(
+        state_path, may_degrade=True, connect=disk.open
+    ) as database:
         housekeeping = replaced(housekeeping, Outbox(database, router()))
         await housekeeping.step()
         await housekeeping.step()

@@ -28,7 +28,7 @@ SEEDS = {
     "post_goes_out_on_an_old_document": 127,
     "requests_to_imds_keep_no_distance": 4,
     "fresh_look_waits_for_the_next_poll": 67,
-    "what_the_disk_has_done_is_done_once_more": 31,
+    "what_the_disk_has_refused_is_forgotten": 31,
     "memory_takes_any_number_of_events": 239,
     "event_from_memory_is_said_to_be_durable": 0,
     "what_waits_is_pruned": 139,

@@ -104,7 +104,7 @@ async def settled(outbox: Outbox) -> None:
     """
     loop: Any = asyncio.get_running_loop()
     for _ in range(8):
-        await outbox.database.run(lambda db: None)
+        await outbox.database.read(lambda db: None)
         if loop._default_executor:  # else nobody has called ``asyncio.to_thread``
             await asyncio.to_thread(int)
         for _ in range(20):

@@ -42,11 +42,10 @@ def select_checked(
     db: Connection, condition: str, values: tuple[object, ...]
 ) -> list[Delivery]:
     """Return deliveries as ``select`` does, with their ``damage``."""
-    source = _SOURCE if db.is_part else _WITH_LOST
     try:
-        rows = _page(db, f"{source} WHERE {condition}", values)
+        rows = _page(db, f"{_WITH_LOST} WHERE {condition}", values)
     except (sqlite3.Error, ValueError, TypeError):  # damage: read row by row
-        query = f"SELECT {_CHECKED} {source} WHERE {condition}"
+        query = f"SELECT {_CHECKED} {_WITH_LOST} WHERE {condition}"
         rows = db.execute(query, values).fetchall()
     return [_checked(row) for row in rows]
 
