@@ -61,7 +61,12 @@ class InlineDriver:
             self.held = partial(self._answer_late, work, done)
             return
         answer = _outcome(work)
-        self.life.moment("after a job")
+        try:
+            self.life.moment("after a job")
+        except CrashError:
+            if answer[1] is None:
+                self.life.database.note_written()
+            raise
         done(*answer)
 
     def _answer_late(self, work: Callable[[], object], done: Done) -> None:
@@ -106,6 +111,12 @@ class InlineDatabase(Database):
             self.life.commits.note(rows, is_durable=is_written)
 
         super().put(rows, told, late)
+
+    def note_written(self) -> None:
+        """Show the judge what is on the disk, though nobody will be told any more."""
+        for commit in self._journal.with_disk:
+            if commit.then is not None:
+                self.life.commits.note(commit.rows, is_durable=True)
 
     async def heal(self) -> None:
         """Write everything that gathers, if there is room."""
