@@ -251,7 +251,9 @@ def judge_return(world: "World", tries: list["Tried"]) -> None:
         after = [t for t in tries if success.ended < t.ended <= until]
         if any(t.error for t in after) or not is_on(world, success.life, until):
             continue
-        if any(t.wish and t.ended > success.ended - 31 for t in before):
+        # One request may have brought both the success and the wish to be let alone.
+        near = [t for t in tries if success.ended - 31 < t.ended <= success.ended]
+        if any(t.wish and t.life == success.life for t in near):
             continue
         later = {t.delivery for t in tries if t.ended > success.ended}
         for one in waiting:
