@@ -18,7 +18,7 @@ from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment
 from bridge.imds import poller
 from bridge.imds.poller import Poller
-from bridge.outbox import store
+from bridge.outbox import pruning
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.image import Image
 from bridge.outbox.state import State
@@ -208,7 +208,7 @@ def event_from_memory_is_said_to_be_durable(patch: Patch) -> None:
 
 @bug
 def what_waits_is_pruned(patch: Patch) -> None:
-    prune = store.prune
+    prune = pruning.prune
 
     def careless(db: sqlite3.Connection, *, before: float, **given: Any) -> Any:
         db.execute(
@@ -218,17 +218,17 @@ def what_waits_is_pruned(patch: Patch) -> None:
         )
         return prune(db, before=before, **given)
 
-    patch.setattr(store, "prune", careless)
+    patch.setattr("bridge.outbox.store.prune", careless)
 
 
 @bug
 def memory_of_events_that_live_is_pruned(patch: Patch) -> None:
-    prune = store.prune
+    prune = pruning.prune
 
     def forgetful(db: sqlite3.Connection, **given: Any) -> Any:
         return prune(db, **given | {"alive": frozenset()})
 
-    patch.setattr(store, "prune", forgetful)
+    patch.setattr("bridge.outbox.store.prune", forgetful)
 
 
 @bug

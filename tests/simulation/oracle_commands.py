@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.simulation.oracle_steps import GONE, hashed, kind_of
 from tests.simulation.plan import DRAINED_TYPES, HOOK_TIMEOUT, Event
@@ -135,7 +135,7 @@ def judge_successes(life: "Life") -> None:
     for (_, key), (appearance, content, *_) in successes.items():
         gone = appearances.get((key,), (0,))[0]
         runs = [run for run in life.world.runs if run.key == key]
-        cause = json.loads(content)["id"]
+        cause = json.loads(cast("bytes", content))["id"]
         meant = [run for run in runs if run.cause == cause and run.code == 0]
         if appearance != gone or not meant:
             life.world.blame(f"a success is kept for {key} that was none")
