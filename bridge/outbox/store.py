@@ -238,7 +238,7 @@ class Outbox:
         on_disk = self._number_on_disk
         if on_disk is not None and on_disk != self._number:
             self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
-        if rows:
+        if rows and self.database.is_answering:
             self.database.put(rows)
 
     @property

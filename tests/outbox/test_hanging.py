@@ -628,3 +628,28 @@ async def test_whenever_the_disk_hangs_nothing_is_lost_doubled_or_out_of_order(
     counts = Counter(cause for cause, _ in model.put)
     assert await times_on_disk(path) == counts
     assert {state for _, state, _ in await on_disk(path)} <= {"delivered"}
+
+
+async def test_thread_that_dies_at_a_commit_of_an_event_ends_the_forwarder(
+    state_path: Path,
+) -> None:
+    class Torn(Connection):
+        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+            if is_torn and sql.startswith("BEGIN"):
+                error = sqlite3.DatabaseError("database disk image is malformed")
+                error.sqlite_errorname = "SQLITE_CORRUPT"
+                raise error
+            return super().execute(sql, parameters)
+
+    is_torn = False
+    opening = Database.open(
+        state_path, may_degrade=True, connect=lambda path: connect(path, Torn)
+    )
+    async with asyncio.timeout(WITHIN), opening as database:
+        outbox = Outbox(database, router({A: route()}))
+        await outbox.state.load()
+        is_torn = True
+        assert not await outbox.commit([outgoing("1")], now=NOW)
+
+        with pytest.raises(OutboxThreadDiedError):
+            await database.died()
