@@ -266,12 +266,14 @@ def judge_return(world: "World", tries: list["Tried"]) -> None:
 def judge_wishes(world: "World", tries: list["Tried"]) -> None:
     """A sink that wishes to be let alone is, but for what is urgent.
 
-    The next life knows the wish only if this one lived to write it down.
+    The next life knows the wish only if this one lived to write it down, and what was
+    urgent then had another time written down.
     """
     if world.plan.jumps:
         return
     for one in (t for t in tries if t.wish):
         is_kept = one.ended + 0.1 < world.lives[one.life][1]
+        is_kept = is_kept and not may_be_urgent(world, one.delivery, one.ended)
         for tried in tries:
             is_within = one.ended + 0.01 < tried.at < one.ended + one.wish - 0.01
             is_later = is_kept and tried.delivery == one.delivery
