@@ -19,11 +19,12 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from bridge.outbox.storage.front import Front
+
 from bridge.events import document
 from bridge.net import http_client
 from bridge.outbox.storage import connection
 from bridge.outbox.storage.connection import Ticket
-from bridge.outbox.storage.front import Front
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import events as items
 from bridge.pipeline import held, observer

@@ -18,6 +18,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient
 from aiohttp.web import Application, Request
+from bridge.outbox.storage.front import Timings
+from bridge.outbox.storage.keeper import Keeper
 
 from bridge.events.build import EventContext
 from bridge.foundation.errors import (
@@ -39,8 +41,6 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.front import Timings
-from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
