@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox import reads
@@ -42,14 +43,17 @@ class Limits(Struct, frozen=True):
 
 
 class Held(Struct, gc=False):
-    """A content in memory.
+    """A content that is not on the disk yet.
 
     Attributes:
+        item: as it is sent now.
+        saved: as the disk gets it.
         uses: how many deliveries of it wait.
         is_event: whether it counts against the room.
     """
 
     item: Item
+    saved: Item
     uses: int
     is_event: bool = False
 
@@ -84,7 +88,12 @@ class Image(Struct):
     # -- room ----------------------------------------------------------------
 
     def has_room(self, more: int, *, is_urgent: bool) -> bool:
-        """Return whether memory may take another event, beside ``more``."""
+        """Return whether memory may take another event, beside ``more``.
+
+        A disk that works takes any number.
+        """
+        if not self.database.is_degraded:
+            return True
         most = self.limits.events
         if is_urgent:
             most += most // 10
@@ -98,7 +107,7 @@ class Image(Struct):
         """Add the deliveries of a new item, which are not sendable yet."""
         is_event = item.content.kind == "event"
         if places:
-            self._held[item.id] = Held(item, len(places), is_event)
+            self._held[item.id] = Held(item, item, len(places), is_event)
             self._events += is_event
         rows["items", (item.id,)] = item.row
         for one in places:
@@ -141,14 +150,25 @@ class Image(Struct):
             held = self._held.pop(item.id, None)
             if held is not None:
                 self._events -= held.is_event
-                self._remember(held.item)
+                self._remember(held.saved)
 
-    def replace(self, item: Item) -> bool:
-        """Take another content in place of one; return whether it still waits."""
-        held = self._held.get(item.id)
-        if held is not None:
-            held.item = item
-        return held is not None
+    def replace(self, number: int, shown: bytes, saved: bytes) -> Item | None:
+        """Take other bodies in place of that of an item which is not on the disk.
+
+        Args:
+            number: the id of the item.
+            shown: what is sent until it is on the disk.
+            saved: what the disk gets.
+
+        Returns:
+            What the disk gets; None if it does not wait any more.
+        """
+        held = self._held.get(number)
+        if held is None:
+            return None
+        held.item = _with(held.item, shown)
+        held.saved = _with(held.item, saved)
+        return held.saved
 
     def waits(self, one: Waiting) -> bool:
         """Return whether a delivery still waits."""
@@ -318,8 +338,6 @@ class Image(Struct):
             Whether something waits now that did not, or is due earlier.
         """
         is_unwritten, here = self.database.is_unwritten, set[int]()
-        self._read.clear()
-        self._read_bytes = 0
         fresh = dict[str, list[Waiting]]()
         moved = set[str]()
         for row in found.waiting:
@@ -361,11 +379,14 @@ class Image(Struct):
         self.next_item = max(self.next_item, found.last_item + 1)
         self.next_delivery = max(self.next_delivery, found.last_delivery + 1)
 
-    def forget(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+    def forget(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Count deliveries no more that were deleted in the file."""
-        for sink, states in counts.items():
-            for state, gone in states.items():
-                self.count(sink, state, -gone)
+        for (sink, state), gone in counts.items():
+            self.count(sink, state, -gone)
+
+
+def _with(item: Item, body: bytes) -> Item:
+    return replace(item, content=item.content._replace(body=body))
 
 
 def _lost(number: int) -> Item:

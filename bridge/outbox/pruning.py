@@ -1,6 +1,7 @@
 """Deletes old rows, and the oldest rows of a file that is too large."""
 
 import sqlite3
+from collections import Counter
 from typing import Any
 
 from msgspec import Struct
@@ -21,11 +22,15 @@ class Pruned(Struct, frozen=True):
 
     Attributes:
         items: how many items.
+        counts: how many of their deliveries, by sink and state.
+        left: by how many bytes the file is still too large.
         gone: the keys of other rows that were deleted, by table.
     """
 
     items: int
-    gone: dict[str, list[Any]]
+    counts: dict[tuple[str, str], int]
+    left: int = 0
+    gone: dict[str, list[Any]] = {}
 
 
 def prune(
@@ -58,9 +63,9 @@ def prune(
            ORDER BY created LIMIT ?""",
         (before, before, limit),
     ).fetchall()
-    _delete_items(db, items)
+    counts = _delete_items(db, items)
     gone = {table: _deleted(db, table, key, before) for table, key in _BY_EVENT.items()}
-    return Pruned(len(items), gone)
+    return Pruned(len(items), counts, gone=gone)
 
 
 def _deleted(db: sqlite3.Connection, table: str, key: str, before: float) -> list[Any]:
@@ -94,16 +99,13 @@ def size(db: sqlite3.Connection) -> int:
     return int((pages - free) * bytes_each)
 
 
-def shrink(db: sqlite3.Connection, *, most: int, limit: int) -> tuple[int, int]:
+def shrink(db: sqlite3.Connection, *, most: int, limit: int) -> Pruned:
     """Delete the oldest items with no pending or dead delivery from a large file.
 
     Args:
         db: the state file.
         most: the allowed size in bytes.
         limit: the most items to delete.
-
-    Returns:
-        How many items were deleted, and by how many bytes the file is still too large.
     """
     items = list[tuple[int]]()
     if size(db) > most:
@@ -114,10 +116,17 @@ def shrink(db: sqlite3.Connection, *, most: int, limit: int) -> tuple[int, int]:
                ORDER BY id LIMIT ?""",
             (limit,),
         ).fetchall()
-        _delete_items(db, items)
-    return len(items), max(size(db) - most, 0)
+    counts = _delete_items(db, items)
+    return Pruned(len(items), counts, left=max(size(db) - most, 0))
 
 
-def _delete_items(db: sqlite3.Connection, items: list[tuple[int]]) -> None:
-    db.executemany("DELETE FROM deliveries WHERE item = ?", items)
+def _delete_items(
+    db: sqlite3.Connection, items: list[tuple[int]]
+) -> dict[tuple[str, str], int]:
+    """Delete items and their deliveries; count these by sink and state."""
+    query = "DELETE FROM deliveries WHERE item = ? RETURNING sink, state"
+    counts = Counter[tuple[str, str]]()
+    for item in items:
+        counts.update(db.execute(query, item).fetchall())
     db.executemany("DELETE FROM items WHERE id = ?", items)
+    return counts

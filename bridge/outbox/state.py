@@ -7,6 +7,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from bridge.foundation.clock import Bell
+from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.facts import Facts
 from bridge.outbox.image import Image
@@ -119,7 +120,13 @@ class State:
         async with self._loading:
             if self.is_loaded:
                 return
-            await self.database.read(_loaded, then=self._load)
+            try:
+                await self.database.read(_loaded, then=self._load)
+            except OutboxUnavailableError:
+                if not self.database.is_degraded:
+                    raise
+                self.database.is_blank = True  # the disk fails since the opening
+                await self.database.read(_loaded, then=self._load)
             self.database.snapshot, self.database.adopt = self._look, self._adopt
             self.is_loaded = True
 

@@ -228,13 +228,19 @@ class Outbox:
         self._mark(ready, [item for item, _ in added])
 
     def _mark(self, ready: Sequence[Ready], items: Sequence[Item]) -> None:
-        """Say in each event that it is not durable: the disk does not answer."""
+        """Say in each event that it is not durable: the disk does not answer.
+
+        That holds until it is on the disk. Its number is given to another event.
+        """
         rows: Rows = {}
         for one, item in zip(ready, items, strict=False):  # a reply may be the last
-            body = self._signed(one.outgoing.event, None, is_durable=False)
-            marked = replace(item, content=item.content._replace(body=body))
-            if self.image.replace(marked):
-                rows["items", (item.id,)] = marked.row
+            event = one.outgoing.event
+            marked = replace(event, data={**event.data, "durable": False})
+            is_numbered = one.number is not None
+            saved = self._signed(event, None) if is_numbered else one.body
+            written = self.image.replace(item.id, self._signed(marked, None), saved)
+            if written is not None and is_numbered:
+                rows["items", (item.id,)] = written.row
         on_disk = self._number_on_disk
         if on_disk is not None and on_disk != self._number:
             self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
@@ -267,7 +273,7 @@ class Outbox:
             is_numbered = self.sign is not None and is_durable
             number += is_numbered
             own = number if is_numbered else None
-            body = self._signed(outgoing.event, own, is_durable=is_durable)
+            body = self._signed(outgoing.event, own)
             found.append(Ready(outgoing, window, body, own))
         if dropped:
             error = OutboxFullError(
@@ -282,11 +288,7 @@ class Outbox:
                     self.image.lost(sink)
         return found
 
-    def _signed(
-        self, event: CloudEvent, number: int | None, *, is_durable: bool
-    ) -> bytes:
-        if not is_durable:
-            event = replace(event, data={**event.data, "durable": False})
+    def _signed(self, event: CloudEvent, number: int | None) -> bytes:
         return (self.sign(event, number) if self.sign else event).to_json()
 
     def _add(self, one: Ready, now: float, running: Running, rows: Rows) -> Added:
@@ -386,9 +388,11 @@ class Pruning(Struct, frozen=True):
             self.state.database.put(rows)
         written = clock_jumps.written_before(left, before)
         pruned = await self.state.database.run(
-            partial(prune, now=now, alive=alive, before=written, limit=limit)
+            partial(prune, now=now, alive=alive, before=written, limit=limit),
+            moves=False,
         )
         facts.forget(pruned.gone)
+        self.state.image.forget(pruned.counts)
         return pruned.items
 
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
@@ -410,7 +414,11 @@ class Pruning(Struct, frozen=True):
         too_many = await self.state.database.read(lambda db: size(db) - most)
         if too_many <= 0:
             return 0, 0
-        return await self.state.database.run(partial(shrink, most=most, limit=limit))
+        shrunk = await self.state.database.run(
+            partial(shrink, most=most, limit=limit), moves=False
+        )
+        self.state.image.forget(shrunk.counts)
+        return shrunk.items, shrunk.left
 
     async def follow_clock(self, *, by: float, now: float) -> None:
         """Correct the age of all rows after the wall clock was set.

@@ -15,9 +15,9 @@ from typing import Self
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.image import Limits
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery, Tally
 from bridge.outbox.storage.database import Database
-from bridge.outbox.image import Limits
 from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router
@@ -74,16 +74,12 @@ class Door:
         serving = Database.open(
             self.path,
             may_degrade=True,
-            timings=Timings(patience=0.05, closing=1.0),
+            timings=Timings(patience=WITHIN, closing=1.0),
             connect=disk.open,
         )
         database = await self._stack.enter_async_context(serving)
 
-        def follow(is_frozen: bool) -> None:  # noqa: FBT001 - the one thing told
-            patience = _PATIENCE if is_frozen else WITHIN
-            database._desk.timings = Timings(patience=patience, closing=1.0)
-
-        del follow
+        disk.follow(database, _PATIENCE, WITHIN)
         self.outbox = Outbox(database, self.router)
         self.outbox.image.limits = Limits(events=self.room)
         await self.outbox.state.load()
@@ -120,7 +116,7 @@ class Door:
     async def written(self) -> None:
         """Wait until all commits are on the disk, or in memory for good."""
         with suppress(OutboxError):
-            await self.outbox.database.run(lambda _: None)
+            await self.outbox.database.run(lambda _: None, moves=False)
 
     async def healed(self) -> None:
         """Wait until all is on a disk that answers again."""
@@ -149,7 +145,6 @@ class Door:
             checkpoint=None if checkpoint is None else Checkpoint(body=checkpoint),
             decisions=decisions,
         )
-
 
     async def checkpoint(self) -> bytes | None:
         """Return the checkpoint; None = there is none."""

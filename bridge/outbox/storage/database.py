@@ -259,7 +259,8 @@ class Database:
             OutboxUnavailableError: the disk has not answered for ``patience``.
             OutboxError: the job failed.
         """
-        if self._desk.is_hanging and self.is_blank:
+        if self.is_blank:
+            self._demand_life()
             self._blank = self._blank or empty()
             return (then or _same)(job(self._blank))
 
@@ -271,8 +272,12 @@ class Database:
 
         return await self._ask(partial(self._file.read, job), taken)
 
-    async def run(self, job: Callable[[Connection], T]) -> T:
+    async def run(self, job: Callable[[Connection], T], *, moves: bool = True) -> T:
         """Run a job in a transaction of its own, after all that was put before.
+
+        Args:
+            job: runs on the worker.
+            moves: whether it may change what waits, so that this is read anew.
 
         Raises:
             OutboxUnavailableError: the disk fails.
@@ -282,11 +287,13 @@ class Database:
 
         def work() -> tuple[T, Any]:
             result = self._file.run(job)
-            return result, self.snapshot and self.snapshot(self._file.db)
+            snapshot = self.snapshot if moves else None
+            return result, snapshot and snapshot(self._file.db)
 
         def then(found: tuple[T, Any]) -> T:
             result, snapshot = found
-            self._adopt(snapshot)
+            if moves:
+                self._adopt(snapshot)
             return result
 
         found: T = await self._ask(work, then)

@@ -7,6 +7,7 @@ migrated: none was ever released, so it is moved aside.
 
 import math
 import sqlite3
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -273,10 +274,24 @@ def create(db: sqlite3.Connection) -> None:
     """
     if version(db) == SCHEMA:
         return
-    made = "".join(table.sql for table in TABLES.values())
-    db.executescript(
-        f"BEGIN IMMEDIATE; {made} {_TALLIES} PRAGMA user_version = {SCHEMA}; COMMIT"
-    )
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if version(db) == SCHEMA:
+            return  # another process has made them meanwhile
+        made = "".join(table.sql for table in TABLES.values())
+        for statement in _statements(f"{made} {_TALLIES}"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script; those of a trigger are a part of it."""
+    found = ""
+    for part in script.split(";")[:-1]:
+        found += f"{part};"
+        if sqlite3.complete_statement(found):
+            yield found
+            found = ""
 
 
 def version(db: sqlite3.Connection) -> int:
