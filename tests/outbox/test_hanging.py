@@ -486,14 +486,16 @@ async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
 ) -> None:
     class Poor(Connection):
         def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
-            if sql.startswith("BEGIN"):
+            if is_poor and sql.startswith("BEGIN"):
                 raise MemoryError
             return super().execute(sql, parameters)
 
+    is_poor = False
     opening = Database.open(
         state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
     )
     async with asyncio.timeout(WITHIN), opening as database:
+        is_poor = True
         ended = await asyncio.gather(
             *(database.run(lambda _: None) for _ in range(3)), return_exceptions=True
         )
