@@ -231,13 +231,15 @@ class _Undying:
 
 
 class SlowDriver(InlineDriver):
-    """A slow disk: each piece of work takes so many seconds."""
+    """A slow disk: each transaction takes so many seconds."""
 
     seconds = 0.0
+    database: Database
 
     def start(self, work: Callable[[], object], done: Done) -> None:
         later = asyncio.get_running_loop().call_later
-        later(self.seconds, super().start, work, done)
+        is_write = bool(self.database._journal.with_disk)
+        later(self.seconds if is_write else 0.0, super().start, work, done)
 
 
 @dataclass(slots=True)
@@ -283,13 +285,16 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
         Metrics([SINK], "1"),
         event_context_of(),
     )
-    timings = ImdsConfig(poll_interval=Duration(poll_interval), api_version=version)
+    imds_config = ImdsConfig(poll_interval=Duration(poll_interval), api_version=version)
     session = cast("aiohttp.ClientSession", imds)
-    client = MetadataClient(session, timings, clock, metrics)
+    client = MetadataClient(session, imds_config, clock, metrics)
     with tempfile.TemporaryDirectory() as folder:
         file = File(Path(folder) / "state.db", may_degrade=True)
         driver = SlowDriver(cast("Life", _Undying()))
-        database = Database(file, Timings(quiet=inf), lambda _: None, driver)
+        database = Database(
+            file, Timings(patience=inf, quiet=inf), lambda _: None, driver
+        )
+        driver.database = database
         await database._open()
         await database.read(lambda db: db.execute("PRAGMA synchronous = OFF"))
         outbox = Outbox(database, router())

@@ -734,7 +734,7 @@ async def test_old_look_is_repeated_before_the_post(world: World) -> None:
                 world.clock.pass_by(60)
                 world.imds.shows(started())
 
-    world.outbox.approvals = Freezing(world.outbox.database)
+    world.outbox.approvals = Freezing(world.outbox.state)
 
     assert await world.handle(message(EVENT_ID)) == COMPLETE
     assert not world.imds.posts

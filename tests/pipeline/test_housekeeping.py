@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridge.outbox.tables.pruning import size
 
 from bridge.events.build import EventContext
 from bridge.foundation.errors import OutboxCorruptError, Reason, RefusedDeliveryError
@@ -16,6 +15,7 @@ from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.pruning import size
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
@@ -630,9 +630,7 @@ async def test_damaged_state_file_ends_the_forwarder(
     housekeeping: Housekeeping,
 ) -> None:
     """It is moved aside at the next start."""
-    housekeeping.outbox.pruning = DamagedFile(
-        housekeeping.outbox.database, housekeeping.outbox.facts
-    )
+    housekeeping.outbox.pruning = DamagedFile(housekeeping.outbox.state)
 
     with pytest.raises(OutboxCorruptError):
         await housekeeping.step()

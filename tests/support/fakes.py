@@ -216,9 +216,12 @@ _WORKER: type[Worker] = FakeWorker
 
 
 class FullOutbox(Outbox):
-    """An outbox without room for events, while ``is_full``."""
+    """The same outbox as ``outbox``, without room for events while ``is_full``."""
 
     is_full = False
+
+    def __init__(self, outbox: Outbox) -> None:
+        vars(self).update(vars(outbox))
 
     async def commit(  # type: ignore[override]  # what a poller says
         self, events: Sequence[OutgoingEvent], *, now: float, checkpoint: Checkpoint
