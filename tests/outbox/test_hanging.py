@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -484,9 +485,11 @@ async def test_dead_thread_ends_the_forwarder_at_once(
 async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
     state_path: Path,
 ) -> None:
+    is_poor = False
+
     class Poor(Connection):
-        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
-            if sql.startswith("BEGIN"):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN") and is_poor:
                 raise MemoryError
             return super().execute(sql, parameters)
 
@@ -494,6 +497,7 @@ async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
         state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
     )
     async with asyncio.timeout(WITHIN), opening as database:
+        is_poor = True
         ended = await asyncio.gather(
             *(database.run(lambda _: None) for _ in range(3)), return_exceptions=True
         )
