@@ -229,8 +229,6 @@ class Outbox:
 
     def _mark(self, ready: Sequence[Ready], items: Sequence[Item]) -> None:
         """Say in each event that it is not durable: the disk does not answer."""
-        if not self.database.is_answering:
-            return  # nothing is written any more
         rows: Rows = {}
         for one, item in zip(ready, items, strict=False):  # a reply may be the last
             body = self._signed(one.outgoing.event, None, is_durable=False)

@@ -493,6 +493,7 @@ async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
                 raise MemoryError
             return super().execute(sql, parameters)
 
+    is_poor = False
     opening = Database.open(
         state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
     )

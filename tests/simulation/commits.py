@@ -67,9 +67,6 @@ class Commits:
                 life.number,
                 is_durable,
             )
-            said = told.get("data", {}).get("durable", True)
-            if kind == "event" and said and not is_durable:
-                world.blame(f"{told['type']} of memory is said to be durable")
         if not is_durable:
             self._judge_room(unwritten)
 

@@ -72,17 +72,23 @@ def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[No
 
 
 def _check_schema(db: sqlite3.Connection) -> None:
-    """Compare tables, indexes and triggers, which SQLite's own check does not do."""
+    """Compare columns, indexes and triggers, which SQLite's own check does not do.
+
+    A newer program may have added some.
+    """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         create(model)
-        if _schema_of(model) != _schema_of(db):
+        if not _schema_of(model) <= _schema_of(db):
             raise OutboxCorruptError("the state file is damaged: its schema differs")
 
 
-def _schema_of(db: sqlite3.Connection) -> list[object]:
-    query = """SELECT type, name, tbl_name, sql FROM sqlite_master
-        WHERE name NOT GLOB 'sqlite_*' ORDER BY type, name"""
-    return db.execute(query).fetchall()
+def _schema_of(db: sqlite3.Connection) -> set[object]:
+    query = """SELECT t.name, c.name, c.type, c."notnull", c.pk
+        FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'
+        UNION ALL
+        SELECT tbl_name, name, type, sql, 0 FROM sqlite_master
+        WHERE type <> 'table' AND name NOT GLOB 'sqlite_*'"""
+    return set(db.execute(query))
 
 
 def _check_rows(db: sqlite3.Connection) -> None:
