@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox import reads
@@ -46,14 +45,11 @@ class Held(Struct, gc=False):
     """A content that is not on the disk yet.
 
     Attributes:
-        item: as it is sent now.
-        saved: as the disk gets it.
         uses: how many deliveries of it wait.
         is_event: whether it counts against the room.
     """
 
     item: Item
-    saved: Item
     uses: int
     is_event: bool = False
 
@@ -107,7 +103,7 @@ class Image(Struct):
         """Add the deliveries of a new item, which are not sendable yet."""
         is_event = item.content.kind == "event"
         if places:
-            self._held[item.id] = Held(item, item, len(places), is_event)
+            self._held[item.id] = Held(item, len(places), is_event)
             self._events += is_event
         rows["items", (item.id,)] = item.row
         for one in places:
@@ -150,25 +146,14 @@ class Image(Struct):
             held = self._held.pop(item.id, None)
             if held is not None:
                 self._events -= held.is_event
-                self._remember(held.saved)
+                self._remember(held.item)
 
-    def replace(self, number: int, shown: bytes, saved: bytes) -> Item | None:
-        """Take other bodies in place of that of an item which is not on the disk.
-
-        Args:
-            number: the id of the item.
-            shown: what is sent until it is on the disk.
-            saved: what the disk gets.
-
-        Returns:
-            What the disk gets; None if it does not wait any more.
-        """
-        held = self._held.get(number)
-        if held is None:
-            return None
-        held.item = _with(held.item, shown)
-        held.saved = _with(held.item, saved)
-        return held.saved
+    def replace(self, item: Item) -> bool:
+        """Take another content in place of one; return whether it still waits."""
+        held = self._held.get(item.id)
+        if held is not None:
+            held.item = item
+        return held is not None
 
     def waits(self, one: Waiting) -> bool:
         """Return whether a delivery still waits."""
@@ -276,56 +261,27 @@ class Image(Struct):
 
         If the disk does not answer, only these have to wait.
         """
-        if all(self.content(one.item) is not None for one in found):
-            return [self._delivery(one) for one in found]
-        missing = [one.item for one in found if self.content(one.item) is None]
-        try:
-            read = await self.database.read(lambda db: reads.items(db, missing))
-        except OutboxError:
-            read, missing = {}, []  # it is not known what the file has
-        items = dict[int, Item]()
-        for number, item in read.items():
-            items[number] = item
-            if item.damage is None:
-                self._remember(item)
-        for number in missing:
-            if number not in items and self.content(number) is None:
-                items[number] = _lost(number)
+        known = {one.item: self.content(one.item) for one in found}
+        items = {n: item for n, item in known.items() if item is not None}
+        missing = [number for number in known if number not in items]
+        if missing:
+            items |= await self._read_again(missing)
         return [
-            self._delivery(one, items.get(one.item))
+            _delivery(one, self.content(one.item) or items[one.item])
             for one in found
-            if self.waits(one)
-            and (self.content(one.item) is not None or one.item in items)
+            if one.item in items and self.waits(one)
         ]
 
-    def _delivery(self, one: Waiting, read: Item | None = None) -> Delivery:
-        item = self.content(one.item) or read
-        assert item is not None  # noqa: S101 - for mypy  # nosec B101
-        content, damage = item.content, item.damage
-        if damage is None and one.attempts < 0:
-            damage = "a number beside it cannot be read in the state file"
-        if damage is None and content.kind == "event" and content.key != one.key:
-            damage = "it names the content of another event in the state file"
-        return Delivery(
-            id=one.id,
-            sink=one.sink,
-            kind=content.kind,  # type: ignore[arg-type]  # any text, if damaged
-            state="pending",
-            key=one.key,
-            event_id=content.event_id,
-            cloud_event_id=content.cloud_event_id,
-            type=content.type,
-            body=b"" if damage is not None else content.body,
-            attempts=max(one.attempts, 0),
-            due=one.due,
-            created=item.created,
-            not_before=item.not_before,
-            urgent_from=one.urgent_from,
-            urgent_until=one.urgent_until,
-            last_error=one.last_error,
-            born=one.born,
-            damage=damage,
-        )
+    async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
+        """Read contents; return nothing if the disk does not answer."""
+        try:
+            read = await self.database.read(lambda db: reads.items(db, numbers))
+        except OutboxError:
+            return {}
+        for item in read.values():
+            if item.damage is None:
+                self._remember(item)
+        return {number: read.get(number) or _lost(number) for number in numbers}
 
     # -- what the file has ---------------------------------------------------
 
@@ -385,8 +341,32 @@ class Image(Struct):
             self.count(sink, state, -gone)
 
 
-def _with(item: Item, body: bytes) -> Item:
-    return replace(item, content=item.content._replace(body=body))
+def _delivery(one: Waiting, item: Item) -> Delivery:
+    content, damage = item.content, item.damage
+    if damage is None and one.attempts < 0:
+        damage = "a number beside it cannot be read in the state file"
+    if damage is None and content.kind == "event" and content.key != one.key:
+        damage = "it names the content of another event in the state file"
+    return Delivery(
+        id=one.id,
+        sink=one.sink,
+        kind=content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        state="pending",
+        key=one.key,
+        event_id=content.event_id,
+        cloud_event_id=content.cloud_event_id,
+        type=content.type,
+        body=b"" if damage is not None else content.body,
+        attempts=max(one.attempts, 0),
+        due=one.due,
+        created=item.created,
+        not_before=item.not_before,
+        urgent_from=one.urgent_from,
+        urgent_until=one.urgent_until,
+        last_error=one.last_error,
+        born=one.born,
+        damage=damage,
+    )
 
 
 def _lost(number: int) -> Item:

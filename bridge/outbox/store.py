@@ -228,19 +228,13 @@ class Outbox:
         self._mark(ready, [item for item, _ in added])
 
     def _mark(self, ready: Sequence[Ready], items: Sequence[Item]) -> None:
-        """Say in each event that it is not durable: the disk does not answer.
-
-        That holds until it is on the disk. Its number is given to another event.
-        """
+        """Say in each event that it is not durable: the disk does not answer."""
         rows: Rows = {}
         for one, item in zip(ready, items, strict=False):  # a reply may be the last
-            event = one.outgoing.event
-            marked = replace(event, data={**event.data, "durable": False})
-            is_numbered = one.number is not None
-            saved = self._signed(event, None) if is_numbered else one.body
-            written = self.image.replace(item.id, self._signed(marked, None), saved)
-            if written is not None and is_numbered:
-                rows["items", (item.id,)] = written.row
+            body = self._signed(one.outgoing.event, None, is_durable=False)
+            marked = replace(item, content=item.content._replace(body=body))
+            if self.image.replace(marked):
+                rows["items", (item.id,)] = marked.row
         on_disk = self._number_on_disk
         if on_disk is not None and on_disk != self._number:
             self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
@@ -273,7 +267,7 @@ class Outbox:
             is_numbered = self.sign is not None and is_durable
             number += is_numbered
             own = number if is_numbered else None
-            body = self._signed(outgoing.event, own)
+            body = self._signed(outgoing.event, own, is_durable=is_durable)
             found.append(Ready(outgoing, window, body, own))
         if dropped:
             error = OutboxFullError(
@@ -288,7 +282,11 @@ class Outbox:
                     self.image.lost(sink)
         return found
 
-    def _signed(self, event: CloudEvent, number: int | None) -> bytes:
+    def _signed(
+        self, event: CloudEvent, number: int | None, *, is_durable: bool
+    ) -> bytes:
+        if not is_durable:
+            event = replace(event, data={**event.data, "durable": False})
         return (self.sign(event, number) if self.sign else event).to_json()
 
     def _add(self, one: Ready, now: float, running: Running, rows: Rows) -> Added:

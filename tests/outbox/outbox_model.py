@@ -33,6 +33,7 @@ class Step:
         due, early: when it is due, and when it may be due at the earliest; monotonic.
         state: as in the file.
         is_told_in_memory: whether it was committed while the disk failed.
+        is_marked: the same, also after the disk has got it: it may say so for good.
         is_revived: whether it was retried: it may have lost what was lent to it.
         at_failure: its state when the disk failed; None = it was not there.
     """
@@ -46,6 +47,7 @@ class Step:
     early: float
     state: str = "pending"
     is_told_in_memory: bool = False
+    is_marked: bool = False
     is_revived: bool = False
     at_failure: str | None = None
 
@@ -78,7 +80,7 @@ class Model:
         self.steps += [
             Step(
                 self._count, name, sink, line, wall, now, now,
-                is_told_in_memory=self.is_failing,
+                is_told_in_memory=self.is_failing, is_marked=self.is_failing,
             )
             for sink in SINKS
         ]  # fmt: skip

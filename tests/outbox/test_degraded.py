@@ -305,7 +305,8 @@ async def test_what_was_decided_is_kept_although_it_cannot_be_told(
     async with opened(disk.state) as outbox:
         await put(outbox, "0")
         disk.fill()
-        await put(outbox)
+        await put(outbox, body=b" " * 100_000)
+        assert outbox.database.is_degraded
         outbox.image.limits = Limits(events=0)
         lost: list[str] = []
         outbox.image.lost = lost.append

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -484,9 +485,11 @@ async def test_dead_thread_ends_the_forwarder_at_once(
 async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
     state_path: Path,
 ) -> None:
+    is_poor = False
+
     class Poor(Connection):
-        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
-            if is_poor and sql.startswith("BEGIN"):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN") and is_poor:
                 raise MemoryError
             return super().execute(sql, parameters)
 

@@ -116,7 +116,7 @@ class Door:
     async def written(self) -> None:
         """Wait until all commits are on the disk, or in memory for good."""
         with suppress(OutboxError):
-            await self.outbox.database.run(lambda _: None, moves=False)
+            await self.outbox.state.write({})
 
     async def healed(self) -> None:
         """Wait until all is on a disk that answers again."""

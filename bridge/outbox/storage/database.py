@@ -70,6 +70,8 @@ class _Ask(Struct, eq=False):
         since: when it was asked, by the loop's clock.
         future: of the caller.
         then: called with the result before the caller gets what it returns.
+        is_read: whether an error of the disk says that rows cannot be written either;
+            a transaction of its own is only tried again by its caller.
     """
 
     work: Callable[[], Any]
@@ -77,6 +79,7 @@ class _Ask(Struct, eq=False):
     since: float
     future: asyncio.Future[Any]
     then: Callable[[Any], Any]
+    is_read: bool = True
 
     def answer(self, result: Any, error: BaseException | None) -> None:
         """Give the caller the result, or the error."""
@@ -296,7 +299,7 @@ class Database:
                 self._adopt(snapshot)
             return result
 
-        found: T = await self._ask(work, then)
+        found: T = await self._ask(work, then, is_read=False)
         return found
 
     async def compare(self) -> None:
@@ -304,13 +307,20 @@ class Database:
         if self.snapshot is not None:
             await self.read(self.snapshot, self._adopt)
 
-    async def _ask(self, work: Callable[[], Any], then: Callable[[Any], Any]) -> Any:
+    async def _ask(
+        self,
+        work: Callable[[], Any],
+        then: Callable[[Any], Any],
+        *,
+        is_read: bool = True,
+    ) -> Any:
         self._demand_life()
         if self._desk.is_hanging:
             raise OutboxUnavailableError(f"the state file hangs: {self._fault}")
         future = self._loop.create_future()
         watched, now = partial(self._watched, work), self._loop.time()
-        self._asks.append(_Ask(watched, self._journal.last, now, future, then))
+        last = self._journal.last
+        self._asks.append(_Ask(watched, last, now, future, then, is_read))
         self._next_soon()
         return await future
 
@@ -427,7 +437,8 @@ class Database:
     def _asked(self, result: Any, error: BaseException | None) -> None:
         """Answer a question."""
         ask, self._asking = self._asking, None
-        is_of_disk = error is not None and _is_unwritable(error)
+        is_read = ask is None or ask.is_read
+        is_of_disk = is_read and error is not None and _is_unwritable(error)
         is_end = isinstance(error, MemoryError) or not isinstance(
             error, Exception | None
         )
