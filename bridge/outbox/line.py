@@ -183,6 +183,8 @@ class Lines(Struct):
 
     def _tidy(self) -> None:
         """Make the heaps anew when most of them is out of date."""
+        if not self.waiting:
+            self.waiting, self._lines = {}, {}  # a dict never shrinks by itself
         most = 4 * len(self.waiting) + _SLACK
         heaps: tuple[list[Any], ...] = (
             *(self._later, self._ready, self._ready_urgent),

@@ -121,6 +121,12 @@ def judge_news(world: "World") -> None:
         )
         most = 2.0 + world.plan.pace * (others + 1)
         most += _START * lives_within(world, row.at, at)
+        back = sum(
+            -jump.by
+            for jump in world.jumps
+            if jump.life is None and jump.by < 0 and row.at < jump.at < at
+        )  # a start takes it for an ordinary backoff
+        most += min(back, _LONGEST_BACKOFF)
         if (took := alive(world, row.at, at)) > most:
             world.blame(f"steady was told of {row.id} after {took:.1f} s")
 

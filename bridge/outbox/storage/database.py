@@ -52,6 +52,7 @@ U = TypeVar("U")
 OnTrouble = Callable[[str], None]
 
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+_MUCH = 5000  # rows, whose memory is worth to be given back
 _TIDY_AFTER = 10  # transactions: well before SQLite would tidy up during a commit
 _LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 _TOUCH: Rows = {("meta", ("healed",)): (1,)}  # proves that the disk can be written
@@ -128,6 +129,7 @@ class Database:
         self._healing: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
         self._untidied = 0
+        self._written_rows = 0  # since memory was given back
         self._blank: Connection | None = None
 
     @classmethod
@@ -428,6 +430,7 @@ class Database:
                 fields = {"fault": str(as_outbox_error(fault))}
                 log.error("change lost on its way to disk", extra=fields)
             commit.tell(is_written=fault is None)
+            self._written_rows += len(commit.rows)
         self._untidied += 1
         if self._fault is not None:
             self._is_writing_back = bool(self._journal.gathering)
@@ -535,14 +538,18 @@ class Database:
         return math.inf if self._fault is not None else min(since, default=math.inf)
 
     def _tidy_soon(self) -> None:
-        if self._untidied >= _TIDY_AFTER and self._desk.timings.quiet != math.inf:
+        is_due = self._untidied >= _TIDY_AFTER or self._written_rows >= _MUCH
+        if is_due and self._desk.timings.quiet != math.inf:
             self._untidied = 0
             self._loop.call_later(self._desk.timings.quiet, self._tidy)
 
     def _tidy(self) -> None:
         is_over = self._is_closed or self._death is not None
         if not self._desk.is_busy and self._fault is None and not is_over:
-            self._start(self._file.tidy, lambda *_: None)
+            gives_back = self._written_rows >= _MUCH
+            self._written_rows *= not gives_back
+            tidy = partial(self._file.tidy, gives_back=gives_back)
+            self._start(tidy, lambda *_: None)
 
     # -- its beginning and its end -------------------------------------------
 

@@ -235,8 +235,14 @@ class File(Struct):
             with suppress(sqlite3.Error):
                 file.close()
 
-    def tidy(self) -> None:
-        """Write SQLite's log back to the file, so that no commit must do it."""
+    def tidy(self, *, gives_back: bool) -> None:
+        """Write SQLite's log back to the file, so that no commit must do it.
+
+        Args:
+            gives_back: whether the system gets the memory that is free in this process.
+        """
+        if gives_back:
+            give_back()
         if self._db is not None:
             with suppress(sqlite3.Error):
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -309,3 +315,17 @@ def empty() -> Connection:
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     create(db)
     return db
+
+
+def give_back() -> None:
+    """Give back the memory that was freed, if the C library keeps it.
+
+    By itself, glibc gives back only memory at the end of a heap: a process stays nearly
+    as large as it ever was. Other threads that need memory during this call wait for
+    some milliseconds. With another C library, nothing is done.
+    """
+    # Without ctypes, or where it may not make code at run time, memory stays as it is.
+    with suppress(ImportError, MemoryError, OSError, AttributeError):
+        import ctypes  # noqa: PLC0415 - costs memory, and most never need it
+
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
