@@ -328,9 +328,10 @@ class Stage:
         """
         self.imds.alone = asyncio.Lock()
         async with Database.open(self.path, may_degrade=may_degrade) as database:
+            outbox = Outbox(around(database), router())
             life = Life(
-                outbox=Outbox(around(database), router()),
-                file=Outbox(database, router()),
+                outbox=outbox,
+                file=outbox,
                 imds=self.imds,
                 clock=self.clock,
                 time=ReferenceClock(self.clock) if self.follows_imds else self.clock,

@@ -22,8 +22,8 @@ from bridge.foundation.errors import (
     MetadataUnavailableError,
 )
 from bridge.foundation.hashing import hash32
+from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
-from bridge.outbox.store import Approvals
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import (
     ENTITY,

@@ -493,7 +493,6 @@ async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
                 raise MemoryError
             return super().execute(sql, parameters)
 
-    is_poor = False
     opening = Database.open(
         state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
     )
@@ -639,7 +638,7 @@ async def test_thread_that_dies_at_a_commit_of_an_event_ends_the_forwarder(
     state_path: Path,
 ) -> None:
     class Torn(Connection):
-        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
             if is_torn and sql.startswith("BEGIN"):
                 error = sqlite3.DatabaseError("database disk image is malformed")
                 error.sqlite_errorname = "SQLITE_CORRUPT"
