@@ -614,6 +614,7 @@ async def test_whenever_the_disk_hangs_nothing_is_lost_doubled_or_out_of_order(
     model, disk, left = Model(), Hanging(), list(steps)
     while True:
         async with opened(path, disk, patience=patience) as outbox:
+            await healed(outbox)  # it may have begun without the file
             while left:
                 what, key = left.pop(0)
                 if what == "restart":

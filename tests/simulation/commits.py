@@ -71,8 +71,11 @@ class Commits:
             self._judge_room(unwritten)
 
     def _judge_room(self, unwritten: Rows) -> None:
-        """Blame memory that takes more events than there is room for."""
-        world = self.life.world
+        """Blame memory that takes more events than there is room for.
+
+        What came while the disk worked is of its own room.
+        """
+        world, given = self.life.world, self.life.database.given
         waiting = {
             row[0]
             for (table, _), row in unwritten.items()
@@ -81,7 +84,10 @@ class Commits:
         events = {
             number
             for (table, (number, *_)), row in unwritten.items()
-            if table == "items" and row is not None and row[0] == "event"
+            if table == "items"
+            and row is not None
+            and row[0] == "event"
+            and (number,) not in given
         }
         most = world.plan.room + world.plan.room // 10
         if (count := len(waiting & events)) > most:

@@ -98,6 +98,7 @@ class InlineDatabase(Database):
 
     life: "Life"
     driver: InlineDriver
+    given: set[tuple[Any, ...]]  # items that came while the disk worked
 
     def put(
         self,
@@ -110,6 +111,8 @@ class InlineDatabase(Database):
                 then(is_written)
             self.life.commits.note(rows, is_durable=is_written)
 
+        if not self.is_degraded:
+            self.given |= {key for table, key in rows if table == "items"}
         super().put(rows, told, late)
 
     def note_written(self) -> None:
@@ -175,5 +178,5 @@ async def open_now(life: "Life") -> None:
     file = File(life.world.path, may_degrade=True, connect=opened)
     timings = Timings(quiet=float("inf"))
     life.database = database = InlineDatabase(file, timings, lambda _: None, driver)
-    database.life, database.driver = life, driver
+    database.life, database.driver, database.given = life, driver, set()
     await database._open()
