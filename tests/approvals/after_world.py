@@ -31,9 +31,9 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.ledger import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
