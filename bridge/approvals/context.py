@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
 from bridge.approvals.policy import Terms
@@ -21,8 +22,7 @@ from bridge.signing.approval import Approvers
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalContext:
+class ApprovalContext(Struct, frozen=True, kw_only=True):
     """The parts and settings that all approvals of one entity share.
 
     Attributes:

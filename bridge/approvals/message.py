@@ -33,11 +33,11 @@ import binascii
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import orjson
+from msgspec import Struct
 
 from bridge.approvals import wrapped
 from bridge.foundation.errors import MalformedApprovalError
@@ -94,8 +94,7 @@ _LIMIT = re.compile(
 _LONGEST_NAME = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Struct, frozen=True, kw_only=True):
     """The content of an approval message.
 
     Attributes:

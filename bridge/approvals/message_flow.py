@@ -17,12 +17,13 @@ resubmitted a dead letter, and wants a new decision.
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import orjson
-from msgspec.structs import replace as with_fields
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval, parse
@@ -44,8 +45,7 @@ _READ_KEYS_AGAIN = 5.0
 _MAKESHIFT = "urn:sebridge:"  # the source of events while none is known
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Struct, frozen=True):
     """How to settle the message.
 
     Attributes:
@@ -380,8 +380,8 @@ def _as_before(outgoing: OutgoingEvent, data: dict[str, Any]) -> OutgoingEvent:
     own: Any = outgoing.event.data["request"]
     if own["messageId"] != data["request"]["messageId"]:
         data = {**data, "request": own}
-    event = with_fields(outgoing.event, data=data, time=str(data["observedAt"]))
-    return with_fields(outgoing, event=event)
+    event = replace(outgoing.event, data=data, time=str(data["observedAt"]))
+    return replace(outgoing, event=event)
 
 
 def _claims(request: Mapping[str, object]) -> dict[str, object]:

@@ -25,8 +25,9 @@ the rule that applies to it, has changed since the request was made.
 Source: config/approvals.md.
 """
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.message import Approval
@@ -42,8 +43,7 @@ EVENT_CHANGED = "EventChanged"  # the reason of a denial
 _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """What the configuration says about approvals; durations are in seconds.
 
     Attributes:
@@ -63,8 +63,7 @@ class Terms:
         return tuple(dict.fromkeys(named))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initiative:
+class Initiative(Struct, frozen=True, kw_only=True):
     """Marks a request that an auto-approve rule made, not a message.
 
     Attributes:
@@ -76,8 +75,7 @@ class Initiative:
     content: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One EventId for which an approval message or a rule asks.
 
     Attributes:
@@ -96,8 +94,7 @@ class Request:
         return self.event_id.upper()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """Facts about a request that are not in the document.
 
     Attributes:
@@ -117,8 +114,7 @@ class Standing:
     found: Evidences = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conclusion:
+class Conclusion(Struct, frozen=True, kw_only=True):
     """The outcome of a request.
 
     Attributes:
@@ -138,15 +134,13 @@ class Conclusion:
     detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Post(Struct, frozen=True, kw_only=True):
     """Decision: send a StartRequest for the event now."""
 
     event: ScheduledEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True, kw_only=True):
     """Decision: wait, and look again.
 
     Attributes:

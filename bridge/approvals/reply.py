@@ -7,13 +7,12 @@ entity, the entities of sinks, and everything below them.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Self
 from urllib.parse import urlsplit
 
 import msgspec
-import orjson
+from msgspec import Struct
 
 # Valid names of entities; not "$DeadLetterQueue", "..", "%2D" or similar tricks.
 _NAME = "[A-Za-z0-9][A-Za-z0-9._~-]*"
@@ -21,8 +20,7 @@ _PATH = re.compile(f"{_NAME}(/{_NAME})*")
 _GLOB = frozenset("*?[")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyEnvelope:
+class ReplyEnvelope(Struct, frozen=True, kw_only=True, rename="camel"):
     """A reply with its address: the body of a delivery of kind ``reply``.
 
     Attributes:
@@ -41,7 +39,7 @@ class ReplyEnvelope:
 
     def to_json(self) -> bytes:
         """Return the envelope as JSON for the outbox."""
-        return orjson.dumps({_camel(k): v for k, v in asdict(self).items()})
+        return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, stored: bytes) -> Self:
@@ -50,22 +48,10 @@ class ReplyEnvelope:
         Raises:
             msgspec.ValidationError: the bytes were not written by ``to_json``.
         """
-        members = msgspec.json.decode(stored, type=dict[str, str | None])
-        return msgspec.convert(
-            {name: members.get(_camel(name)) for name in _FIELDS}, cls
-        )
+        return msgspec.json.decode(stored, type=cls)
 
 
-_FIELDS = tuple(ReplyEnvelope.__slots__)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyRules:
+class ReplyRules(Struct, frozen=True, kw_only=True):
     """The entities to which replies may be sent; case does not matter.
 
     Attributes:

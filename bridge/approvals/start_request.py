@@ -16,11 +16,11 @@ again from the beginning.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from msgspec import Struct
-from msgspec.structs import replace as with_fields
+from msgspec.structs import replace
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
@@ -222,7 +222,7 @@ class StartRequestFlow:
         """Decide by a look, for the present time even if the look is older."""
         now = self.context.clock.monotonic()
         since_read = now - (look.read.monotonic or now)
-        look = with_fields(look, now=look.now + timedelta(seconds=since_read))
+        look = replace(look, now=look.now + timedelta(seconds=since_read))
         self._anchor = _Anchor(look.now, now)
         event = look.document.events.get(self.key)
         self._event = event or self._event

@@ -46,10 +46,9 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
         with needs_extra():
             from bridge.cli import hub_check  # noqa: PLC0415 - an extra
         return await hub_check.examine(config.hub, SystemClock())
-    answer = await status_query.running(config)
+    is_running = await status_query.running(config) is not None
     found = await doctor.examine(config, SystemClock())
-    found += host_checks.examine(config, os.environ, answer)
-    is_running = answer is not None
+    found += host_checks.examine(config, os.environ, is_running=is_running)
     return found + await host_checks.examine_traffic(
         config.traffic, is_running=is_running
     )

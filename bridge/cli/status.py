@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
 import click
+import msgspec
 from msgspec import Struct
 
 from bridge.cli import door
@@ -131,7 +132,8 @@ def _of_bridge(path: Path, *, live: bool) -> Read:
             answer = await _live(settings)
         else:
             answer = await status_query.status(settings, sinks, clock)
-        return Seen(answer.report, lambda: _plain(answer, clock), answer.is_live)
+        report = msgspec.to_builtins(answer.report)
+        return Seen(report, lambda: _plain(answer, clock), answer.is_live)
 
     return read
 

@@ -87,20 +87,21 @@ _OWN = "run this as the user of the service, or chown the directory to it"
 def examine(
     config: Config,
     environ: Mapping[str, str],
-    answer: Mapping[str, object] | None,
     host: Host = HERE,
+    *,
+    is_running: bool,
 ) -> list[Finding]:
     """Run all checks once.
 
     Args:
         config: the configuration of the forwarder.
         environ: the environment.
-        answer: the status of the running forwarder; None if no forwarder runs.
         host: describes this machine.
+        is_running: whether the forwarder answers at its health port.
     """
     return [
         *state(config.state, host),
-        *ports(config.http, answer),
+        *ports(config.http, is_running=is_running),
         *secrets(config),
         *approvers(config),
         *proxy(environ),
@@ -276,16 +277,16 @@ def _plain(escaped: str) -> str:
 # -- the rest --------------------------------------------------------------------------
 
 
-def ports(config: HttpConfig, answer: Mapping[str, object] | None) -> Iterator[Finding]:
+def ports(config: HttpConfig, *, is_running: bool) -> Iterator[Finding]:
     """Check whether the health port is free, or who holds it, for each address."""
     if not config.listen:
         yield _good("http: off (http.listen is empty)")
     for at in config.addresses:
-        yield _port(at, is_answered=answer is not None)
+        yield _port(at, is_running=is_running)
 
 
-def _port(at: ListenAddress, *, is_answered: bool) -> Finding:
-    if is_answered:
+def _port(at: ListenAddress, *, is_running: bool) -> Finding:
+    if is_running:
         return _good(f"http: {at.text} is held by the running bridge")
     if (cause := listening_fault(at)) is None:
         return _good(f"http: {at.text} is free")

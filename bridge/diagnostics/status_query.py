@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -23,8 +24,9 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.traffic.config import TrafficConfig
 
+T = TypeVar("T")
+
 _PATIENCE = 2.0
-_KEYS = {"vm", "document", "imds", "sinks", "approvals"}
 _NO_ANSWER = (  # nothing answers at the port, or a program that is not a bridge
     aiohttp.ClientError,
     TimeoutError,
@@ -36,13 +38,13 @@ _NO_ANSWER = (  # nothing answers at the port, or a program that is not a bridge
 
 
 class Status(Struct, frozen=True):
-    """The status, in the shape of ``/status``.
+    """The status.
 
     Attributes:
         is_live: True = from a running forwarder; False = from its state file.
     """
 
-    report: Mapping[str, object]
+    report: StatusReport
     is_live: bool
 
 
@@ -63,15 +65,16 @@ async def status(config: Settings, sinks: Sequence[str], clock: Clock) -> Status
     return Status(await _stored(config, sinks, clock), is_live=False)
 
 
-async def running(config: Settings) -> dict[str, object] | None:
+async def running(config: Settings) -> StatusReport | None:
     """Ask the forwarder of this configuration for its status; None if none answers."""
     if not config.http.listen:
         return None
     token = config.http.token
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
     for at in config.http.addresses:
-        answer = await _asked(f"{_url(at)}/status", headers, {200})
-        if answer is not None and answer.keys() >= _KEYS:
+        url = f"{_url(at)}/status"
+        answer = await _asked(url, headers, {200}, StatusReport)
+        if answer is not None:
             return answer
     return None
 
@@ -100,7 +103,7 @@ async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> Statu
         shown = [sink_of(one, state, found.tallies.get(one), now) for one in sinks]
         status = report(identity.members, state, watch, sinks=shown, found=found)
     if config.traffic is not None:
-        status["traffic"] = await _traffic(config.traffic)
+        status.traffic = await _traffic(config.traffic)
     return status
 
 
@@ -112,21 +115,22 @@ async def _traffic(config: TrafficConfig) -> dict[str, object]:
 async def probed(config: TrafficConfig) -> dict[str, object] | None:
     """Send the traffic probe as a balancer does; None if no bridge answers."""
     for at in config.addresses:
-        answer = await _asked(f"{_url(at)}/", {}, {200, 503})
+        answer = await _asked(f"{_url(at)}/", {}, {200, 503}, dict[str, object])
         if answer is not None and "traffic" in answer:
             return answer
     return None
 
 
 async def _asked(
-    url: str, headers: Mapping[str, str], accepted: Container[int]
-) -> dict[str, object] | None:
-    """Request a URL of a local bridge; return the JSON object, or None.
+    url: str, headers: Mapping[str, str], accepted: Container[int], kind: type[T]
+) -> T | None:
+    """Request a URL of a local bridge; return what it answers, or None.
 
     Args:
         url: the URL.
         headers: the headers of the request.
         accepted: the HTTP statuses that count as an answer.
+        kind: the type of an answer; of another type is that of another program.
     """
     timeout = aiohttp.ClientTimeout(total=_PATIENCE)
     try:
@@ -134,7 +138,7 @@ async def _asked(
             aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
             session.get(url, headers=headers, allow_redirects=False) as response,
         ):
-            answer = msgspec.json.decode(await response.read(), type=dict[str, object])
+            answer = msgspec.json.decode(await response.read(), type=kind)
             return answer if response.status in accepted else None
     except _NO_ANSWER:
         return None

@@ -1,12 +1,10 @@
-"""Writes the status: the JSON of ``/status`` and of ``sebridge status --json``.
+"""The status, of which ``/status``, the page and ``sebridge status`` are made.
 
-A running forwarder (``health.status``) and ``sebridge status`` on the state file of one
-that does not run (``diagnostics.status_query``) write it here. Whoever reads a status
-takes any mapping: another version of the bridge may have written it.
+``health.server`` makes that of a running forwarder, ``diagnostics.status_query`` for
+that of one that does not run, from its state file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
 
 import orjson
 from msgspec import Struct, field
@@ -21,83 +19,97 @@ _RECENT = 10
 _NOT_SHOWN = {"output", "reporter", "truncated"}  # of a command's result
 
 
-class DocumentReport(TypedDict):
-    """The known scheduled events."""
+class DocumentReport(Struct):
+    """The known scheduled events, as IMDS wrote them."""
 
     incarnation: int | None
     events: list[Mapping[str, object]]
 
 
-class ImdsReport(TypedDict):
+class ImdsReport(Struct, rename="camel"):
     """How IMDS answers; ``lastSuccess`` is RFC 3339."""
 
-    lastSuccess: str | None
+    last_success: str | None
     state: str
 
 
-class SinkReport(TypedDict):
+class SinkReport(Struct, rename="camel"):
     """The state of one sink."""
 
     name: str
     state: str
-    pending: int
-    dead: int
-    oldestSeconds: int | None
-    lastError: str | None
+    pending: int = 0
+    dead: int = 0
+    oldest_seconds: int | None = None
+    last_error: str | None = None
 
 
-class RepliesReport(TypedDict):
+class RepliesReport(Struct, rename="camel"):
     """The state of the replies to approvals."""
 
-    pending: int
-    dead: int
-    lastError: str | None
+    pending: int = 0
+    dead: int = 0
+    last_error: str | None = None
 
 
-class ReceiverReport(TypedDict):
+class ReceiverReport(Struct, rename="camel"):
     """The state of one receiver of approvals; ``lastReceive`` is RFC 3339."""
 
     entity: str
     attached: bool
-    standsBy: bool
-    linkSeconds: int | None
-    lastReceive: str | None
-    lastError: str | None
+    stands_by: bool = False
+    link_seconds: int | None = None
+    last_receive: str | None = None
+    last_error: str | None = None
 
 
-class HoldReport(TypedDict):
+class HoldReport(Struct, rename="camel"):
     """An event that a rule does not approve yet."""
 
-    eventId: str
+    event_id: str
     rule: str
     reason: str
 
 
-class ClockReport(TypedDict):
+class ClockReport(Struct, rename="camel"):
     """How many seconds this VM's clock is ahead of IMDS's, once that is known."""
 
-    offsetSeconds: int
+    offset_seconds: int
 
 
-class StatusReport(TypedDict):
-    """The status. Only a running forwarder adds the members that are not required.
+class StatusReport(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """The status, for ``/status``, the page and the shell.
 
-    ``traffic`` is also added for a stopped forwarder, if there is a probe.
+    Attributes:
+        vm: the members of this VM; a running forwarder adds its version and source.
+        document: the known scheduled events.
+        imds: how IMDS answers.
+        sinks: the state of each sink.
+        approvals: the last outcomes of approvals, as they were published.
+        commands: the results of the last commands, without their output.
+        replies: the state of the replies to approvals.
+        receivers: where approvals come from; None (as in all that follow) if that is
+            not known: only a running forwarder knows the receivers.
+        clock: of a running forwarder.
+        missing: why a running forwarder is not ready.
+        notes: what needs attention, but does not affect readiness.
+        withheld: the events that rules do not approve yet.
+        traffic: the answer of the traffic probe, if there is one.
     """
 
     vm: dict[str, str | None]
     document: DocumentReport
     imds: ImdsReport
     sinks: list[SinkReport]
-    approvals: list[Any]
-    commands: list[dict[str, object]]
+    approvals: list[Mapping[str, object]]
+    commands: list[Mapping[str, object]]
     replies: RepliesReport
-    clock: NotRequired[ClockReport]
-    receivers: NotRequired[list[ReceiverReport]]
-    missing: NotRequired[list[str]]
-    notes: NotRequired[list[str]]
-    withheld: NotRequired[list[HoldReport]]
-    traffic: NotRequired[dict[str, object]]
+    receivers: list[ReceiverReport] | None = None
+    clock: ClockReport | None = None
+    missing: list[str] | None = None
+    notes: list[str] | None = None
+    withheld: list[HoldReport] | None = None
+    traffic: Mapping[str, object] | None = None
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -110,8 +122,8 @@ class Stored(Struct, frozen=True, kw_only=True):
     """
 
     tallies: Mapping[str, Tally] = field(default_factory=dict)
-    outcomes: Sequence[Any] = ()
-    commands: Sequence[dict[str, object]] = ()
+    outcomes: Sequence[Mapping[str, object]] = ()
+    commands: Sequence[Mapping[str, object]] = ()
 
 
 async def stored(outbox: Outbox) -> Stored:
@@ -144,21 +156,18 @@ def report(
         found: what the state file holds; None = nothing is known of it.
     """
     found = found or Stored()
-    return {
-        "vm": dict(vm),
-        "document": {
-            "incarnation": watch.incarnation,
-            "events": [known.event.raw for known in watch.known.values()],
-        },
-        "imds": {
-            "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
-            "state": imds,
-        },
-        "sinks": list(sinks),
-        "approvals": list(found.outcomes),
-        "commands": list(found.commands),
-        "replies": _replies(found.tallies.get(REPLIES)),
-    }
+    replies = found.tallies.get(REPLIES, Tally())
+    return StatusReport(
+        vm=dict(vm),
+        document=DocumentReport(
+            watch.incarnation, [known.event.raw for known in watch.known.values()]
+        ),
+        imds=ImdsReport(rfc3339(watch.seen.at) if watch.seen else None, imds),
+        sinks=list(sinks),
+        approvals=list(found.outcomes),
+        commands=list(found.commands),
+        replies=RepliesReport(replies.pending, replies.dead, replies.last_error),
+    )
 
 
 def nothing_known(state: str) -> StatusReport:
@@ -171,7 +180,6 @@ def sink_of(
     state: str,
     tally: Tally | None,
     now: float,
-    *,
     error: str | None = None,
 ) -> SinkReport:
     """Return the state of a sink.
@@ -185,14 +193,14 @@ def sink_of(
     """
     tally = tally or Tally()
     is_idle = state == "retrying" and not tally.pending  # nothing is left to retry
-    return {
-        "name": name,
-        "state": "ok" if is_idle else state,
-        "pending": tally.pending,
-        "dead": tally.dead,
-        "oldestSeconds": tally.age(now),
-        "lastError": error or tally.last_error,
-    }
+    return SinkReport(
+        name=name,
+        state="ok" if is_idle else state,
+        pending=tally.pending,
+        dead=tally.dead,
+        oldest_seconds=tally.age(now),
+        last_error=error or tally.last_error,
+    )
 
 
 def _command(event: Mapping[str, object]) -> dict[str, object]:
@@ -201,12 +209,3 @@ def _command(event: Mapping[str, object]) -> dict[str, object]:
     shown = data if isinstance(data, dict) else {}
     kept = {key: value for key, value in shown.items() if key not in _NOT_SHOWN}
     return {"outcome": kind.removesuffix(".v1").rpartition(".")[2], **kept}
-
-
-def _replies(tally: Tally | None) -> RepliesReport:
-    tally = tally or Tally()
-    return {
-        "pending": tally.pending,
-        "dead": tally.dead,
-        "lastError": tally.last_error,
-    }

@@ -17,12 +17,23 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 
 import aiohttp
-import orjson
+import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from bridge.events.build import rfc3339
 from bridge.health.config import HttpConfig, is_loopback
-from bridge.health.status import StatusSource
+from bridge.health.report import (
+    ClockReport,
+    HoldReport,
+    ReceiverReport,
+    StatusReport,
+    nothing_known,
+    report,
+    sink_of,
+    stored,
+)
+from bridge.health.status import Receiver, StatusSource
 from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)
@@ -87,7 +98,7 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
         return await _readiness(status_source, names_all=names_all)
 
     async def status(_: web.Request) -> web.Response:
-        return _json(await status_source.status())
+        return _json(await running_status(status_source))
 
     async def metrics(_: web.Request) -> web.Response:
         await status_source.measure()
@@ -102,7 +113,9 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
 
         refreshes = "refresh" in request.query
         text = view.page(
-            await status_source.status(), status_source.clock.now(), refreshes=refreshes
+            await running_status(status_source),
+            status_source.clock.now(),
+            refreshes=refreshes,
         )
         return web.Response(
             text=text, content_type="text/html", charset="utf-8", headers=view.HEADERS
@@ -115,6 +128,47 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
     app.router.add_get("/status", status)
     app.router.add_get("/metrics", metrics)
     return app
+
+
+async def running_status(source: StatusSource) -> StatusReport:
+    """Return the status of a running forwarder."""
+    if source.outbox is None or source.poller is None or source.event_context is None:
+        found = nothing_known("starting")
+    else:
+        kept, now = await stored(source.outbox), source.clock.now().timestamp()
+        vm = {**source.event_context.reporter, "source": source.event_context.source}
+        sinks = [
+            sink_of(
+                one.sink, one.state, kept.tallies.get(one.sink), now, one.last_error
+            )
+            for one in source.relays
+        ]
+        poller = source.poller
+        found = report(vm, poller.imds_state, poller.watch, sinks=sinks, found=kept)
+        found.receivers = [_receiver(*item) for item in source.receivers.items()]
+        if source.ahead is not None:
+            found.clock = ClockReport(round(source.ahead))
+        found.missing, found.notes = source.missing(), source.notes_of(kept.tallies)
+        found.withheld = [
+            HoldReport(one.event_id, one.rule, one.reason)
+            for auto_approver in source.auto_approvers
+            for one in auto_approver.withheld.values()
+        ]
+    if source.rotation is not None:
+        found.traffic = source.rotation.shown()
+    return found
+
+
+def _receiver(name: str, receiver: Receiver) -> ReceiverReport:
+    age, last = receiver.link_seconds, receiver.last_receive
+    return ReceiverReport(
+        entity=name,
+        attached=receiver.attached,
+        stands_by=receiver.stands_by,
+        link_seconds=None if age is None else int(age),
+        last_receive=None if last is None else rfc3339(last),
+        last_error=receiver.last_error,
+    )
 
 
 def _liveness(status_source: StatusSource) -> web.Response:
@@ -203,5 +257,5 @@ def _given(authorization: str) -> str | None:
 
 def _json(value: object, status: int = 200) -> web.Response:
     return web.Response(
-        body=orjson.dumps(value), status=status, content_type="application/json"
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
     )

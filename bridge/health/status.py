@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 
-from bridge.events.build import EventContext, rfc3339
+from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.foundation.errors import OutboxError
 from bridge.imds.poller import CLOCK_LIMIT, Poller
@@ -18,10 +18,6 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
 from bridge.signing.own_key import EventSigner
 from bridge.telemetry.metrics import Metrics
-
-if TYPE_CHECKING:
-    from bridge.health.report import ReceiverReport, StatusReport
-
 
 _PATIENCE = 1.0  # seconds; a probe waits for the answer
 
@@ -175,14 +171,15 @@ class StatusSource(Struct):
         that does not answer at once leaves the dead letters out.
         """
         if self.outbox is None:
-            return self._notes({})
+            return self.notes_of({})
         tallies: Mapping[str, Tally] = {}
         with suppress(OutboxError, TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 tallies = await self.outbox.deliveries.tallies()
-        return self._notes(tallies)
+        return self.notes_of(tallies)
 
-    def _notes(self, tallies: Mapping[str, Tally]) -> list[str]:
+    def notes_of(self, tallies: Mapping[str, Tally]) -> list[str]:
+        """Return the notes, with the deliveries in the state file by sink."""
         standing = {} if self.rotation is None else self.rotation.shown()
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)
@@ -212,13 +209,13 @@ class StatusSource(Struct):
         return f"{signer.unsigned} events could not be signed: {signer.fault}"
 
     @property
-    def _ahead(self) -> float | None:
+    def ahead(self) -> float | None:
         """How many seconds this VM's clock is ahead of IMDS's; None = not known."""
         return self.clock.ahead if isinstance(self.clock, ReferenceClock) else None
 
     def _clock_difference(self) -> str | None:
         """Return what is wrong with this VM's clock; None if it is right."""
-        ahead = self._ahead or 0.0
+        ahead = self.ahead or 0.0
         if abs(ahead) <= CLOCK_LIMIT:
             return None
         where = "ahead of" if ahead > 0 else "behind"
@@ -226,48 +223,6 @@ class StatusSource(Struct):
             f"clock: this VM's clock is {abs(ahead):.0f} s {where} IMDS's, "
             "whose time is used"
         )
-
-    async def status(self) -> "StatusReport":
-        """Return the JSON of ``/status`` and ``sebridge status --json``."""
-        # Loaded with the first question: most forwarders are never asked.
-        from bridge.health import report as writer  # noqa: PLC0415 - see above
-
-        if self.outbox is None or self.poller is None or self.event_context is None:
-            found = writer.nothing_known("starting")
-        else:
-            stored = await writer.stored(self.outbox)
-            now, tallies = self.clock.now().timestamp(), stored.tallies
-            vm = {**self.event_context.reporter, "source": self.event_context.source}
-            sinks = [
-                writer.sink_of(
-                    one.sink,
-                    one.state,
-                    tallies.get(one.sink),
-                    now,
-                    error=one.last_error,
-                )
-                for one in self.relays
-            ]
-            found = writer.report(
-                vm, self.poller.imds_state, self.poller.watch, sinks=sinks, found=stored
-            )
-            self._add_own(found, tallies)
-        if self.rotation is not None:
-            found["traffic"] = self.rotation.shown()
-        return found
-
-    def _add_own(self, found: "StatusReport", tallies: Mapping[str, Tally]) -> None:
-        """Add the members that only a running forwarder knows."""
-        found["receivers"] = [_receiver(*item) for item in self.receivers.items()]
-        if (ahead := self._ahead) is not None:
-            found["clock"] = {"offsetSeconds": round(ahead)}
-        found["missing"] = self.missing()
-        found["notes"] = self._notes(tallies)
-        found["withheld"] = [
-            {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
-            for auto_approver in self.auto_approvers
-            for one in auto_approver.withheld.values()
-        ]
 
     async def measure(self) -> None:
         """Update the gauges whose values are in the state file."""
@@ -290,16 +245,3 @@ def _dead(tally: Tally, error: str | None) -> str:
     why = error or tally.last_error
     command = "sebridge outbox list --state dead"
     return f"{tally.dead} {what}{f' ({why})' if why else ''}: {command}"
-
-
-def _receiver(name: str, receiver: Receiver) -> "ReceiverReport":
-    """Return the state of a receiver of approvals for the status."""
-    age, last = receiver.link_seconds, receiver.last_receive
-    return {
-        "entity": name,
-        "attached": receiver.attached,
-        "standsBy": receiver.stands_by,
-        "linkSeconds": None if age is None else int(age),
-        "lastReceive": None if last is None else rfc3339(last),
-        "lastError": receiver.last_error,
-    }

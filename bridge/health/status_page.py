@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from bridge.health.report import StatusReport
 from bridge.health.status_view import Cell, Overview, Table, overview
 
 _REFRESH_SECONDS = 30
@@ -93,11 +94,11 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-def page(status: Mapping[str, object], now: datetime, *, refreshes: bool) -> str:
+def page(status: StatusReport, now: datetime, *, refreshes: bool) -> str:
     """Return the page.
 
     Args:
-        status: the JSON of ``/status``.
+        status: the status.
         now: the time of the status.
         refreshes: whether the browser reloads the page every 30 s. By default it does
             not, because a reload loses the reader's place on the page.

@@ -1,8 +1,9 @@
 """The status as text, for the shell. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from bridge.health.report import StatusReport
 from bridge.health.status_view import Cell, Mood, Table, overview
 
 _GAP = "  "
@@ -12,12 +13,12 @@ Paint = Callable[[str, Mood], str]
 
 
 def plain(
-    status: Mapping[str, object], now: datetime, *, width: int | None, paint: Paint
+    status: StatusReport, now: datetime, *, width: int | None, paint: Paint
 ) -> str:
     """Return the status as aligned columns.
 
     Args:
-        status: the JSON of ``/status``.
+        status: the status.
         now: the time of the status.
         width: the width of the terminal. A wider table is written with one value per
             line, so that nothing is cut off. None = no limit.

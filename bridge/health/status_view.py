@@ -1,19 +1,28 @@
 """Turns the status into titles, notices and tables, for the page and for the shell.
 
-The status contains values from outside, such as those of approvers. So a value of an
-unexpected type counts as absent, and control characters are escaped. Pure.
+The status contains values from outside: IMDS's events, and what approvers wrote. In
+these, a value of an unexpected type counts as absent; control characters are escaped
+in every text. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.foundation.printable import printable
+from bridge.health.report import (
+    HoldReport,
+    ImdsReport,
+    ReceiverReport,
+    RepliesReport,
+    SinkReport,
+    StatusReport,
+)
 
 # -- Cells and tables of the status: texts, and whether they are good or bad news ------
 
@@ -84,96 +93,81 @@ class Overview(Struct, frozen=True, kw_only=True):
     tables: tuple[Table, ...]
 
 
-def overview(status: Mapping[str, object], now: datetime) -> Overview:
-    """Make the overview from the JSON of ``/status``."""
-    events = _objects(_table(status, "document"), "events")
-    vm = _table(status, "vm")
+def overview(status: StatusReport, now: datetime) -> Overview:
+    """Make the overview of a status."""
+    me = _plain(status.vm.get("vmName"))
     return Overview(
-        title=_title(len(events), _text(vm, "vmName"), _table(status, "imds"), now),
+        title=_title(len(status.document.events), me, status.imds, now),
         notices=tuple(_notices(status)),
-        facts=tuple(_facts(status, vm, now)),
+        facts=tuple(_facts(status, now)),
         tables=(
-            _events(
-                events,
-                _text(vm, "vmName"),
-                _withheld(status),
-                now,
-                imds=_table(status, "imds"),
-            ),
+            _events(status, me, now),
             _deliveries(status),
-            _receivers(status, now),
-            _approvals(status, now),
-            *_commands(status, now),
+            _receivers(status.receivers, now),
+            _approvals(status.approvals, now),
+            *_commands(status.commands, now),
         ),
     )
 
 
-def _title(count: int, vm: str, imds: Mapping[str, object], now: datetime) -> str:
+def _title(count: int, vm: str, imds: ImdsReport, now: datetime) -> str:
     """Return how many events there are, and whether that is known at all."""
-    where, last = f" on {vm}" if vm else "", parse_time(_text(imds, "lastSuccess"))
+    where, last = f" on {vm}" if vm else "", parse_time(imds.last_success or "")
     if not count and last is None:
         return f"Scheduled events{where}: {_nothing(imds)}"
     what = "scheduled event" if count == 1 else "scheduled events"
     title = f"{count or 'No'} {what}{where}"
-    if last is None or _text(imds, "state") == "ok":
+    if last is None or imds.state == "ok":
         return title
     return f"{title} when IMDS answered last, {countdown(last, now)}"
 
 
-def _nothing(imds: Mapping[str, object]) -> str:
+def _nothing(imds: ImdsReport) -> str:
     """Return what an empty list of events means."""
-    if parse_time(_text(imds, "lastSuccess")) is not None:
+    if parse_time(imds.last_success or "") is not None:
         return "Nothing is scheduled."
-    state = _text(imds, "state")
-    if state in _UNTOLD:
+    if imds.state in _UNTOLD:
         return f"not known, no forwarder has read a document yet: {_TEST}"
-    return f"not known, IMDS has not answered yet ({state}): {_TEST}"
+    return f"not known, IMDS has not answered yet ({_plain(imds.state)}): {_TEST}"
 
 
-def _notices(status: Mapping[str, object]) -> list[Cell]:
-    texts = list(_texts(status, "notes"))
-    for sink in _objects(status, "sinks"):
+def _notices(status: StatusReport) -> list[Cell]:
+    texts = list(status.notes or ())
+    for sink in status.sinks:
         texts += [text for text in _shortfalls(sink) if not _is_said(sink, text, texts)]
-    notes = [Cell(text, "warning") for text in texts]
-    state = _text(_table(status, "imds"), "state")
-    if state in _QUIET_STATES:
-        return [Cell(_QUIET_STATES[state], "warning"), *notes]
-    missing = [Cell(f"Not ready: {text}", "bad") for text in _texts(status, "missing")]
+    notes = [_cell(text, "warning") for text in texts]
+    if status.imds.state in _QUIET_STATES:
+        return [Cell(_QUIET_STATES[status.imds.state], "warning"), *notes]
+    missing = [_cell(f"Not ready: {text}", "bad") for text in status.missing or ()]
     ready = Cell("Ready, but see below.", "warning") if notes else _READY
     return [*(missing or [ready]), *notes]
 
 
-def _is_said(sink: Mapping[str, object], text: str, notes: Sequence[str]) -> bool:
+def _is_said(sink: SinkReport, text: str, notes: Sequence[str]) -> bool:
     """Return whether a note has the dead letters of a sink already."""
-    start = f"sinks.{_text(sink, 'name')}: "
-    found = [note for note in notes if note.startswith(start)]
+    found = [note for note in notes if note.startswith(f"sinks.{sink.name}: ")]
     return "dead letter" in text and any("dead letter" in note for note in found)
 
 
-def _shortfalls(sink: Mapping[str, object]) -> Iterator[str]:
+def _shortfalls(sink: SinkReport) -> Iterator[str]:
     """Yield a text if a sink has dead letters, or deliveries that wait long."""
-    name, dead, age = _text(sink, "name"), sink.get("dead"), sink.get("oldestSeconds")
-    if isinstance(dead, int) and dead > 0:
-        what = "dead letter" if dead == 1 else "dead letters"
-        yield f"{name}: {dead} {what} (sebridge outbox list --state dead)"
-    if isinstance(age, int) and age >= _LONG:
-        pending = _plain(sink.get("pending"))
-        yield f"{name}: {pending} pending, the oldest for {span(age)}"
+    if sink.dead > 0:
+        what = "dead letter" if sink.dead == 1 else "dead letters"
+        yield f"{sink.name}: {sink.dead} {what} (sebridge outbox list --state dead)"
+    if (age := sink.oldest_seconds or 0) >= _LONG:
+        yield f"{sink.name}: {sink.pending} pending, the oldest for {span(age)}"
 
 
-def _facts(
-    status: Mapping[str, object], vm: Mapping[str, object], now: datetime
-) -> list[tuple[str, Cell]]:
-    imds = _table(status, "imds")
-    state = _text(imds, "state")
-    mood: Mood = "good" if state == "ok" else "warning"
+def _facts(status: StatusReport, now: datetime) -> list[tuple[str, Cell]]:
+    imds, vm = status.imds, status.vm
+    mood: Mood = "good" if imds.state == "ok" else "warning"
     found = [
-        *((name, Cell(_text(vm, key))) for name, key in _VM_FACTS),
-        ("IMDS", Cell(_spoken(state), mood)),
-        ("Last document", _since(_text(imds, "lastSuccess"), now)),
-        ("Incarnation", Cell(_plain(_table(status, "document").get("incarnation")))),
-        ("Traffic", _traffic(_table(status, "traffic"))),
-        ("Bridge", Cell(_text(vm, "version"))),
+        *((name, _cell(vm.get(key))) for name, key in _VM_FACTS),
+        ("IMDS", _cell(_spoken(imds.state), mood)),
+        ("Last document", _since(imds.last_success, now)),
+        ("Incarnation", _cell(status.document.incarnation)),
+        ("Traffic", _traffic(status.traffic or {})),
+        ("Bridge", _cell(vm.get("version"))),
     ]
     return [(name, cell) for name, cell in found if cell.text]
 
@@ -183,10 +177,9 @@ def _spoken(state: str) -> str:
     return "not known" if state in _UNTOLD else state
 
 
-def corrected(status: Mapping[str, object], now: datetime) -> datetime:
+def corrected(status: StatusReport, now: datetime) -> datetime:
     """Return a time of the VM's clock as IMDS's, to which all times belong."""
-    ahead = _table(status, "clock").get("offsetSeconds")
-    return now - timedelta(seconds=ahead) if isinstance(ahead, int) else now
+    return now - timedelta(seconds=status.clock.offset_seconds if status.clock else 0)
 
 
 def _traffic(standing: Mapping[str, object]) -> Cell:
@@ -208,25 +201,10 @@ _VM_FACTS = (
 )
 
 
-def _withheld(status: Mapping[str, object]) -> Mapping[str, str]:
-    """Return why rules do not approve events yet, by EventId."""
-    return {
-        _text(one, "eventId"): (
-            f"withheld by {_text(one, 'rule')}: {_text(one, 'reason')}"
-        )
-        for one in _objects(status, "withheld")
-    }
-
-
-def _events(
-    events: Sequence[Mapping[str, object]],
-    me: str,
-    withheld: Mapping[str, str],
-    now: datetime,
-    *,
-    imds: Mapping[str, object],
-) -> Table:
-    more, is_now = len(events) - _MOST_EVENTS, _text(imds, "state") == "ok"
+def _events(status: StatusReport, me: str, now: datetime) -> Table:
+    events, is_now = status.document.events, status.imds.state == "ok"
+    withheld = {one.event_id: one for one in status.withheld or ()}
+    more = len(events) - _MOST_EVENTS
     return Table(
         title=f"Events ({len(events)}{f', {more} not shown' if more > 0 else ''})",
         heads=(
@@ -237,7 +215,7 @@ def _events(
             (
                 _not_before(event, now, is_now=is_now),
                 Cell(_text(event, "EventType")),
-                _event_status(event, withheld.get(_text(event, "EventId"))),
+                _event_status(event, withheld.get(str(event.get("EventId")))),
                 Cell(_resources(event, me)),
                 Cell(_duration(event.get("DurationInSeconds"))),
                 Cell(_text(event, "EventSource")),
@@ -246,16 +224,19 @@ def _events(
             )
             for event in events[:_MOST_EVENTS]
         ),
-        empty=_nothing(imds),
+        empty=_nothing(status.imds),
     )
 
 
-def _event_status(event: Mapping[str, object], withheld: str | None) -> Cell:
+def _event_status(event: Mapping[str, object], withheld: HoldReport | None) -> Cell:
     """Return the status of an event, with why it is not approved yet."""
     status = _text(event, "EventStatus")
     if status == "Started":
         return Cell(status, "bad")
-    return Cell(f"{status}, {withheld}", "warning") if withheld else Cell(status)
+    if withheld is None:
+        return Cell(status)
+    why = f"withheld by {withheld.rule}: {withheld.reason}"
+    return _cell(f"{status}, {why}", "warning")
 
 
 def _not_before(event: Mapping[str, object], now: datetime, *, is_now: bool) -> Cell:
@@ -285,11 +266,11 @@ def _duration(value: object) -> str:
     return "not known" if value < 0 else span(value)
 
 
-def _deliveries(status: Mapping[str, object]) -> Table:
-    replies = _table(status, "replies")
-    sinks = _objects(status, "sinks")
-    if any(replies.get(key) for key in ("pending", "dead", "lastError")):
-        sinks = [*sinks, {"name": "replies to approvals", **replies}]
+def _deliveries(status: StatusReport) -> Table:
+    replies, sinks = status.replies, status.sinks
+    if replies != RepliesReport():
+        shown = SinkReport("replies to approvals", "", **structs.asdict(replies))
+        sinks = [*sinks, shown]
     return Table(
         title="Deliveries",
         heads=("Sink", "State", "Pending", "Dead", "Oldest", "Last error"),
@@ -305,63 +286,62 @@ _SINK_MOODS: Mapping[str, Mood] = {
 }
 
 
-def _delivery(sink: Mapping[str, object]) -> tuple[Cell, ...]:
-    state = _text(sink, "state")
-    mood = _SINK_MOODS.get(state, "")
-    if mood == "good" and (sink.get("lastError") or any(_shortfalls(sink))):
+def _delivery(sink: SinkReport) -> tuple[Cell, ...]:
+    mood = _SINK_MOODS.get(sink.state, "")
+    if mood == "good" and (sink.last_error or any(_shortfalls(sink))):
         mood = "warning"
     return (
-        Cell(_text(sink, "name")),
-        Cell(_spoken(state), mood),
-        Cell(_plain(sink.get("pending"))),
-        Cell(_plain(sink.get("dead")), "bad" if sink.get("dead") else ""),
-        Cell(_duration(sink.get("oldestSeconds"))),
-        Cell(_text(sink, "lastError")),
+        _cell(sink.name),
+        _cell(_spoken(sink.state), mood),
+        _cell(sink.pending),
+        _cell(sink.dead, "bad" if sink.dead else ""),
+        Cell(_duration(sink.oldest_seconds)),
+        _cell(sink.last_error),
     )
 
 
-def _receivers(status: Mapping[str, object], now: datetime) -> Table:
+def _receivers(receivers: Sequence[ReceiverReport] | None, now: datetime) -> Table:
     return Table(
         title="Approvals come from",
         heads=("Entity", "State", "Attached for", "Last message", "Last error"),
         rows=tuple(
             (
-                Cell(_text(one, "entity")),
+                _cell(one.entity),
                 _attachment(one),
-                Cell(_duration(one.get("linkSeconds"))),
-                _since(_text(one, "lastReceive"), now),
-                Cell(_text(one, "lastError")),
+                Cell(_duration(one.link_seconds)),
+                _since(one.last_receive, now),
+                _cell(one.last_error),
             )
-            for one in _objects(status, "receivers")
+            for one in receivers or ()
         ),
-        empty="Nothing is received."
-        if "receivers" in status
-        else "Only a running forwarder can report this.",
+        empty="Only a running forwarder can report this."
+        if receivers is None
+        else "Nothing is received.",
     )
 
 
-def _attachment(receiver: Mapping[str, object]) -> Cell:
-    if receiver.get("attached") is True:
+def _attachment(receiver: ReceiverReport) -> Cell:
+    if receiver.attached:
         return Cell("attached", "good")
-    if receiver.get("standsBy") is True:
+    if receiver.stands_by:
         return Cell("standing by", "good")
     return Cell("not attached", "bad")
 
 
-def _approvals(status: Mapping[str, object], now: datetime) -> Table:
+def _approvals(outcomes: Sequence[Mapping[str, object]], now: datetime) -> Table:
     return Table(
         title="Last approvals",
         heads=("When", "Outcome", "Event", "Who", "Asked because", "Decided because"),
         rows=tuple(
             (
-                _since(_text(one, "observedAt"), now),
+                _since(one.get("observedAt"), now),
                 _outcome(_text(one, "outcome")),
                 Cell(_approved(one)),
                 Cell(_text(_table(one, "request"), "approvedBy")),
                 Cell(_text(_table(one, "request"), "reason")),
                 Cell(_text(one, "reason")),
             )
-            for one in _objects(status, "approvals")
+            for one in outcomes
         ),
         empty="There were none.",
     )
@@ -381,14 +361,15 @@ def _approved(outcome: Mapping[str, object]) -> str:
 _COMMAND_MOODS: Mapping[str, Mood] = {"succeeded": "good", "failed": "bad"}
 
 
-def _commands(status: Mapping[str, object], now: datetime) -> Iterator[Table]:
+def _commands(
+    results: Sequence[Mapping[str, object]], now: datetime
+) -> Iterator[Table]:
     """Yield the table of the last commands, if there were any."""
-    found = _objects(status, "commands")
-    if found:
+    if results:
         yield Table(
             title="Last commands",
             heads=("When", "Sink", "Action", "Outcome", "Event", "Took", "Because"),
-            rows=tuple(_command(one, now) for one in found),
+            rows=tuple(_command(one, now) for one in results),
             empty="",
         )
 
@@ -398,7 +379,7 @@ def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
     seconds = one.get("seconds")
     took = span(round(seconds)) if isinstance(seconds, float | int) else ""
     return (
-        _since(_text(one, "observedAt"), now),
+        _since(one.get("observedAt"), now),
         Cell(_text(one, "sink")),
         Cell(_text(one, "action")),
         Cell(outcome, _COMMAND_MOODS.get(outcome, "warning")),
@@ -408,15 +389,25 @@ def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
     )
 
 
-def _since(text: str, now: datetime) -> Cell:
+def _since(value: object, now: datetime) -> Cell:
+    text = _cut(value) if isinstance(value, str) else ""
     moment = parse_time(text)
     return Cell(text) if moment is None else Cell(countdown(moment, now), "", moment)
 
 
-# -- Reads fields of the status, which may have any value; never raises. Pure ----------
+# -- Reads values that may be of any type, makes them printable; never raises ----------
 
 
 _LONGEST = 500  # characters of one value
+
+
+def _cell(value: object, mood: Mood = "") -> Cell:
+    return Cell(_plain(value), mood)
+
+
+def _plain(value: object) -> str:
+    """Return any value as printable text; "" for None."""
+    return "" if value is None else _cut(str(value))
 
 
 def _text(found: Mapping[str, object], key: str) -> str:
@@ -430,30 +421,17 @@ def _cut(text: str) -> str:
     return shown if len(text) <= _LONGEST else f"{shown}…"
 
 
-def _plain(value: object) -> str:
-    """Return any value as printable text; "" for None."""
-    return "" if value is None else _cut(str(value))
-
-
 def _texts(found: Mapping[str, object], key: str) -> list[str]:
     """Return the strings of a list, made printable; empty if there is no list."""
-    return [_cut(value) for value in _list(found, key) if isinstance(value, str)]
+    value = found.get(key)
+    texts = value if isinstance(value, list) else []
+    return [_cut(text) for text in texts if isinstance(text, str)]
 
 
 def _table(found: Mapping[str, object], key: str) -> Mapping[str, object]:
     """Return an object; empty if the value is not an object."""
     value = found.get(key)
     return value if isinstance(value, Mapping) else {}
-
-
-def _objects(found: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
-    """Return the objects of a list; empty if there is no list."""
-    return [value for value in _list(found, key) if isinstance(value, Mapping)]
-
-
-def _list(found: Mapping[str, object], key: str) -> list[object]:
-    value = found.get(key)
-    return value if isinstance(value, list) else []
 
 
 # -- Durations as people read them: how long until a time, or since a time -------------

@@ -31,6 +31,7 @@ from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
 from bridge.hub.store import fleet_view
 from bridge.hub.store.store import Store
+from bridge.hub.store.told_keys import waiting
 from bridge.hub.view_rows import PAGE, Bridge, Filters, Row, Situation
 
 _DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
@@ -80,6 +81,7 @@ class Api:
             web.get("/api/v1/events", self.events),
             web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
+            web.get("/api/v1/keys", self.keys),
             web.get("/api/v1/timeline", self.timeline),
             web.get("/api/v1/report", self.report),
             web.get("/api/v1/report.csv", self.report),
@@ -123,6 +125,13 @@ class Api:
         more = found[-1].vm_id if len(found) >= limit else None
         rows = tuple(row.only(Bridge) for row in found)
         return answer(request, BridgeList(bridges=rows, next=more))
+
+    async def keys(self, request: web.Request) -> web.Response:
+        """List the keys that wait for acceptance."""
+        glob, now = _word(request.query, "match"), self._situation().now
+        pins = self._store.pinned.now
+        found = await self._store.read(lambda c: waiting(c, pins, now, glob))
+        return answer(request, found)
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Show what happened to a machine in a period; by default in the last week."""

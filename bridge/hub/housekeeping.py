@@ -48,6 +48,7 @@ from bridge.hub.store.tables import (
     offers,
     pins,
     runs,
+    told_keys,
     trail,
     unreadable,
     votes,
@@ -259,7 +260,11 @@ class Housekeeping(Struct):
         while portion and not stop.is_set():
             portion = await self.store.write(
                 lambda c: forget(
-                    c, now, retention=config.retention, audit=config.audit_retention
+                    c,
+                    now,
+                    retention=config.retention,
+                    audit=config.audit_retention,
+                    silent=config.forget_after,
                 )
             )
 
@@ -334,7 +339,12 @@ _OF_EVENTS = (messages, addresses, details, machines, votes)
 
 
 def forget(
-    connection: Connection, now: datetime, *, retention: float, audit: float
+    connection: Connection,
+    now: datetime,
+    *,
+    retention: float,
+    audit: float,
+    silent: float,
 ) -> int:
     """Delete a portion of old rows; returns how many events and rows were deleted.
 
@@ -343,7 +353,9 @@ def forget(
         now: the present moment.
         retention: for how many seconds events are kept after their end.
         audit: for how many seconds decisions and their record are kept.
+        silent: for how many seconds a key waits that its bridge tells no more.
     """
+    oldest_key = micros(now - timedelta(seconds=silent))
     oldest = micros(now - timedelta(seconds=retention))
     oldest_decision = micros(now - timedelta(seconds=audit))
     return (
@@ -351,6 +363,7 @@ def forget(
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, runs, "vm_id", "heard", oldest_decision)
         + _rows(connection, pins, "id", "until", oldest_decision)
+        + _rows(connection, told_keys, "id", "heard", oldest_key)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
         + _rows(connection, notes, "id", "time", oldest)

@@ -13,6 +13,7 @@ import msgspec
 from bridge import __version__
 from bridge.hub import answers
 from bridge.hub.answers import LONGEST_CURSOR, LONGEST_WORD, STATUSES
+from bridge.hub.key_rows import KeyList
 from bridge.hub.report import Report
 from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import PAGE
@@ -85,6 +86,12 @@ def _paths() -> Json:
             "BridgeList",
             [_cursor(WORD), _LIMIT],
         ),
+        "/api/v1/keys": _get(
+            "listKeys",
+            "The keys that wait: bridges have told them, and they are not pinned.",
+            "KeyList",
+            [_query("match", WORD, "Only of machines whose resource id fits a glob.")],
+        ),
         "/api/v1/timeline": _get(
             "getTimeLine",
             "What happened to a machine: why was it down, how long, planned or not.",
@@ -110,7 +117,7 @@ def _paths() -> Json:
 _TYPES = (
     *(answers.Error, answers.Approval, answers.Decided, answers.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
-    *(TimeLine, Report),
+    *(TimeLine, Report, KeyList),
 )
 _REF = "#/components/schemas/{name}"
 _OF_REPORT = ("ReportRow", _REF.format(name="ReportRow"))

@@ -17,6 +17,7 @@ Source: config/signing.md
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -114,6 +115,19 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
         return self.since <= at and (self.until is None or at < self.until)
 
 
+class Doubt(StrEnum):
+    """Why a key that a bridge has told is not pinned, and who else has a right to it.
+
+    ``new-machine`` contradicts nothing; the others speak for something that has a pin,
+    or that another bridge tells, too.
+    """
+
+    NEW_MACHINE = "new-machine"
+    NEW_KEY = "new-key"  # the vmId is pinned to another key
+    SECOND_VM_ID = "second-vm-id"  # another vmId has, or tells, the same machine
+    SHARED_KEY = "shared-key"  # another vmId has, or tells, the same key
+
+
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -176,7 +190,7 @@ class Pins(msgspec.Struct, frozen=True):
         required: globs of resource ids whose messages must be signed.
         keys: the public keys, by their thumbprints.
         owners: the pins, by key, vmId and resource id.
-        claimed: the pins of each vmId, and of each machine.
+        claimed: the pins of each vmId, of each machine, and of each ("key", key).
         replaced: the pins whose successor is known, and that have no end, by successor.
     """
 
@@ -201,6 +215,7 @@ class Pins(msgspec.Struct, frozen=True):
         claimed = defaultdict[object, list[Pin]](list)
         for one in pins:
             claimed[one.vm_id].append(one)
+            claimed["key", one.key].append(one)
             for place in _places(Reporter(resource_id=one.resource_id)):
                 claimed[place].append(one)
         return cls(
@@ -230,9 +245,37 @@ class Pins(msgspec.Struct, frozen=True):
         names = (who.vm_id, *_places(who))
         claims = (one for name in names for one in self.claimed.get(name, ()))
         is_known = bool(keys) or any(one.holds(at) for one in claims)
-        mine = who.resource_id.lower()
-        is_asked = any(fnmatchcase(mine, glob.lower()) for glob in self.required)
+        is_asked = self.is_required(who.resource_id)
         return Trust.DOUBTFUL if is_known or is_asked else Trust.PLAIN
+
+    def is_required(self, resource_id: str) -> bool:
+        """Whether what a machine says must be signed, also if it has no pin."""
+        mine = resource_id.lower()
+        return any(fnmatchcase(mine, glob.lower()) for glob in self.required)
+
+    def doubt(
+        self, told: Pin, name: str, at: datetime, others: Mapping[str, Collection[str]]
+    ) -> Doubt:
+        """Return why a key that a bridge has told is not pinned.
+
+        Args:
+            told: the key, with the machine that the bridge claims to be.
+            name: of that machine.
+            at: when that counts.
+            others: the vmIds that tell a key, or a resource id; its own is one of them.
+        """
+
+        def pinned(*names: object) -> set[str]:
+            found = (one for name in names for one in self.claimed.get(name, ()))
+            return {one.vm_id for one in found if one.holds(at)}
+
+        mine, machine = {told.vm_id}, told.resource_id
+        places = _places(Reporter(name=name, resource_id=machine))
+        if pinned(("key", told.key)) - mine or len(others.get(told.key, ())) > 1:
+            return Doubt.SHARED_KEY
+        if pinned(*places) - mine or len(others.get(machine, ())) > 1:
+            return Doubt.SECOND_VM_ID
+        return Doubt.NEW_KEY if pinned(told.vm_id) else Doubt.NEW_MACHINE
 
     def weighed(self, fact: Fact) -> Fact:
         """Return a fact with what it is worth; a doubtful one has no machine."""

@@ -240,13 +240,13 @@ class Facts(Struct):
             self._told = _newest_of(self._told)
             self._whole.discard("told")
         if len(self._keys) > 2 * reads.NEWEST:
-            kept = self._keys = _newest_of(self._keys)
-            self._followers = {k: v for k, v in self._followers.items() if k in kept}
-            self._sightings = {k: None for k in self._sightings if k in kept}
+            keys = self._keys = _newest_of(self._keys)
+            self._followers = {k: v for k, v in self._followers.items() if k in keys}
+            self._sightings = {k: None for k in self._sightings if k in keys}
             self._appearances = {
-                k: v for k, v in self._appearances.items() if k in kept
+                k: v for k, v in self._appearances.items() if k in keys
             }
-            self._successes = {k: v for k, v in self._successes.items() if k in kept}
+            self._successes = {k: v for k, v in self._successes.items() if k in keys}
             self._whole -= _BY_KEY
         if len(self._decisions) > 2 * reads.NEWEST:
             self._decisions = _newest_of(self._decisions)

@@ -10,7 +10,8 @@ were read last does. The rest is read again shortly before it is sent.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -21,7 +22,6 @@ from bridge.outbox.records import Content, Delivery, DeliveryState, Item, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.rows import Rows
 
-_PAGE = 128  # contents that are read at a time, beyond those that are due
 _MOST_READ = 1024  # contents of what is on the disk, that stay in memory
 _MOST_BYTES = 4 * 1024 * 1024
 
@@ -265,12 +265,18 @@ class Image(Struct):
         items = {n: item for n, item in known.items() if item is not None}
         missing = [number for number in known if number not in items]
         if missing:
-            items |= await self._read_again(missing)
+            items |= await self._read_again([*missing, *self._next(found[0].sink)])
         return [
             _delivery(one, self.content(one.item) or items[one.item])
             for one in found
             if one.item in items and self.waits(one)
         ]
+
+    def _next(self, sink: str) -> Iterator[int]:
+        """Yield a page of the oldest contents of a sink that are not in memory."""
+        waiting = self.sinks[sink].waiting.values()
+        unknown = (w.item for w in waiting if self.content(w.item) is None)
+        return islice(unknown, reads.PAGE)
 
     async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read contents; return nothing if the disk does not answer."""
@@ -323,6 +329,9 @@ class Image(Struct):
         for sink, more in fresh.items():
             self._lines(sink).add_all(more)
             self._total += len(more)
+        for item in found.contents.values():
+            if item.damage is None and item.id not in self._held:
+                self._remember(item)
         self._adopt_counts(found)
         return bool(moved or fresh or gone)
 

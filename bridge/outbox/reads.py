@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from bridge.outbox.records import (
 )
 
 NEWEST = 5000  # rows of each table that are kept in memory
+PAGE = 256  # contents that are read at a time
 _LAST_ITEMS = 2000
 _RECENT = 50
 
@@ -34,6 +36,7 @@ class Snapshot(Struct):
         dead_errors: the error of the newest dead letter, by sink.
         last_item, last_delivery: the last ids.
         meta: all named values.
+        contents: those that are sent first, by their ids.
     """
 
     waiting: list[Waiting]
@@ -42,6 +45,7 @@ class Snapshot(Struct):
     last_item: int
     last_delivery: int
     meta: dict[str, bytes | float]
+    contents: dict[int, Item]
 
 
 def snapshot(db: sqlite3.Connection) -> Snapshot:
@@ -50,13 +54,14 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
         d.attempts, d.urgent_from, d.urgent_until, d.last_error, d.reason, d.born,
         d.waits_for_sink FROM deliveries d LEFT JOIN items i ON i.id = d.item
         WHERE d.state = 'pending' ORDER BY d.id"""
+    waiting = [_waiting(row) for row in db.execute(query)]
     counts: dict[str, dict[str, int]] = {}
     for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
         if state != "pending":
             counts.setdefault(sink, {})[state] = n
     numbers = dict(db.execute("SELECT name, seq FROM sqlite_sequence"))
     return Snapshot(
-        waiting=[_waiting(row) for row in db.execute(query)],
+        waiting=waiting,
         counts=counts,
         dead_errors={
             sink: _dead_error(db, sink) for sink, n in counts.items() if n.get("dead")
@@ -64,7 +69,15 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
         last_item=max(numbers.get("items", 0), _last(db, "items")),
         last_delivery=max(numbers.get("deliveries", 0), _last(db, "deliveries")),
         meta=meta(db),
+        contents=items(db, _first(waiting)),
     )
+
+
+def _first(waiting: Sequence[Waiting]) -> list[int]:
+    """Return the items that are sent first: urgent ones, then the oldest."""
+    urgent = (one.item for one in waiting if one.urgent_from is not None)
+    every = (one.item for one in waiting)
+    return list(islice(dict.fromkeys(chain(urgent, every)), PAGE))
 
 
 _TIMES = (4, 7, 8, 11)  # due, urgent_from, urgent_until, born

@@ -5,11 +5,12 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
@@ -29,9 +30,9 @@ from bridge.foundation.errors import (
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.ledger import select
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.pipeline.observer import Observer
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
@@ -259,7 +260,7 @@ class World:
         return self.poller.latest
 
     def with_terms(self, **terms: object) -> None:
-        self.context = replace(self.context, terms=replace(self.context.terms, **terms))  # type: ignore[arg-type]  # a test's own words
+        self.context = replace(self.context, terms=replace(self.context.terms, **terms))
 
 
 @asynccontextmanager
@@ -286,7 +287,7 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             chance=lambda: 0.5,
             count=counts.append,
         )
-        context = replace(context, **changes)  # type: ignore[arg-type]  # a test's own words
+        context = replace(context, **changes)
         await observer.restore()
         yield World(clock, outbox, imds, poller, observer, context, counts)
         await poller.die()

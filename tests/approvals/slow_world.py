@@ -29,11 +29,11 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient
 from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
 from bridge.imds.poller import Poller
+from bridge.outbox.ledger import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Done, Timings
 from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.approvals.approval_world import message

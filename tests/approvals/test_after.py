@@ -18,6 +18,8 @@ from bridge.events.identity import Identity
 from bridge.events.routing import When
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration
+from bridge.health.report import HoldReport
+from bridge.health.server import running_status
 from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
 from bridge.outbox.admin import Ledger, Selection
@@ -409,10 +411,8 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
             event_context_of(),
             [life.pilot],
         )
-        status = await status_source.status()
-        assert status["withheld"] == [
-            {"eventId": EVENT_ID, "rule": "drained", "reason": WAITS}
-        ]
+        status = await running_status(status_source)
+        assert status.withheld == [HoldReport(EVENT_ID, "drained", WAITS)]
         events, *_, approvals = overview(status, stage.clock.now()).tables
         assert [cell.mood for cell in approvals.rows[0]][1] == "warning"
         assert f"Scheduled, withheld by drained: {WAITS}" in [

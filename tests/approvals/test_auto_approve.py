@@ -5,11 +5,11 @@ The document, the clock and IMDS are fake; outbox and state file are real.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.approvals.auto_approve import AutoApprover

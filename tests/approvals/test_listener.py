@@ -7,12 +7,12 @@ be killed.
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.message_flow import Settlement, key_of
@@ -22,8 +22,8 @@ from bridge.foundation.errors import (
     MetadataUnavailableError,
 )
 from bridge.foundation.hashing import hash32
+from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
-from bridge.outbox.store import Approvals
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import (
     ENTITY,

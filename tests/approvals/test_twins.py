@@ -8,12 +8,12 @@ whatever order and however often they are delivered.
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from bridge.approvals.posting import Waits
 from bridge.foundation.hashing import hash32

@@ -26,7 +26,7 @@ from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import quantile, resident, served
 from tests.support import postgres
 from tests.support.fleet import event, step, vm
-from tests.support.hub import HubWorld, beat, config, told
+from tests.support.hub import HubWorld, beat, config, received
 
 MACHINES = 1_000
 _REPORTERS = 12  # each event is told by so many bridges, at worst
@@ -41,7 +41,7 @@ def messages(machines: int) -> list[Incoming]:
         names = range(number, min(number + _REPORTERS, machines))
         resources = [f"web-{n}" for n in names]
         raw = event(f"00000000-0000-0000-0000-{number:012}", Resources=resources)
-        found += [told(step("scheduled", raw, who=vm(n), told=n)) for n in names]
+        found += [received(step("scheduled", raw, who=vm(n), repeats=n)) for n in names]
     return found
 
 

@@ -29,7 +29,7 @@ from tests.bench.figures import Figure
 from tests.bench.measuring import quantile, resident
 from tests.support import postgres
 from tests.support.fleet import event, step, vm
-from tests.support.hub import HubWorld, beat, config, told
+from tests.support.hub import HubWorld, beat, config, received
 
 _AT_ONCE = 200
 _GETS = 40
@@ -81,13 +81,17 @@ def life_of(number: int, size: Size, *, is_over: bool) -> Iterator[Incoming]:
     later = {**raw, "Description": "It comes later."}
     begun = {**later, "EventStatus": "Started", "NotBefore": ""}
     who = vm(number * 2 % size.bridges)
-    yield told(step("scheduled", raw, who=who))
-    yield told(step("scheduled", raw, who=vm((number * 2 + 1) % size.bridges), told=1))
-    yield told(step("updated", later, previous=raw, who=who, seconds=1))
-    yield told(step("updated", later, previous=raw, who=who, seconds=1.5, told=1))
+    yield received(step("scheduled", raw, who=who))
+    yield received(
+        step("scheduled", raw, who=vm((number * 2 + 1) % size.bridges), repeats=1)
+    )
+    yield received(step("updated", later, previous=raw, who=who, seconds=1))
+    yield received(
+        step("updated", later, previous=raw, who=who, seconds=1.5, repeats=1)
+    )
     if is_over:
-        yield told(step("started", begun, previous=later, who=who, seconds=2))
-        yield told(step("completed", begun, who=who, seconds=3))
+        yield received(step("started", begun, previous=later, who=who, seconds=2))
+        yield received(step("completed", begun, who=who, seconds=3))
 
 
 def portions(found: Iterable[Incoming]) -> Iterator[Sequence[Incoming]]:
@@ -228,7 +232,7 @@ async def wave(world: HubWorld, size: Size) -> tuple[list[float], float, float]:
         for start in range(0, size.wave, _AT_ONCE):
             numbers = range(start, min(start + _AT_ONCE, size.wave))
             raws = [event(f"NEW-{n:05}", Resources=[f"web-{n}"]) for n in numbers]
-            await world.store.keep([told(step("scheduled", raw)) for raw in raws])
+            await world.store.keep([received(step("scheduled", raw)) for raw in raws])
             due = began + _WAVE_SECONDS * (start + _AT_ONCE) / size.wave
             await asyncio.sleep(max(due - time.perf_counter(), 0))
             slowest = max(slowest, await one_get(world.url))
@@ -236,7 +240,7 @@ async def wave(world: HubWorld, size: Size) -> tuple[list[float], float, float]:
         # The list has 200 rows, and a later event changes none of them: one that is
         # nearer than all others is shown first, and says that the wave is through.
         near = event("NEW-LAST", NotBefore="Mon, 02 Mar 2026 12:01:00 GMT")
-        await world.store.keep([told(step("scheduled", near))])
+        await world.store.keep([received(step("scheduled", near))])
         async with asyncio.timeout(60):
             while min(browsers.seen.values()) < ended or browsers.frames == before:
                 await asyncio.sleep(0.05)
@@ -263,7 +267,7 @@ async def crowd(world: HubWorld, size: Size) -> float:
             await stack.enter_async_context(http.get(url, headers=_STREAM))
         raws = [event(f"CROWD-{n}", Resources=[f"web-{n}"]) for n in range(size.open)]
         for raw in raws[:_AT_ONCE]:
-            await world.store.keep([told(step("scheduled", raw))])
+            await world.store.keep([received(step("scheduled", raw))])
         began = time.perf_counter()
         async with http.get(f"{world.url}/?type=Freeze") as page:
             assert "<tr id=" in await page.text()

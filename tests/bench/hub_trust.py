@@ -37,7 +37,7 @@ from tests.hub.test_process import Fleet, toml
 from tests.hub.test_sources import send
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import event, life, step, vm
-from tests.support.hub import ENTITY, told
+from tests.support.hub import ENTITY, received
 from tests.support.ports import free_port
 
 _ENTITIES = Entities(
@@ -179,7 +179,7 @@ def copies(body: bytes, changed: bytes, start: int, count: int) -> Iterator[Inco
     """
     for number in range(start, start + count):
         other = body.replace(changed, b"%d" % (int(changed) + number))
-        yield told(other, number / 100, session=f"{number}")
+        yield received(other, number / 100, session=f"{number}")
 
 
 def of_crowd(start: int, count: int) -> Iterator[Incoming]:
@@ -200,13 +200,15 @@ def voices(start: int, count: int) -> Iterator[Incoming]:
     for number in range(start, start + count):
         raw = event(Description=f"It is change {number}.")
         body = step("updated", raw, who=vm(_FAR + number % 900), seconds=start)
-        yield told(body, start)
+        yield received(body, start)
 
 
 def ends(start: int, count: int) -> Iterator[Incoming]:
     """Yield ends of the event, by VMs that are not in Resources."""
     for number in range(start, start + count):
-        yield told(step("completed", who=vm(2 * _FAR + number), seconds=start), start)
+        yield received(
+            step("completed", who=vm(2 * _FAR + number), seconds=start), start
+        )
 
 
 async def one_by_one(store: Store, found: Sequence[Incoming]) -> list[list[float]]:
@@ -235,7 +237,7 @@ async def crowd(size: Size, who: str) -> list[Figure]:
     filled, figures = of_crowd if who == "many VMs" else of_one, list[Figure]()
     with tempfile.TemporaryDirectory() as folder:
         async with desk_of(f"sqlite:{folder}/hub.db") as world:
-            await world.store.keep([told(step("scheduled"))])
+            await world.store.keep([received(step("scheduled"))])
             for portion in portions(filled(0, size.crowd)):
                 await world.store.keep(portion)
             for number, (what, made) in enumerate(kinds):
@@ -261,7 +263,7 @@ async def giant(machines: int) -> list[Figure]:
     """Measure the pages of an event of very many machines."""
     raw = event(Resources=[f"web-{n}" for n in range(machines)])
     found = (
-        told(step("scheduled", raw, who=vm(n), told=n), n / 100)
+        received(step("scheduled", raw, who=vm(n), repeats=n), n / 100)
         for n in range(machines)
     )
     figures = []

@@ -233,10 +233,10 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         taken = config_of(folder, http={"listen": listen}).http
-        (fault,) = host_checks.ports(taken, None)
-        (ours,) = host_checks.ports(taken, {"imds": {}})
-    (free,) = host_checks.ports(taken, None)
-    (off,) = host_checks.ports(config_of(folder).http, None)
+        (fault,) = host_checks.ports(taken, is_running=False)
+        (ours,) = host_checks.ports(taken, is_running=True)
+    (free,) = host_checks.ports(taken, is_running=False)
+    (off,) = host_checks.ports(config_of(folder).http, is_running=False)
 
     assert not fault.is_good
     assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
@@ -249,7 +249,7 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
 def test_invalid_address_is_a_fault(listen: str, folder: Path) -> None:
     config = config_of(folder, http={"listen": listen, "token": "t"})
 
-    (found,) = host_checks.ports(config.http, None)
+    (found,) = host_checks.ports(config.http, is_running=False)
 
     assert not found.is_good
 
@@ -354,7 +354,9 @@ def test_keys_of_approvers_are_read(folder: Path) -> None:
 
 
 def test_every_check_runs_once(folder: Path) -> None:
-    found = host_checks.examine(config_of(folder), {"http_proxy": "x"}, None, ROOMY)
+    found = host_checks.examine(
+        config_of(folder), {"http_proxy": "x"}, ROOMY, is_running=False
+    )
 
     assert [one.text.partition(":")[0] for one in found] == [
         *("state", "state", "http", "proxy", "versions"),

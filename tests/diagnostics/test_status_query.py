@@ -2,11 +2,12 @@
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from aiohttp import web
@@ -21,6 +22,7 @@ from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.health import port as health
+from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
@@ -69,14 +71,14 @@ async def lived(
     return state_path
 
 
-async def status_in(config: Config, clock: FakeClock) -> Mapping[str, object]:
+async def status_in(config: Config, clock: FakeClock) -> StatusReport:
     names = [sink.name for sink in config.sinks]
     return (await status_query.status(config, names, clock)).report
 
 
 async def status_of(config: Config, clock: FakeClock) -> Any:
     """Return the status after encoding and decoding it as JSON."""
-    return orjson.loads(orjson.dumps(await status_in(config, clock)))
+    return orjson.loads(msgspec.json.encode(await status_in(config, clock)))
 
 
 # -- from the state file -------------------------------------------------------
@@ -104,7 +106,7 @@ async def test_status_of_a_forwarder_that_does_not_run(
 async def test_stored_status_keeps_its_bytes(lived: Path, clock: FakeClock) -> None:
     clock.pass_by(60)
 
-    text = orjson.dumps(await status_in(config_of(lived), clock)).decode()
+    text = msgspec.json.encode(await status_in(config_of(lived), clock)).decode()
 
     event = orjson.dumps(imds_event()).decode()
     assert text == (

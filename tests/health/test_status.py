@@ -21,12 +21,12 @@ def test_sink_without_pending_deliveries_is_not_retrying(
 ) -> None:
     found = sink_of("siem", state, Tally(pending=pending), now=0)
 
-    assert (found["state"], found["pending"]) == (shown, pending)
+    assert (found.state, found.pending) == (shown, pending)
 
 
 def test_sink_with_a_dead_letter_alone_retries_nothing() -> None:
-    assert sink_of("siem", "retrying", Tally(dead=1), now=0)["state"] == "ok"
+    assert sink_of("siem", "retrying", Tally(dead=1), now=0).state == "ok"
 
 
 def test_sink_without_a_tally_is_not_retrying() -> None:
-    assert sink_of("siem", "retrying", None, now=0)["state"] == "ok"
+    assert sink_of("siem", "retrying", None, now=0).state == "ok"

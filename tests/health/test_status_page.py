@@ -4,10 +4,10 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 from hypothesis import given, settings
 
+from bridge.health.report import StatusReport
 from bridge.health.status_page import HEADERS, page
 from tests.health.test_status_view import anything, status_of
 from tests.support.builders import imds_event
@@ -35,7 +35,7 @@ class Reader(HTMLParser):
         self.words += data
 
 
-def read(status: dict[str, object], *, refreshes: bool = False) -> Reader:
+def read(status: StatusReport, *, refreshes: bool = False) -> Reader:
     return Reader(page(status, START, refreshes=refreshes))
 
 
@@ -58,7 +58,7 @@ def test_foreign_text_is_no_markup() -> None:
 
 @settings(max_examples=50)
 @given(anything())
-def test_page_has_only_expected_elements(status: dict[str, Any]) -> None:
+def test_page_has_only_expected_elements(status: StatusReport) -> None:
     found = read(status)
 
     assert set(found.tags) <= OURS

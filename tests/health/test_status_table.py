@@ -1,8 +1,6 @@
 """The status at a shell: aligned if it fits, otherwise with one value per line."""
 
-from collections.abc import Mapping
-
-from bridge.health.report import nothing_known
+from bridge.health.report import StatusReport, nothing_known
 from bridge.health.status_table import plain
 from bridge.health.status_view import Mood
 from tests.health.test_status_view import status_of
@@ -19,7 +17,7 @@ def unpainted(text: str, mood: Mood) -> str:
     return text
 
 
-def shown(status: Mapping[str, object], width: int | None = None) -> str:
+def shown(status: StatusReport, width: int | None = None) -> str:
     return plain(status, START, width=width, paint=unpainted)
 
 

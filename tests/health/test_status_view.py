@@ -3,41 +3,44 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.health.report import nothing_known
+from bridge.health.report import SinkReport, StatusReport, nothing_known
 from bridge.health.status_view import Cell, Table, countdown, overview, span
 from tests.support.builders import EVENT_ID, imds_event, started
 from tests.support.fakes import START
 from tests.support.strategies import JSON_VALUES, odd_events
 
 
-def status_of(*events: object, **parts: object) -> dict[str, object]:
+def status_of(*events: object, **parts: object) -> StatusReport:
     """Return the status of a healthy bridge that has seen ``events``."""
-    return {
+    whole = {
         "vm": {"vmName": "WestNO_0", "version": "1.2.3"},
         "document": {"incarnation": 2, "events": list(events)},
         "imds": {"lastSuccess": "2026-03-02T11:59:58Z", "state": "ok"},
         "sinks": [],
         "approvals": [],
+        "commands": [],
         "replies": {"pending": 0, "dead": 0, "lastError": None},
         "receivers": [],
         "missing": [],
         "notes": [],
         **parts,
     }
+    return msgspec.convert(whole, StatusReport)
 
 
-def table(status: dict[str, object], title: str) -> Table:
+def table(status: StatusReport, title: str) -> Table:
     (found,) = [
         one for one in overview(status, START).tables if one.title.startswith(title)
     ]
     return found
 
 
-def rows(status: dict[str, object], title: str) -> list[dict[str, Cell]]:
+def rows(status: StatusReport, title: str) -> list[dict[str, Cell]]:
     """Return the rows of a table by their heads."""
     found = table(status, title)
     return [dict(zip(found.heads, row, strict=True)) for row in found.rows]
@@ -190,8 +193,9 @@ def test_bridge_without_an_answer_is_not_called_ready(state: str, words: str) ->
 @pytest.mark.parametrize("state", ["not answering", "unknown"])
 def test_silent_forwarder_is_not_told_of_its_sinks_and_imds(state: str) -> None:
     """Who does not answer is the forwarder: nothing is known of the others."""
-    sink = {**WELL, "state": state}
-    found = overview(nothing_known(state) | {"sinks": [sink]}, START)
+    status = nothing_known(state)
+    status.sinks = [SinkReport("bus", state)]
+    found = overview(status, START)
 
     table = next(one for one in found.tables if one.title == "Deliveries")
     (row,) = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
@@ -249,7 +253,8 @@ def test_sink_with_an_error_is_not_green() -> None:
 
 
 def test_dead_letters_are_shown_without_a_forwarder() -> None:
-    status = nothing_known("not answering") | {"sinks": [{**WELL, "dead": 1}]}
+    status = nothing_known("not answering")
+    status.sinks = [SinkReport("bus", "ok", dead=1)]
 
     first, second = overview(status, START).notices
 
@@ -310,8 +315,7 @@ def test_receivers_are_shown(receiver: dict[str, object], state: Cell) -> None:
 
 
 def test_only_a_running_forwarder_knows_the_receivers() -> None:
-    status = status_of()
-    del status["receivers"]
+    status = status_of(receivers=None)
 
     assert "running forwarder" in table(status, "Approvals come from").empty
 
@@ -350,22 +354,31 @@ def test_long_text_is_cut_and_what_cannot_be_printed_is_escaped() -> None:
 
 
 def anything() -> st.SearchStrategy[Any]:
-    keys = list(status_of())
-    return st.dictionaries(st.sampled_from(keys), JSON_VALUES) | st.builds(
-        lambda events, sink, outcome, receiver: status_of(
-            *events, sinks=[sink], approvals=[outcome], receivers=[receiver]
+    """What comes from outside is anything; the rest is texts and numbers."""
+    return st.builds(
+        lambda events, outcome, command, texts, number: status_of(
+            *events,
+            vm=dict.fromkeys(("vmName", "version"), texts[0]),
+            imds={"lastSuccess": texts[1], "state": texts[0]},
+            sinks=[{"name": texts[0], "state": texts[1], "oldestSeconds": number}],
+            approvals=[outcome],
+            commands=[command],
+            receivers=[{"entity": texts[0], "attached": True, "lastReceive": texts[1]}],
+            notes=texts,
         ),
         st.lists(odd_events(), max_size=3),
-        *[st.dictionaries(st.sampled_from(_INNER), JSON_VALUES)] * 3,
+        *[st.dictionaries(st.sampled_from(_INNER), JSON_VALUES)] * 2,
+        st.lists(st.text(max_size=30), min_size=2, max_size=2),
+        st.none() | st.integers(0, 2**40),
     )
 
 
-_INNER = ("name", "pending", "dead", "oldestSeconds", "request", "event", "observedAt")
+_INNER = ("outcome", "seconds", "attempts", "reason", "request", "event", "observedAt")
 
 
 @settings(max_examples=50)
 @given(anything())
-def test_any_status_can_be_shown(status: dict[str, object]) -> None:
+def test_any_status_can_be_shown(status: StatusReport) -> None:
     seen = overview(status, START)
 
     for found in seen.tables:
@@ -388,13 +401,14 @@ def test_any_status_can_be_shown(status: dict[str, object]) -> None:
         ),
         ({"traffic": "out"}, Cell("out", "warning")),
         ({"traffic": 7}, None),
-        (None, None),
+        ({}, None),
     ],
 )
 def test_traffic_is_shown_where_there_is_a_probe(
-    traffic: object, cell: Cell | None
+    traffic: dict[str, object], cell: Cell | None
 ) -> None:
-    status = nothing_known("starting") | {"traffic": traffic}
+    status = nothing_known("starting")
+    status.traffic = traffic
 
     assert dict(overview(status, START).facts).get("Traffic") == cell
 

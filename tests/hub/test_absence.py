@@ -28,7 +28,7 @@ from tests.hub.test_sources import reader, rows, send
 from tests.simulator.servicebus_fixtures import WallClock
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, event, life, step, vm
-from tests.support.hub import BUS, told
+from tests.support.hub import BUS, received
 from tests.support.ports import free_port
 
 _DAY = timedelta(days=1)
@@ -113,7 +113,7 @@ def test_clock_of_the_hub_makes_no_bridge_silent(ahead: float) -> None:
     one = SourceReader(BUS, None, clock, HubMetrics(("b",), "1"))  # type: ignore[arg-type]  # nothing is kept
     one._connected()
     for minute in range(60):
-        beat = told(life("heartbeat", intervalSeconds=60), 60.0 * minute)
+        beat = received(life("heartbeat", intervalSeconds=60), 60.0 * minute)
         one._note_lag([beat], clock.now())
         one._connected()
         assert beat.report is not None
@@ -132,7 +132,7 @@ def test_clock_of_the_hub_makes_no_bridge_silent(ahead: float) -> None:
 async def test_bridge_is_heard_by_the_clock_of_the_broker(
     store: Store, ahead: float
 ) -> None:
-    beat = told(life("heartbeat", seconds=ahead, intervalSeconds=60), 5)
+    beat = received(life("heartbeat", seconds=ahead, intervalSeconds=60), 5)
     await store.keep([beat])
 
     (row,) = await rows(store, bridges)
@@ -144,12 +144,12 @@ async def test_bridge_whose_clock_is_wrong_keeps_no_event_open(
     store: Store, ahead: float
 ) -> None:
     wrong = [
-        told(step("scheduled", seconds=ahead, who=vm(1), told=1), 1),
-        told(step("completed", seconds=ahead + 60, who=vm(1), told=1), 61),
+        received(step("scheduled", seconds=ahead, who=vm(1), repeats=1), 1),
+        received(step("completed", seconds=ahead + 60, who=vm(1), repeats=1), 61),
     ]
     right = [
-        told(step("scheduled"), 0),
-        told(step("completed", seconds=60), 60),
+        received(step("scheduled"), 0),
+        received(step("completed", seconds=60), 60),
     ]
     await store.keep([*wrong, *right])
 

@@ -43,7 +43,7 @@ from tests.hub.test_hub import file_of
 from tests.hub.test_sources import until
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, life, step, vm
-from tests.support.hub import beat, config, grid, told
+from tests.support.hub import beat, config, grid, received
 from tests.support.sink_fixtures import sink_config
 
 HUB = "https://hub.example"
@@ -133,7 +133,7 @@ async def test_silence_ends_when_the_bridge_stops_or_is_forgotten(
     await fleet.store.keep([beat(0)])
     await fleet.look(200)
     if state == "stopped":
-        await fleet.store.keep([told(life("stopped", who=vm(0), seconds=201), 201)])
+        await fleet.store.keep([received(life("stopped", who=vm(0), seconds=201), 201)])
     else:
         await fleet.store.write(lambda c: forget_bridge(c, vm(0).vm_id or "", at(201)))
 
@@ -150,7 +150,7 @@ async def test_machine_made_anew_answers_for_the_silent_one_before(
     await fleet.look(200)
     anew = orjson.loads(life("started", who=vm(0), seconds=210, intervalSeconds=60))
     anew["data"]["reporter"]["vmId"] = "00000000-0000-0000-0000-aaaaaaaaaaaa"
-    await fleet.store.keep([told(orjson.dumps(anew), 210)])
+    await fleet.store.keep([received(orjson.dumps(anew), 210)])
 
     (row,) = await fleet.look(10)
 
@@ -181,7 +181,7 @@ async def test_event_that_no_bridge_told_is_told_once_in_its_life(
 
 async def test_event_that_a_bridge_told_is_reported(fleet: Fleet) -> None:
     await fleet.store.keep([beat(0), grid(azure("Scheduled"))])
-    await fleet.store.keep([told(step("scheduled"), 30)])
+    await fleet.store.keep([received(step("scheduled"), 30)])
     assert await fleet.kinds(100) == []
 
 
@@ -561,10 +561,10 @@ async def test_two_hubs_with_one_file_never_share_an_id(
         for one in found:  # each of them writes, and so sees that its lock is gone
             await one.outbox.commit([], now=0.0)
         await add_failed(fleet)
-        told = [await one.step() for one in found]
+        counts = [await one.step() for one in found]
 
         assert len({one.holder for one in found}) == 3
-        assert sum(told) == 0, "the lease is that of the id before"
+        assert sum(counts) == 0, "the lease is that of the id before"
         fleet.clock.pass_by(61)
         assert [await one.step() for one in found] == [1, 0, 0]
 

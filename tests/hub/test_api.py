@@ -31,7 +31,7 @@ from tests.support.ports import free_port
 BEAT = life("heartbeat", intervalSeconds=60, pending=2, dead=True)
 
 
-def told(body: bytes, heard: float = 0.0) -> Incoming:
+def received(body: bytes, heard: float = 0.0) -> Incoming:
     found = bridge_messages.read(body, heard=at(heard), source="b", reply_to="q")
     return Incoming(
         origin="b",
@@ -103,7 +103,7 @@ async def window(store: Store) -> AsyncIterator[Window]:
 
 async def test_event_is_shown_with_all_that_is_known(window: Window) -> None:
     await window.store.keep(
-        [told(step("scheduled")), told(outcome("denied", "m-1", seconds=9))]
+        [received(step("scheduled")), received(outcome("denied", "m-1", seconds=9))]
     )
 
     (listed,) = await window.events()
@@ -123,13 +123,13 @@ async def test_event_is_shown_with_all_that_is_known(window: Window) -> None:
 
 
 async def test_whoever_has_an_answer_is_told_that_it_holds(window: Window) -> None:
-    await window.store.keep([told(step("scheduled"))])
+    await window.store.keep([received(step("scheduled"))])
     etag = ""
     for path in ("/api/v1/events", f"/api/v1/events/{EVENT_ID}", "/api/v1/bridges"):
         _, _, headers = await window.get(path)
         etag = headers["ETag"]
         assert (await window.get(path, **{"If-None-Match": f'"x", {etag}'}))[0] == 304
-    await window.store.keep([told(step("started", seconds=5))])
+    await window.store.keep([received(step("started", seconds=5))])
     path = f"/api/v1/events/{EVENT_ID}"
     assert (await window.get(path, **{"If-None-Match": etag}))[0] == 200
 
@@ -137,7 +137,7 @@ async def test_whoever_has_an_answer_is_told_that_it_holds(window: Window) -> No
 async def test_cursor_goes_on_where_it_was_and_tells_of_changes(
     window: Window,
 ) -> None:
-    five = [told(step("scheduled", event(f"E-{n}"))) for n in range(5)]
+    five = [received(step("scheduled", event(f"E-{n}"))) for n in range(5)]
     await window.store.keep(five)
     seen, last, cursor = list[str](), list[int](), ""
     while cursor is not None:
@@ -145,7 +145,7 @@ async def test_cursor_goes_on_where_it_was_and_tells_of_changes(
         seen += [one["eventId"] for one in body["events"]]
         last = [one["version"] for one in body["events"]][-1:] or last
         cursor = body["next"]
-    await window.store.keep([told(step("started", event("E-2"), seconds=9))])
+    await window.store.keep([received(step("started", event("E-2"), seconds=9))])
 
     assert seen == [f"E-{n}" for n in range(5)]
     changed = await window.events(f"cursor={last[0]}")
@@ -159,12 +159,12 @@ async def test_cursor_stops_below_what_may_still_be_committed_before_it(
     store = window.store
     if not store.is_shared:
         pytest.skip("SQLite has one writer")
-    await store.keep([told(step("scheduled", event("SLOW")))])
+    await store.keep([received(step("scheduled", event("SLOW")))])
     (slow,) = await window.events()
 
     with store.writer.connect() as other, other.begin():
         await asyncio.to_thread(mark_changed, other, "SLOW")
-        await store.keep([told(step("scheduled", event("FAST")))])
+        await store.keep([received(step("scheduled", event("FAST")))])
         assert await window.events(f"cursor={slow['version']}") == []
     found = await window.events(f"cursor={slow['version']}")
     assert [one["eventId"] for one in found] == ["SLOW", "FAST"]
@@ -186,9 +186,9 @@ async def test_filters_leave_out_the_rest(window: Window) -> None:
     other = event("B", EventType="Redeploy", EventSource="User", Resources=["_db-1"])
     await window.store.keep(
         [
-            told(step("scheduled", event("A"))),
-            told(step("scheduled", other)),
-            told(step("completed", event("C"))),
+            received(step("scheduled", event("A"))),
+            received(step("scheduled", other)),
+            received(step("completed", event("C"))),
         ]
     )
 
@@ -210,7 +210,7 @@ async def test_query_that_cannot_be_is_told(window: Window) -> None:
 
 
 async def test_what_azure_alone_told_is_unreported_in_time(window: Window) -> None:
-    await window.store.keep([grid(azure("Scheduled"), 10), told(BEAT)])
+    await window.store.keep([grid(azure("Scheduled"), 10), received(BEAT)])
 
     async def is_unreported() -> bool:
         return bool((await window.events())[0]["unreported"])
@@ -228,7 +228,7 @@ async def test_what_azure_alone_told_is_unreported_in_time(window: Window) -> No
     window.more = {"missing_after": None}
     assert not await is_unreported()
     window.more = {}
-    await window.store.keep([told(step("scheduled"))])
+    await window.store.keep([received(step("scheduled"))])
     assert not await is_unreported()
 
 
@@ -240,11 +240,13 @@ async def test_what_nobody_expects_is_not_unreported(window: Window) -> None:
 
 
 async def test_event_of_before_a_long_absence_is_unknown(window: Window) -> None:
-    await window.store.keep([told(step("scheduled")), told(step("ended", event("Z")))])
+    await window.store.keep(
+        [received(step("scheduled")), received(step("ended", event("Z")))]
+    )
     window.more = {"absent_until": at(10)}
 
     assert [one["status"] for one in await window.events()] == ["unknown", "ended"]
-    await window.store.keep([told(step("updated", seconds=20), 20)])
+    await window.store.keep([received(step("updated", seconds=20), 20)])
     assert [one["status"] for one in await window.events("open=true")] == ["scheduled"]
 
 
@@ -252,10 +254,12 @@ async def test_overview_has_first_what_needs_somebody_first(window: Window) -> N
     late = event("LATE", NotBefore="Mon, 02 Mar 2026 14:00:00 GMT")
     await window.store.keep(
         [
-            told(step("completed", event("OVER"))),
-            told(step("scheduled", late)),
-            told(step("started", event("RUNS", NotBefore="", EventStatus="Started"))),
-            told(step("scheduled", event("SOON"))),
+            received(step("completed", event("OVER"))),
+            received(step("scheduled", late)),
+            received(
+                step("started", event("RUNS", NotBefore="", EventStatus="Started"))
+            ),
+            received(step("scheduled", event("SOON"))),
             grid(azure("Scheduled", event("UNTOLD", NotBefore=late["NotBefore"]))),
         ]
     )
@@ -269,7 +273,7 @@ async def test_overview_has_first_what_needs_somebody_first(window: Window) -> N
 
 async def test_bridges_are_shown_as_they_fare(window: Window) -> None:
     await window.store.keep(
-        [told(BEAT), *(told(life("started", who=vm(n))) for n in (1, 2))]
+        [received(BEAT), *(received(life("started", who=vm(n))) for n in (1, 2))]
     )
 
     async def states() -> list[str]:
@@ -285,7 +289,7 @@ async def test_bridges_are_shown_as_they_fare(window: Window) -> None:
     name = str(vm(2).vm_id)
     assert await window.store.write(lambda c: forget_bridge(c, name, at(9)))
     ended = event("T", EventType="Terminate", Resources=["web-1"])
-    await window.store.keep([told(step("completed", ended, seconds=5, who=vm(1)))])
+    await window.store.keep([received(step("completed", ended, seconds=5, who=vm(1)))])
     window.now += timedelta(hours=1)
     assert await states() == ["silent", "gone", "gone"]
 

@@ -19,7 +19,7 @@ from bridge.hub.store.tables import alarms
 from bridge.hub.vote_rules import digest
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, event, outcome, step, vm
-from tests.support.hub import HubWorld, access, beat, config, offer, told
+from tests.support.hub import HubWorld, access, beat, config, offer, received
 
 LONGER = event(DurationInSeconds=90)
 
@@ -159,7 +159,9 @@ async def test_event_that_is_not_known_is_told(world: HubWorld) -> None:
 
 async def test_event_that_has_changed_comes_with_its_new_form(world: HubWorld) -> None:
     seen = (await world.page())["content"]
-    await world.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    await world.store.keep(
+        [received(step("updated", LONGER, previous=event(), seconds=5))]
+    )
 
     status, body = await world.post(content=seen)
 
@@ -178,7 +180,7 @@ async def test_event_that_has_changed_comes_with_its_new_form(world: HubWorld) -
 async def test_event_that_is_past_asking_is_told(
     world: HubWorld, body: bytes, words: str
 ) -> None:
-    await world.store.keep([told(body)])
+    await world.store.keep([received(body)])
     status, found = await world.post()
     assert (status, words in found["error"]) == (409, True)
 
@@ -186,7 +188,7 @@ async def test_event_that_is_past_asking_is_told(
 async def test_event_nobody_takes_approvals_for_is_told(opened: Opened) -> None:
     world = await opened(config())
     for address in (None, "elsewhere"):
-        await world.store.keep([told(step("scheduled"), reply_to=address)])
+        await world.store.keep([received(step("scheduled"), reply_to=address)])
         status, found = await world.post()
         assert status == 409
         assert "no bridge of this event takes approvals" in found["error"]
@@ -195,7 +197,10 @@ async def test_event_nobody_takes_approvals_for_is_told(opened: Opened) -> None:
 async def test_address_that_a_bridge_offers_is_taken(opened: Opened) -> None:
     world = await opened(config())
     await world.store.keep(
-        [told(step("scheduled"), reply_to=None), beat(1, approvals=offer(session="g"))]
+        [
+            received(step("scheduled"), reply_to=None),
+            beat(1, approvals=offer(session="g")),
+        ]
     )
     assert (await world.post())[0] == 200
     await world.dispatcher.step()
@@ -210,7 +215,7 @@ async def test_event_of_which_names_were_left_out_is_not_decided(
     world = await opened(config())
     cut = orjson.loads(step("scheduled"))
     cut["data"]["truncated"] = ["Resources"]
-    await world.store.keep([told(orjson.dumps(cut))])
+    await world.store.keep([received(orjson.dumps(cut))])
     status, found = await world.post()
     assert (status, "not all Resources" in found["error"]) == (409, True)
 
@@ -274,7 +279,9 @@ async def test_refusal_does_not_take_back_what_was_sent(world: HubWorld) -> None
 
 async def test_votes_for_what_is_no_longer_do_not_count(two: HubWorld) -> None:
     await two.post("ann")
-    await two.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    await two.store.keep(
+        [received(step("updated", LONGER, previous=event(), seconds=5))]
+    )
     assert (await two.post("bob"))[0] == 202
     assert (await two.post("ann"))[0] == 200
 
@@ -284,16 +291,20 @@ async def test_earlier_start_voids_a_vote_and_a_later_one_does_not(
 ) -> None:
     await two.post("ann")
     later = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
-    await two.store.keep([told(step("updated", later, previous=event(), seconds=5))])
+    await two.store.keep(
+        [received(step("updated", later, previous=event(), seconds=5))]
+    )
     assert len((await two.page())["approval"]["votes"]) == 1
     sooner = event(NotBefore="Mon, 02 Mar 2026 12:05:00 GMT")
-    await two.store.keep([told(step("updated", sooner, previous=later, seconds=9))])
+    await two.store.keep([received(step("updated", sooner, previous=later, seconds=9))])
     assert (await two.page())["approval"]["votes"] == []
 
 
 async def test_decision_on_what_is_no_longer_makes_room(world: HubWorld) -> None:
     _, first = await world.post("ann")
-    await world.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    await world.store.keep(
+        [received(step("updated", LONGER, previous=event(), seconds=5))]
+    )
     status, second = await world.post("ann")
 
     assert (status, second["id"] != first["id"]) == (200, True)
@@ -325,7 +336,7 @@ async def test_role_is_known_as_of_the_vote_and_asked_again_after_a_day(
     rules = replace(access(2), mode="easy-auth", approvers=("role:ops",))
     world: HubWorld = await opened(config(access=rules))
     raw = event(NotBefore="Thu, 05 Mar 2026 12:00:00 GMT")
-    await world.store.keep([beat(), told(step("scheduled", raw))])
+    await world.store.keep([beat(), received(step("scheduled", raw))])
 
     async def vote(who: str) -> tuple[int, Any]:
         return await world.post(content=digest(raw), headers=principal(who, "ops"))
@@ -342,13 +353,13 @@ async def test_role_is_known_as_of_the_vote_and_asked_again_after_a_day(
 async def test_after_it_is_done_a_second_vote_decides_nothing(world: HubWorld) -> None:
     _, first = await world.post()
     await world.dispatcher.step()
-    await world.store.keep([told(outcome("relayed", first["id"], seconds=3))])
+    await world.store.keep([received(outcome("relayed", first["id"], seconds=3))])
 
     assert await world.post("bob") == (200, {**first, "missing": 0})
     status, found = await world.post("bob", decision="refuse")
     assert (status, "sent already" in found["error"]) == (409, True)
     assert len((await world.page())["decisions"]) == 1
-    changed = told(step("updated", LONGER, previous=event(), seconds=5))
+    changed = received(step("updated", LONGER, previous=event(), seconds=5))
     await world.store.keep([changed])
     assert (await world.post("bob"))[1]["id"] != first["id"]
 
@@ -406,7 +417,7 @@ async def test_rule_that_fits_first_says_how_many(
         made["source"] = "urn:sebridge:host"
         made["data"]["reporter"]["resourceId"] = None
         body = orjson.dumps(made)
-    await world.store.keep([told(body)])
+    await world.store.keep([received(body)])
     assert (await world.post())[0] == status
 
 
@@ -415,7 +426,7 @@ async def test_outcome_comes_by_the_topic_and_is_kept(world: HubWorld) -> None:
     await world.dispatcher.step()
     assert (await world.decision())["state"] == "sent"
 
-    await world.store.keep([told(outcome("relayed", decided["id"], seconds=3))])
+    await world.store.keep([received(outcome("relayed", decided["id"], seconds=3))])
 
     found = await world.decision()
     assert (found["state"], found["outcome"]) == ("done", "relayed")
@@ -426,7 +437,7 @@ async def test_bad_outcome_reopens_without_votes(two: HubWorld) -> None:
     _, decided = await two.post("bob")
     await two.dispatcher.step()
     bad = outcome("denied", decided["id"], reason="EventChanged", seconds=3)
-    await two.store.keep([told(bad)])
+    await two.store.keep([received(bad)])
 
     found = await two.decision()
     assert (found["state"], found["outcomeReason"]) == ("failed", "EventChanged")
@@ -444,7 +455,7 @@ async def test_good_outcome_holds_whatever_comes_before_or_after(
         outcome("rejected", decided["id"], seconds=4),
     ]
     for body in ends:
-        await world.store.keep([told(body)])
+        await world.store.keep([received(body)])
     assert (await world.decision())["outcome"] == "relayed"
 
 
@@ -474,7 +485,7 @@ async def test_decisions_are_listed_page_by_page_and_as_a_table(
 async def test_alarms_tell_of_decisions_once(world: HubWorld) -> None:
     _, decided = await world.post()
     await world.dispatcher.step()
-    end = told(outcome("denied", decided["id"], seconds=3))
+    end = received(outcome("denied", decided["id"], seconds=3))
     await world.store.keep([end])
     await world.store.keep([end])
 
@@ -487,8 +498,10 @@ async def test_alarms_tell_of_decisions_once(world: HubWorld) -> None:
 async def test_vm_that_is_made_anew_does_not_answer_for_the_old(
     world: HubWorld,
 ) -> None:
-    await world.store.keep([told(step("completed", seconds=5))])
-    await world.store.keep([told(step("scheduled", seconds=60, who=vm(1), told=1), 60)])
+    await world.store.keep([received(step("completed", seconds=5))])
+    await world.store.keep(
+        [received(step("scheduled", seconds=60, who=vm(1), repeats=1), 60)]
+    )
     shown = await world.page()
     assert (shown["occurrence"], shown["status"]) == (2, "scheduled")
     assert (await world.post())[0] == 200

@@ -21,7 +21,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import SUBSCRIPTION, at, azure, event, outcome, step
-from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, told
+from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, received
 from tests.support.ports import free_port
 
 ALLOW = {"action": "allow"}
@@ -58,7 +58,7 @@ async def world(store: Store, given: HubConfig) -> AsyncIterator[HubWorld]:
         await store.keep([beat(n, -3600, approvals=offer(ALLOW)) for n in (0, 1)])
         opened.clock.pass_by(600)
         await store.keep(
-            [told(step("scheduled", seconds=5)), grid(azure("Scheduled"), 590)]
+            [received(step("scheduled", seconds=5)), grid(azure("Scheduled"), 590)]
         )
         opened.more["listening"] = {"b": at(100)}
         yield opened
@@ -162,7 +162,7 @@ async def test_machine_without_a_bridge_forbids_it(world: HubWorld) -> None:
     third = event(Resources=["web-0", "web-7"])
     await world.store.keep(
         [
-            told(step("updated", third, previous=event(), seconds=9)),
+            received(step("updated", third, previous=event(), seconds=9)),
             grid(azure("Scheduled", third, seconds=9), 595),
         ]
     )
@@ -173,7 +173,7 @@ async def test_event_without_machines_is_not_approved(world: HubWorld) -> None:
     none = event(Resources=[])
     await world.store.keep(
         [
-            told(step("updated", none, previous=event(), seconds=9)),
+            received(step("updated", none, previous=event(), seconds=9)),
             grid(azure("Scheduled", none, seconds=9), 595),
         ]
     )
@@ -193,7 +193,7 @@ async def test_azure_must_show_what_bridges_do(world: HubWorld) -> None:
 
 async def test_event_that_azure_did_not_tell_has_no_path(store: Store) -> None:
     async with HubWorld(store, config(arm=ARM_CONFIG)).open() as world:
-        await world.store.keep([told(step("scheduled"), reply_to=None)])
+        await world.store.keep([received(step("scheduled"), reply_to=None)])
         assert "Azure has not published" in str(await objection(world))
 
 
@@ -229,7 +229,7 @@ async def test_bridge_may_approve_beside_it(world: HubWorld) -> None:
     await world.dispatcher.step()
     assert (await world.post(via="bridge"))[0] == 200
     (mine, *_) = world.arm.taken
-    await world.store.keep([told(outcome("relayed", mine.id, seconds=9))])
+    await world.store.keep([received(outcome("relayed", mine.id, seconds=9))])
     states = {one["via"]: one["state"] for one in (await world.page())["decisions"]}
     assert states == {"arm": "sent", "bridge": "decided"}
 

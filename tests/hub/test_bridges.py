@@ -187,14 +187,14 @@ WORDS = st.builds(
 @given(st.data())
 def test_order_and_repetition_make_no_difference(data: st.DataObject) -> None:
     bodies = data.draw(st.lists(WORDS, min_size=1, max_size=8))
-    told = [
+    reported = [
         of_report(report)
         for number, body in enumerate(bodies)
         if (report := read(body, heard=at(number), source="b").report)
     ]
 
-    shuffled = data.draw(st.permutations(told * 2))
-    assert reduce(BridgeState.joined, shuffled) == reduce(BridgeState.joined, told)
+    shuffled = data.draw(st.permutations(reported * 2))
+    assert reduce(BridgeState.joined, shuffled) == reduce(BridgeState.joined, reported)
 
 
 @pytest.mark.parametrize(

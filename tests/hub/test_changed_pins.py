@@ -26,7 +26,7 @@ from tests.hub.test_pins import FORGED, STRANGE, beats, by, hub_of, jwks, listed
 from tests.hub.test_trust import EVIL, HOUR
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.fleet import at, life, step, vm
-from tests.support.hub import HubWorld, told
+from tests.support.hub import HubWorld, received
 
 (THIRD,) = private_keys(json.dumps(new_key()))
 Opened = Callable[..., Any]
@@ -43,7 +43,7 @@ async def opened(hub_config: HubConfig, tmp_path: Path) -> AsyncIterator[Opened]
 async def world(opened: Opened) -> HubWorld:
     """Return a hub where web-0 is alive and has told of the event."""
     found: HubWorld = await opened()
-    first = told(by(step("scheduled"), n=3), session="s-0")
+    first = received(by(step("scheduled"), n=3), session="s-0")
     await found.store.keep([beats(0, -HOUR, 1), beats(0, 0, 2), first])
     return found
 
@@ -69,8 +69,10 @@ async def test_list_of_keys_is_read_again_when_it_changes(opened: Opened) -> Non
     world = await opened(text=json.dumps({"keys": [listed(1, OTHER)]}))
     write(world, jwks())
     assert await looks(world) is None
-    await world.store.keep([beats(0, 0, 1), told(by(step("scheduled"), n=2))])
-    await world.store.keep([told(step("completed", FORGED, seconds=5, who=EVIL), 5)])
+    await world.store.keep([beats(0, 0, 1), received(by(step("scheduled"), n=2))])
+    await world.store.keep(
+        [received(step("completed", FORGED, seconds=5, who=EVIL), 5)]
+    )
     assert (await world.page())["saidToBeOver"] is None
 
 
@@ -82,7 +84,7 @@ async def test_damaged_list_is_named_and_the_keys_of_before_count(
     fault = await looks(world)
     assert fault is not None
     assert fault.startswith("hub.keys: ")
-    await world.store.keep([told(step("completed", seconds=5), 5)])
+    await world.store.keep([received(step("completed", seconds=5), 5)])
     assert (await world.page())["isOpen"]
     write(world, jwks())
     assert await looks(world) is None
@@ -93,9 +95,9 @@ async def test_key_that_is_listed_no_more_ends(world: HubWorld) -> None:
     world.clock.pass_by(10)
     write(world, json.dumps({"keys": [listed(1, OTHER)]}))
     await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=5), n=4), 11)])
+    await world.store.keep([received(by(step("completed", seconds=5), n=4), 11)])
     assert (await world.page())["isOpen"]
-    await world.store.keep([told(by(step("completed", seconds=6), n=5), 9)])
+    await world.store.keep([received(by(step("completed", seconds=6), n=5), 9)])
     assert not (await world.page())["isOpen"]
 
 
@@ -104,7 +106,7 @@ async def test_key_that_is_listed_again_counts_again(world: HubWorld) -> None:
     await looks(world)
     write(world, jwks())
     await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=5), n=4), 5)])
+    await world.store.keep([received(by(step("completed", seconds=5), n=4), 5)])
     assert not (await world.page())["isOpen"]
 
 
@@ -137,9 +139,9 @@ async def test_key_counts_from_and_until_the_times_that_are_listed(
 ) -> None:
     text = json.dumps({"keys": [pin, listed(1, OTHER)]})
     world = await opened(text=text)
-    first = told(by(step("scheduled", who=vm(1)), OTHER, n=1))
+    first = received(by(step("scheduled", who=vm(1)), OTHER, n=1))
     await world.store.keep([first])
-    await world.store.keep([told(by(step("completed", seconds=3), n=1), seconds)])
+    await world.store.keep([received(by(step("completed", seconds=3), n=1), seconds)])
     assert (await world.page())["isOpen"] is is_open
 
 
@@ -150,14 +152,16 @@ def rotated(seconds: float, *keys: PrivateKey, n: int = 4) -> Incoming:
     """Return ``bridge.started`` of web-0 with the keys that sign it."""
     signing = {"n": n - 1, "keys": [one.jwk for one in keys]}
     body = life("started", seconds=seconds, intervalSeconds=60, signing=signing)
-    return told(by(body, *keys, n=n, run=f"run-{keys[0].key_id}"), seconds)
+    return received(by(body, *keys, n=n, run=f"run-{keys[0].key_id}"), seconds)
 
 
 async def test_key_is_replaced_by_a_message_of_both(world: HubWorld) -> None:
     """Nobody has to change the list of keys."""
     await world.store.keep([rotated(5, STRANGE, KEY)])
     await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=9), STRANGE, n=5), 9)])
+    await world.store.keep(
+        [received(by(step("completed", seconds=9), STRANGE, n=5), 9)]
+    )
     assert not (await world.page())["isOpen"]
 
 
@@ -167,16 +171,16 @@ async def test_replaced_key_ends_a_day_after_the_new_one_signs_alone(
     """What waited in the outbox meanwhile has the signature of the old one alone."""
     await world.store.keep([rotated(5, STRANGE, KEY)])
     await looks(world)
-    await world.store.keep([told(by(step("started", seconds=9), n=5), 9)])
+    await world.store.keep([received(by(step("started", seconds=9), n=5), 9)])
     assert (await world.page())["status"] == "started"
     await world.store.keep([rotated(20, STRANGE, n=9)])
     await looks(world)
     write(world, jwks(within("from", -HOUR)))  # an older list changes nothing of it
     await looks(world)
-    late = told(by(step("completed", seconds=12), n=6), 20 + 86400)
+    late = received(by(step("completed", seconds=12), n=6), 20 + 86400)
     await world.store.keep([late])
     assert (await world.page())["isOpen"]
-    await world.store.keep([told(by(step("completed", seconds=13), n=7), 86400)])
+    await world.store.keep([received(by(step("completed", seconds=13), n=7), 86400)])
     assert not (await world.page())["isOpen"]
 
 
@@ -190,7 +194,9 @@ async def test_key_is_not_replaced_without_the_pinned_one(
 ) -> None:
     await world.store.keep([rotated(5, *signers)])
     await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=9), STRANGE, n=5), 9)])
+    await world.store.keep(
+        [received(by(step("completed", seconds=9), STRANGE, n=5), 9)]
+    )
     assert (await world.page())["isOpen"]
 
 
@@ -236,8 +242,8 @@ async def test_odd_list_of_keys_in_a_message_replaces_none(
     signing = {"keys": keys}
     body = life("started", seconds=5, intervalSeconds=60, signing=signing)
     before = world.store.pinned.now.keys.keys()
-    await world.store.keep([told(by(body, KEY, n=4, run="run-2"), 5)])
-    await world.store.keep([told(body, 6)])
+    await world.store.keep([received(by(body, KEY, n=4, run="run-2"), 5)])
+    await world.store.keep([received(body, 6)])
     await looks(world)
     assert world.store.pinned.now.keys.keys() == before
 
@@ -248,7 +254,7 @@ async def test_key_that_is_named_but_has_not_signed_is_no_alarm(
     signing = {"keys": [STRANGE.jwk]}
     body = life("started", seconds=5, intervalSeconds=60, signing=signing)
     for said in (body, by(body, THIRD)):
-        await world.store.keep([told(said, 5)])
+        await world.store.keep([received(said, 5)])
     assert await world.store.read(alarms.waiting) == []
 
 
@@ -256,7 +262,7 @@ async def test_key_that_has_not_signed_replaces_none(world: HubWorld) -> None:
     """Whoever holds the key must have agreed: else a bridge could name another's."""
     signing = {"keys": [STRANGE.jwk, KEY.jwk]}
     body = life("started", seconds=5, intervalSeconds=60, signing=signing)
-    await world.store.keep([told(by(body, KEY, n=4, run="run-2"), 5)])
+    await world.store.keep([received(by(body, KEY, n=4, run="run-2"), 5)])
     await looks(world)
     assert STRANGE.key_id not in world.store.pinned.now.keys
 
@@ -267,11 +273,13 @@ async def test_key_is_replaced_once(world: HubWorld) -> None:
     await looks(world)
     await world.store.keep([rotated(6, THIRD, KEY)])
     await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=9), THIRD, n=5), 9)])
+    await world.store.keep([received(by(step("completed", seconds=9), THIRD, n=5), 9)])
     assert (await world.page())["isOpen"]
     await world.store.keep([rotated(10, THIRD, STRANGE, n=6)])  # but the new one can
     await looks(world)
-    await world.store.keep([told(by(step("completed", seconds=11), THIRD, n=7), 11)])
+    await world.store.keep(
+        [received(by(step("completed", seconds=11), THIRD, n=7), 11)]
+    )
     assert not (await world.page())["isOpen"]
 
 

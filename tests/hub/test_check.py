@@ -18,7 +18,7 @@ from bridge.hub.store.store import Store
 from bridge.simulator.servicebus.broker import Broker
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import outcome
-from tests.support.hub import HubWorld, config, told
+from tests.support.hub import HubWorld, config, received
 
 NOWHERE = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=s"
 
@@ -47,10 +47,10 @@ async def test_whoever_approves_beside_the_hub_is_named(
 
     await store.keep(
         [
-            told(approved("ann", ours, 1), 1),
-            told(approved("slack:bob", "m-1", 2), 2),
-            told(approved("slack:bob", "m-2", 3), 3),
-            told(approved(None, "m-3", 4), 4),
+            received(approved("ann", ours, 1), 1),
+            received(approved("slack:bob", "m-1", 2), 2),
+            received(approved("slack:bob", "m-2", 3), 3),
+            received(approved(None, "m-3", 4), 4),
         ]
     )
     by = f"approved {EVENT_ID} without this hub, reported at 2026-03-02T12:00:0"

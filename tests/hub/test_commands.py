@@ -26,7 +26,7 @@ from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.bench.measuring import served
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import azure, event, outcome, step, vm
-from tests.support.hub import HubWorld, beat, config, grid, told
+from tests.support.hub import HubWorld, beat, config, grid, received
 from tests.support.terminal import on_terminal
 
 ME = AccessConfig(approvers=("local",))
@@ -97,7 +97,7 @@ async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
 
 
 async def test_status_as_json_has_every_page(world: HubWorld) -> None:
-    many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
+    many = [received(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
     await world.store.keep(many)
     found = json.loads((await run("status", "--hub", world.url, "--json")).stdout)
     assert len(found["events"]) == 201
@@ -110,7 +110,7 @@ async def test_status_as_json_has_every_page(world: HubWorld) -> None:
 
 async def test_text_of_an_event_does_not_control_the_terminal(world: HubWorld) -> None:
     evil = "\x1b]0;owned\x07\r\nHub is fine"
-    await world.store.keep([told(step("scheduled", event(Resources=[evil])))])
+    await world.store.keep([received(step("scheduled", event(Resources=[evil])))])
     found = await run("status", "--hub", world.url)
     assert "\x1b" not in found.stdout
     assert "\nHub is fine" not in found.stdout
@@ -337,7 +337,9 @@ async def test_outcome_is_waited_for(world: HubWorld, what: str, code: int) -> N
             await clock.wait(never, 0.05)
         await world.dispatcher.step()
         (sent,) = world.transport.taken
-        await world.store.keep([told(outcome(what, sent.id, seconds=1, reason="so"))])
+        await world.store.keep(
+            [received(outcome(what, sent.id, seconds=1, reason="so"))]
+        )
 
     arguments = ("approve", EVENT_ID, "--hub", world.url, "--wait", "--json")
     found, _ = await asyncio.gather(run(*arguments), bridge())
@@ -393,7 +395,7 @@ async def test_outcome_that_does_not_come_in_time_is_said(world: HubWorld) -> No
 
 
 async def test_wrong_words_are_one_sentence(world: HubWorld) -> None:
-    both = [told(step("scheduled", event(name))) for name in ("E-1", "E-2")]
+    both = [received(step("scheduled", event(name))) for name in ("E-1", "E-2")]
     await world.store.keep([beat(), *both])
     for given, words in (
         ([], "EVENT_ID must be given"),

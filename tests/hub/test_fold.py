@@ -86,32 +86,32 @@ def test_end_holds_whatever_comes_before(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "holds"),
+    ("reported", "holds"),
     [
         (("cancelled", "ended"), "ended"),
         (("ended", "completed"), "completed"),
         (("completed", "cancelled", "ended"), "completed"),
     ],
 )
-def test_stronger_end_holds(told: Sequence[str], holds: str) -> None:
-    for order in itertools.permutations(told):
+def test_stronger_end_holds(reported: Sequence[str], holds: str) -> None:
+    for order in itertools.permutations(reported):
         ends = [fact(step(kind, seconds=n)) for n, kind in enumerate(order, 60)]
 
         assert now(fact(step("scheduled")), *ends).status == Kind(holds)
 
 
 def test_azure_overrules_the_end_that_bridges_told() -> None:
-    told = fact(step("scheduled")), fact(step("cancelled", seconds=60))
+    reported = fact(step("scheduled")), fact(step("cancelled", seconds=60))
 
-    life = now(*told, grid(azure("Completed", seconds=50)))
+    life = now(*reported, grid(azure("Completed", seconds=50)))
 
     assert (life.status, life.bridges_say) == (Kind.COMPLETED, Kind.CANCELLED)
 
 
 def test_what_a_bridge_did_not_know_is_no_disagreement() -> None:
-    told = fact(step("scheduled")), fact(step("ended", seconds=60))
+    reported = fact(step("scheduled")), fact(step("ended", seconds=60))
 
-    life = now(*told, grid(azure("Canceled", seconds=70)))
+    life = now(*reported, grid(azure("Canceled", seconds=70)))
 
     assert (life.status, life.bridges_say) == (Kind.CANCELLED, None)
 
@@ -130,9 +130,9 @@ def test_status_of_azure_that_nobody_knows_is_kept() -> None:
 
 def test_update_follows_what_it_names_whatever_the_clocks_say() -> None:
     early = fact(step("updated", LATER, previous=event(), seconds=-3))
-    told = fact(step("scheduled", who=vm(1)))
+    reported = fact(step("scheduled", who=vm(1)))
 
-    life = now(told, early)
+    life = now(reported, early)
 
     assert life.event is not None
     assert life.event.raw == LATER
@@ -174,7 +174,7 @@ def test_update_that_skips_one_holds_if_it_is_later() -> None:
 
 def test_event_that_comes_back_later_has_another_life() -> None:
     first = fact(step("scheduled")), fact(step("completed", seconds=60))
-    again = fact(step("scheduled", seconds=71, who=vm(1), told=1))
+    again = fact(step("scheduled", seconds=71, who=vm(1), repeats=1))
 
     found = state(*first, again)
 
@@ -190,7 +190,7 @@ def test_laggard_does_not_bring_an_event_back() -> None:
 
 def test_who_told_the_end_opens_another_life_at_once() -> None:
     first = fact(step("scheduled")), fact(step("completed", seconds=60))
-    again = fact(step("scheduled", seconds=61, told=1))
+    again = fact(step("scheduled", seconds=61, repeats=1))
 
     assert len(state(*first, again).occurrences) == 2
 
@@ -207,13 +207,13 @@ def test_every_address_that_came_is_kept() -> None:
 
 
 def test_outcomes_are_kept_beside_the_lives() -> None:
-    told = fact(outcome("relayed", "m-1", seconds=5))
+    reported = fact(outcome("relayed", "m-1", seconds=5))
 
-    found = state(told)
+    found = state(reported)
 
     assert found.now is None
-    assert [one.outcome for one in found.outcomes] == [told.outcome]
-    assert state(told, fact(step("scheduled"))).now is not None
+    assert [one.outcome for one in found.outcomes] == [reported.outcome]
+    assert state(reported, fact(step("scheduled"))).now is not None
 
 
 def test_makeshift_source_is_helped_by_what_others_know() -> None:
@@ -300,8 +300,8 @@ def test_every_reporter_is_known_with_its_own_group_and_what_it_said() -> None:
     elsewhere = replace(
         vm(9), resource_id=(vm(9).resource_id or "").replace("Web", "Other")
     )
-    told = fact(step("scheduled", event(EventType="Redeploy"), who=elsewhere))
-    life = now(fact(step("scheduled")), told, fact(step("started", seconds=9)))
+    reported = fact(step("scheduled", event(EventType="Redeploy"), who=elsewhere))
+    life = now(fact(step("scheduled")), reported, fact(step("started", seconds=9)))
 
     assert [
         (voice.reporter.name, voice.group[1], voice.groups, voice.event_types)
@@ -315,9 +315,9 @@ def test_every_reporter_is_known_with_its_own_group_and_what_it_said() -> None:
 def test_clock_that_is_far_ahead_is_not_believed() -> None:
     """A reporter whose clock is 2 h ahead would leave the event open for ever."""
     ahead = fact(step("scheduled", seconds=7200, who=vm(1)), heard=1)
-    told = fact(step("scheduled")), fact(step("completed", seconds=600))
+    reported = fact(step("scheduled")), fact(step("completed", seconds=600))
 
-    found = state(*told, ahead)
+    found = state(*reported, ahead)
 
     assert ahead.time == at(1)
     assert [life.status for life in found.occurrences] == [Kind.COMPLETED]
@@ -325,24 +325,24 @@ def test_clock_that_is_far_ahead_is_not_believed() -> None:
 
 
 def test_letters_that_become_others_in_capitals_are_not_folded() -> None:
-    told = fact(step("scheduled", event("\ufb00-\u00e4b")))
+    reported = fact(step("scheduled", event("\ufb00-\u00e4b")))
 
-    assert told.key == "\ufb00-\u00e4B"
+    assert reported.key == "\ufb00-\u00e4B"
 
 
 LONG = timedelta(minutes=15)
 
 
 def test_end_by_a_stranger_takes_no_event_off_the_list() -> None:
-    told = fact(step("scheduled")), fact(step("scheduled", seconds=1, who=vm(1)))
+    reported = fact(step("scheduled")), fact(step("scheduled", seconds=1, who=vm(1)))
     stranger = fact(step("completed", seconds=60, who=vm(9)))
 
-    life = now(*told, stranger)
+    life = now(*reported, stranger)
 
     assert (life.status, life.is_open, life.ended) == (Kind.SCHEDULED, True, None)
     assert (life.said, life.said_by) == (Kind.COMPLETED, stranger.reporter)
-    assert told[0].not_before is not None
-    assert life.said_until == told[0].not_before + LONG
+    assert reported[0].not_before is not None
+    assert life.said_until == reported[0].not_before + LONG
 
 
 @pytest.mark.parametrize("resources", [["web-0"], ["web-0", "web-1"]])
@@ -350,12 +350,12 @@ def test_end_by_a_stranger_is_no_end_beside_one_vm_that_reports(
     resources: list[str],
 ) -> None:
     raw = event(Resources=resources)
-    told = fact(step("scheduled", raw))
+    reported = fact(step("scheduled", raw))
     stranger = fact(step("completed", raw, seconds=60, who=vm(9)))
 
-    assert now(told, stranger).said is Kind.COMPLETED
+    assert now(reported, stranger).said is Kind.COMPLETED
     own = fact(step("completed", raw, seconds=90))
-    life = now(told, stranger, own)
+    life = now(reported, stranger, own)
     assert (life.status, life.said) == (Kind.COMPLETED, None)
 
 
@@ -367,19 +367,19 @@ def test_end_by_a_stranger_is_no_end_beside_one_vm_that_reports(
     ],
 )
 def test_end_counts_once_one_in_resources_or_azure_agrees(agrees: Fact) -> None:
-    told = fact(step("scheduled")), fact(step("cancelled", seconds=60, who=vm(9)))
+    reported = fact(step("scheduled")), fact(step("cancelled", seconds=60, who=vm(9)))
 
-    assert now(*told).is_open
-    assert now(*told, agrees).status is Kind.COMPLETED
+    assert now(*reported).is_open
+    assert now(*reported, agrees).status is Kind.COMPLETED
 
 
 def test_end_by_strangers_counts_15_minutes_after_not_before() -> None:
-    told = fact(step("scheduled")), fact(step("completed", seconds=60, who=vm(9)))
-    until = now(*told).said_until
+    reported = fact(step("scheduled")), fact(step("completed", seconds=60, who=vm(9)))
+    until = now(*reported).said_until
     assert until is not None
 
-    before = fold_in(told, now=until).state
-    after = fold_in(told, now=until + timedelta(seconds=1)).state
+    before = fold_in(reported, now=until).state
+    after = fold_in(reported, now=until + timedelta(seconds=1)).state
 
     assert before is not None
     assert before.now is not None
@@ -391,10 +391,10 @@ def test_end_by_strangers_counts_15_minutes_after_not_before() -> None:
 
 def test_change_by_a_stranger_is_not_shown() -> None:
     worse = event(EventType="Terminate", Resources=["web-0", "web-1", "web-2"])
-    told = fact(step("scheduled")), fact(step("scheduled", seconds=1, who=vm(1)))
+    reported = fact(step("scheduled")), fact(step("scheduled", seconds=1, who=vm(1)))
     change = fact(step("updated", worse, previous=event(), seconds=60, who=vm(9)))
 
-    for life in (now(*told, change), now(told[0], change)):
+    for life in (now(*reported, change), now(reported[0], change)):
         assert life.event is not None
         assert (life.event.raw, life.is_by_others) == (event(), False)
         assert {voice.event_types for voice in life.voices} == {
@@ -404,22 +404,22 @@ def test_change_by_a_stranger_is_not_shown() -> None:
 
 
 def test_event_that_others_alone_report_is_shown() -> None:
-    told = fact(step("scheduled", who=vm(8)))
+    reported = fact(step("scheduled", who=vm(8)))
     change = fact(step("updated", LATER, previous=event(), seconds=60, who=vm(9)))
 
-    life = now(told, change)
+    life = now(reported, change)
 
     assert life.event is not None
     assert (life.event.raw, life.is_by_others) == (LATER, True)
 
 
 def test_back_dated_message_of_a_stranger_is_not_the_first() -> None:
-    told = fact(step("scheduled"))
+    reported = fact(step("scheduled"))
     forged = fact(step("scheduled", event(), seconds=-600, who=vm(9)), heard=60)
 
-    life = now(told, forged)
+    life = now(reported, forged)
 
-    assert (life.first, life.opened, life.group[1]) == (told, at(0), GROUP)
+    assert (life.first, life.opened, life.group[1]) == (reported, at(0), GROUP)
 
 
 def test_one_vm_that_reports_two_things_with_one_id_is_told() -> None:
@@ -448,10 +448,10 @@ def test_of_two_deliveries_the_smaller_times_are_kept() -> None:
 def test_what_was_enqueued_before_the_end_is_no_other_occurrence() -> None:
     """A clock that is 4 minutes ahead would leave a ghost of the event open."""
     ahead = fact(step("scheduled", seconds=240, who=vm(1)), heard=0)
-    told = fact(step("scheduled")), fact(step("completed", seconds=60))
+    reported = fact(step("scheduled")), fact(step("completed", seconds=60))
     agreed = fact(step("completed", seconds=61 + 240, who=vm(1)), heard=61)
 
-    found = state(*told, ahead, agreed)
+    found = state(*reported, ahead, agreed)
 
     assert [life.status for life in found.occurrences] == [Kind.COMPLETED]
 
@@ -462,15 +462,15 @@ def crowd(count: int, start: int = 100) -> list[Fact]:
 
 
 def test_thousand_messages_are_kept_and_those_in_resources_first() -> None:
-    told = [fact(step("scheduled", seconds=50, who=vm(5))), *crowd(1400)]
+    reported = [fact(step("scheduled", seconds=50, who=vm(5))), *crowd(1400)]
     late = fact(step("scheduled", seconds=5000, who=vm(1)))
 
-    found = fold_in([*told, late])
+    found = fold_in([*reported, late])
 
     assert (len(found.kept), found.dropped) == (1000, 302)
     assert late in found.kept
-    assert told[1] in found.kept
-    assert told[-1] not in found.kept
+    assert reported[1] in found.kept
+    assert reported[-1] not in found.kept
 
 
 def test_vm_heard_first_is_kept_however_many_others_report() -> None:
@@ -485,9 +485,9 @@ def test_vm_heard_first_is_kept_however_many_others_report() -> None:
     assert found.state.now.status is Kind.COMPLETED
 
 
-def alike(told: Sequence[Fact], first: Fact) -> list[Fact]:
+def alike(reported: Sequence[Fact], first: Fact) -> list[Fact]:
     """Return what others report, with the Resources of the first one."""
-    return [replace(one, names=first.names, event=first.event) for one in told]
+    return [replace(one, names=first.names, event=first.event) for one in reported]
 
 
 BUSY = vm(100)
@@ -544,15 +544,15 @@ def test_of_a_machine_that_reports_very_much_first_and_last_are_kept() -> None:
     contents = [
         event(NotBefore=f"Mon, 02 Mar 2026 13:00:{n:02} GMT") for n in range(30)
     ]
-    told = [
+    reported = [
         fact(step("updated", raw, previous=event(), seconds=n))
         for n, raw in enumerate(contents)
     ]
     first = fact(step("scheduled", seconds=-1))
 
-    found = fold_in([first, *told])
+    found = fold_in([first, *reported])
 
-    assert found.kept == (first, told[0], told[-1])
+    assert found.kept == (first, reported[0], reported[-1])
     assert found.state is not None
     assert found.state.now is not None
     assert found.state.now.event is not None
@@ -560,14 +560,14 @@ def test_of_a_machine_that_reports_very_much_first_and_last_are_kept() -> None:
 
 
 def test_hundred_outcomes_are_kept_and_those_of_own_decisions_first() -> None:
-    told = [fact(outcome("relayed", f"m-{n}", seconds=n)) for n in range(150)]
+    reported = [fact(outcome("relayed", f"m-{n}", seconds=n)) for n in range(150)]
 
-    found = fold_in(told, own={"m-3"})
+    found = fold_in(reported, own={"m-3"})
 
     assert len(found.kept) == 100
-    assert told[3] in found.kept
-    assert told[-1] in found.kept
-    assert told[4] not in found.kept
+    assert reported[3] in found.kept
+    assert reported[-1] in found.kept
+    assert reported[4] not in found.kept
 
 
 def test_names_beyond_two_thousand_are_left_out() -> None:
@@ -590,21 +590,23 @@ def test_fold_of_what_was_kept_is_the_fold_of_all(data: st.DataObject) -> None:
     """However messages are grouped, and whatever comes twice."""
     steps = data.draw(lives())
     lags = data.draw(st.lists(st.floats(0, 4), min_size=1, max_size=4))
-    reports = [as_told(steps, number, lag) for number, lag in enumerate(lags)]
-    told = data.draw(st.permutations([one for report in reports for one in report] * 2))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(told)), max_size=4)))
-    by_digest = {one.digest: one.event for one in told}
+    reports = [facts_of(steps, number, lag) for number, lag in enumerate(lags)]
+    reported = data.draw(
+        st.permutations([one for report in reports for one in report] * 2)
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(reported)), max_size=4)))
+    by_digest = {one.digest: one.event for one in reported}
     stored, found = tuple[Fact, ...](), fold_in([])
 
-    for start, end in itertools.pairwise([0, *cuts, len(told)]):
+    for start, end in itertools.pairwise([0, *cuts, len(reported)]):
         found = fold_in(
-            [*stored, *told[start:end]],
+            [*stored, *reported[start:end]],
             reading=Reading(event_of=lambda one: by_digest[one.digest]),
             past=found.past,
         )
         stored = tuple(one.light for one in found.kept)
 
-    whole = fold_in(told)
+    whole = fold_in(reported)
     assert {one.report for one in stored} == {one.report for one in whole.kept}
     assert plain(found.state) == plain(whole.state)
 
@@ -627,61 +629,61 @@ def plain(found: State | None) -> object:
 
 
 @dataclass(frozen=True)
-class Told:
+class Step:
     """A step of a life, as anybody who watches tells it."""
 
     kind: str
     raw: dict[str, object]
     previous: dict[str, object] | None
     seconds: float
-    told: int
+    repeats: int
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[Told]:
+def lives(draw: st.DrawFn) -> list[Step]:
     """Draw the steps of an event that may come back: 20 s or more apart."""
-    steps, seconds = list[Told](), 0.0
+    steps, seconds = list[Step](), 0.0
     four = [f"web-{n}" for n in range(4)]
     contents = st.sampled_from(
         [{**one, "Resources": four} for one in (event(), LATER, LAST)]
     )
     for life in range(draw(st.integers(1, 3))):
         now_ = draw(contents)
-        steps.append(Told("scheduled", now_, None, seconds, life))
+        steps.append(Step("scheduled", now_, None, seconds, life))
         for content in draw(st.lists(contents, max_size=3)):
             seconds += draw(st.integers(20, 600))
             if content != now_:
-                steps.append(Told("updated", content, now_, seconds, len(steps)))
+                steps.append(Step("updated", content, now_, seconds, len(steps)))
                 now_ = content
         if draw(st.booleans()):
             seconds += draw(st.integers(20, 600))
             running = {**now_, "EventStatus": "Started", "NotBefore": ""}
-            steps.append(Told("started", running, now_, seconds, life))
+            steps.append(Step("started", running, now_, seconds, life))
             now_ = running
         seconds += draw(st.integers(20, 600))
         is_last = draw(st.booleans())
         if is_last:
             break
         end = "completed" if now_["EventStatus"] == "Started" else "cancelled"
-        steps.append(Told(end, now_, now_, seconds, life))
+        steps.append(Step(end, now_, now_, seconds, life))
         seconds += draw(st.integers(20, 600))
     return steps
 
 
-def as_told(steps: Iterable[Told], number: int, lag: float) -> list[Fact]:
+def facts_of(steps: Iterable[Step], number: int, lag: float) -> list[Fact]:
     """Return what one reporter tells of a life, by its own clock."""
     return [
         fact(
             step(
-                told.kind,
-                told.raw,
-                previous=told.previous,
-                seconds=told.seconds + lag,
+                reported.kind,
+                reported.raw,
+                previous=reported.previous,
+                seconds=reported.seconds + lag,
                 who=vm(number),
-                told=told.told,
+                repeats=reported.repeats,
             )
         )
-        for told in steps
+        for reported in steps
     ]
 
 
@@ -701,8 +703,8 @@ def test_any_order_repetition_and_subset_of_reporters_say_the_same(
 ) -> None:
     steps = data.draw(lives())
     lags = data.draw(st.lists(st.floats(0, 4), min_size=1, max_size=4))
-    reports = [as_told(steps, number, lag) for number, lag in enumerate(lags)]
-    everything = [told for report in reports for told in report]
+    reports = [facts_of(steps, number, lag) for number, lag in enumerate(lags)]
+    everything = [reported for report in reports for reported in report]
     whole = fold(everything)
 
     repeated = everything + data.draw(st.lists(st.sampled_from(everything)))
@@ -733,6 +735,6 @@ def test_order_makes_no_difference_whatever_is_told(data: st.DataObject) -> None
         st.sampled_from(["Scheduled", "Started", "Completed", "Canceled", "New"]),
         st.integers(0, 40),
     )
-    told = data.draw(st.lists(own | azures, min_size=1, max_size=12))
+    reported = data.draw(st.lists(own | azures, min_size=1, max_size=12))
 
-    assert fold(data.draw(st.permutations(told * 2))) == fold(told)
+    assert fold(data.draw(st.permutations(reported * 2))) == fold(reported)

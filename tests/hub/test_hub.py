@@ -47,15 +47,15 @@ def file_of(path: Path, connection_string: str, **fields: Any) -> HubFile:
 
 @pytest.fixture
 async def address(broker: Broker, tmp_path: Path) -> AsyncIterator[str]:
-    stop, told = asyncio.Event(), asyncio.get_running_loop().create_future()
+    stop, address = asyncio.Event(), asyncio.get_running_loop().create_future()
     file = file_of(tmp_path, broker.connection_string)
 
     def listening(host: str, port: int) -> None:
-        told.set_result(f"http://{host}:{port}")
+        address.set_result(f"http://{host}:{port}")
 
     async with asyncio.TaskGroup() as group:
         group.create_task(hub.run(file, stop, SystemClock(), listening))
-        yield await told
+        yield await address
         stop.set()
 
 

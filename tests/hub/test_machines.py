@@ -8,7 +8,7 @@ import pytest
 from bridge.hub.store.store import Store
 from tests.hub.test_pages import EVIL, Browser
 from tests.support.fleet import GROUP, SUBSCRIPTION, event, step, vm
-from tests.support.hub import HubWorld, beat, config, told
+from tests.support.hub import HubWorld, beat, config, received
 
 PATH = f"/machines/{SUBSCRIPTION}/{GROUP}/web-0"
 
@@ -65,7 +65,7 @@ async def test_name_leads_to_its_one_machine(browser: Browser) -> None:
 async def test_name_that_several_have_is_a_list(browser: Browser) -> None:
     body = step("scheduled", event("E-2", Resources=["web-0"]))
     other = body.replace(SUBSCRIPTION.encode(), b"0" * 8 + SUBSCRIPTION[8:].encode())
-    await browser.world.store.keep([told(other)])
+    await browser.world.store.keep([received(other)])
     text = await browser.open("/machines?name=web-0")
     assert "2 machines are named web-0" in text
     assert f'href="{PATH}"' in text
@@ -83,7 +83,7 @@ async def test_machine_without_a_place_has_a_page(store: Store) -> None:
         HubWorld(store, config()).open() as world,
         aiohttp.ClientSession() as http,
     ):
-        await world.store.keep([told(body)])
+        await world.store.keep([received(body)])
         browser = Browser(world, http)
         assert 'href="/machines/-/-/web-0"' in await browser.open("/bridges")
         assert "group is not known" in await browser.open("/machines/-/-/web-0")
@@ -135,7 +135,7 @@ async def test_text_of_a_machine_is_never_markup(store: Store) -> None:
         HubWorld(store, config()).open() as world,
         aiohttp.ClientSession() as http,
     ):
-        await world.store.keep([told(body), beat(0, version=EVIL)])
+        await world.store.keep([received(body), beat(0, version=EVIL)])
         browser = Browser(world, http)
         text = await browser.open(f"/events/{event()['EventId']}")
         link = text.partition('href="/machines?name=')[2].partition('"')[0]

@@ -36,7 +36,7 @@ from tests.support.hub import (
     config,
     grid,
     offer,
-    told,
+    received,
 )
 
 DOCUMENT = openapi.document()
@@ -153,9 +153,9 @@ def messages(draw: st.DrawFn) -> Incoming:
         return grid(azure(status, raw, seconds=seconds), seconds)
     if what == "outcome":
         word, number = draw(st.sampled_from(_OUTCOMES)), draw(st.sampled_from("01"))
-        return told(outcome(word, f"m-{number}", raw, seconds=seconds), seconds)
+        return received(outcome(word, f"m-{number}", raw, seconds=seconds), seconds)
     who = vm(draw(st.integers(0, 2)))
-    return told(step(draw(st.sampled_from(_KINDS)), raw, seconds=seconds, who=who))
+    return received(step(draw(st.sampled_from(_KINDS)), raw, seconds=seconds, who=who))
 
 
 _WORDS = st.sampled_from(

@@ -33,7 +33,7 @@ from tests.support.hub import (
     config,
     grid,
     offer,
-    told,
+    received,
 )
 
 PAGE = f"/events/{EVENT_ID}"
@@ -124,7 +124,7 @@ async def test_overview_shows_what_waits(browser: Browser) -> None:
 
 
 async def test_long_list_goes_on_and_says_what_it_counts(browser: Browser) -> None:
-    many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
+    many = [received(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
     await browser.world.store.keep(many)
 
     first = await browser.open("/?type=Freeze")
@@ -139,7 +139,7 @@ async def test_long_list_goes_on_and_says_what_it_counts(browser: Browser) -> No
 @pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions"])
 async def test_text_of_an_event_is_never_markup(browser: Browser, path: str) -> None:
     body = step("scheduled", event(Description=EVIL, EventType=EVIL, Resources=[EVIL]))
-    await browser.world.store.keep([told(body), beat(0, version=EVIL)])
+    await browser.world.store.keep([received(body), beat(0, version=EVIL)])
     await browser.world.post(reason=EVIL, decision="refuse")
 
     text = await browser.open(path)
@@ -175,7 +175,9 @@ async def test_form_decides_without_javascript(browser: Browser) -> None:
     (sent,) = (await browser.world.get("/api/v1/decisions"))["decisions"]
     await browser.world.dispatcher.step()
     assert "on its way" in await browser.open(PAGE)
-    await browser.world.store.keep([told(outcome("relayed", sent["id"], seconds=3))])
+    await browser.world.store.keep(
+        [received(outcome("relayed", sent["id"], seconds=3))]
+    )
     assert "approved by ann: relayed" in await browser.open(PAGE)
     assert forms(browser.text) == {}
     assert "approved by ann" in await browser.open("/decisions")
@@ -215,7 +217,7 @@ async def test_event_that_has_changed_is_shown_anew(browser: Browser) -> None:
     await browser.open(PAGE)
     longer = event(DurationInSeconds=90)
     await browser.world.store.keep(
-        [told(step("updated", longer, previous=event(), seconds=5))]
+        [received(step("updated", longer, previous=event(), seconds=5))]
     )
     text = await browser.submit()
     assert browser.status == 409
@@ -235,14 +237,14 @@ async def test_who_may_only_look_has_no_form(browser: Browser) -> None:
 
 async def test_event_that_is_past_asking_has_no_form(browser: Browser) -> None:
     await browser.world.scheduled()
-    await browser.world.store.keep([told(step("completed", seconds=9))])
+    await browser.world.store.keep([received(step("completed", seconds=9))])
     assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
     assert "Completed" in await browser.open("/?open=false")
 
 
 async def test_event_is_shown_whose_end_alone_was_heard(browser: Browser) -> None:
     """A hub that is new, or was away, hears of an event only when it is over."""
-    await browser.world.store.keep([told(step("completed", seconds=9))])
+    await browser.world.store.keep([received(step("completed", seconds=9))])
     assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
     assert (await browser.world.post())[0] == 409
 
@@ -271,7 +273,7 @@ async def test_event_is_shown_while_nobody_can_write(
 async def test_event_nobody_takes_approvals_for_can_only_be_refused(
     browser: Browser,
 ) -> None:
-    await browser.world.store.keep([told(step("scheduled"), reply_to=None)])
+    await browser.world.store.keep([received(step("scheduled"), reply_to=None)])
     text = await browser.open(PAGE)
     assert "A bridge cannot be asked now" in text
     assert "Approve now" not in text
@@ -299,7 +301,7 @@ async def both(store: Store) -> AsyncIterator[Browser]:
     async with HubWorld(store, given).open() as world, aiohttp.ClientSession() as http:
         rules = {"action": "allow"}
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
-        await store.keep([told(step("scheduled", seconds=5))])
+        await store.keep([received(step("scheduled", seconds=5))])
         world.clock.pass_by(600)
         world.more["listening"] = {"b": at(100)}
         await store.keep([grid(azure("Scheduled"), 590)])
@@ -330,7 +332,7 @@ async def test_vote_of_another_channel_does_not_hide_the_decision(
     await both.world.store.keep([beat(0, 600, approvals=offer({"action": "allow"}))])
     await both.world.dispatcher.step()
     (sent,) = both.world.transport.taken
-    await both.world.store.keep([told(outcome("relayed", sent.id, seconds=700))])
+    await both.world.store.keep([received(outcome("relayed", sent.id, seconds=700))])
     text = await both.open("/")
     assert "approved by ann, bob: relayed" in text
     assert "1 of 2" not in text
@@ -344,8 +346,8 @@ async def test_decision_on_an_earlier_occurrence_is_none_on_this_one(
     await browser.world.dispatcher.step()
     (sent,) = browser.world.transport.taken
     over = [outcome("relayed", sent.id, seconds=1), step("completed", seconds=60)]
-    again = step("scheduled", seconds=90, told=1)
-    await browser.world.store.keep([*map(told, over), told(again)])
+    again = step("scheduled", seconds=90, repeats=1)
+    await browser.world.store.keep([*map(received, over), received(again)])
 
     assert "1 event waits for a decision" in await browser.open("/")
     assert "waits for one person" in browser.text
@@ -370,7 +372,7 @@ async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
         rules = {"action": "allow"}
         await store.keep([beat(n, -600, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
-        await store.keep([told(step("scheduled", seconds=5))])
+        await store.keep([received(step("scheduled", seconds=5))])
         await browser.open(PAGE)
         assert "arm" not in forms(browser.text), "a bridge answers"
 
@@ -483,9 +485,9 @@ async def test_vote_shows_its_way_and_takes_the_button_away(store: Store) -> Non
         await world.dispatcher.step()
         (sent,) = world.transport.taken
         assert way(await browser.open(PAGE))[3] == "now relayed to Azure"
-        await store.keep([told(outcome("relayed", sent.id, seconds=1))])
+        await store.keep([received(outcome("relayed", sent.id, seconds=1))])
         assert way(await browser.open(PAGE))[3:] == ["done relayed", "now started"]
-        await store.keep([told(step("started", seconds=2))])
+        await store.keep([received(step("started", seconds=2))])
         assert way(await browser.open(PAGE))[4] == "done started"
 
 
@@ -531,7 +533,7 @@ async def test_page_of_an_event_is_small_whatever_was_sent(browser: Browser) -> 
         body = orjson.loads(step("updated", event(), seconds=number, who=vm(number)))
         body["id"], body["data"]["padding"] = f"id-{number:02}", padding
         many.append(orjson.dumps(body))
-    await browser.world.store.keep([told(one) for one in many])
+    await browser.world.store.keep([received(one) for one in many])
 
     began = time.perf_counter()
     text = await browser.open(PAGE)

@@ -28,7 +28,7 @@ from tests.support.hub import (
     config,
     grid,
     offer,
-    told,
+    received,
 )
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ async def world(store: Store) -> AsyncIterator[HubWorld]:
             *(step("scheduled"), step("scheduled", waits), step("started", running_)),
             *(step("scheduled", event("gone")), gone),
         )
-        await store.keep([told(one) for one in steps])
+        await store.keep([received(one) for one in steps])
         await FleetMonitor(
             store,
             opened.clock,
@@ -142,7 +142,7 @@ async def forms(store: Store) -> AsyncIterator[HubWorld]:
         await store.keep([beat(1, -HOUR / 4, approvals=allow)])
         opened.clock.pass_by(600)
         opened.more["listening"] = {"b": at(100)}
-        await store.keep([told(step("scheduled", seconds=5)), told(evil, 5)])
+        await store.keep([received(step("scheduled", seconds=5)), received(evil, 5)])
         other = signed(session="another")
         await store.keep([grid(azure("Scheduled"), 590), beat(0, 590, approvals=allow)])
         await store.keep([beat(0, 595, approvals=other)])

@@ -16,7 +16,7 @@ from tests.support.browser import NO_BROWSER, find
 from tests.support.builders import EVENT_ID
 from tests.support.devtools import Tab, running, tab_of
 from tests.support.fleet import azure, event, outcome, step
-from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, told
+from tests.support.hub import ARM_CONFIG, HubWorld, beat, config, grid, offer, received
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ async def test_whole_way_by_keyboard_without_a_reload(
     await tab.until(LIVE)
     await tab.value("window.isTheSame = true")
 
-    await world.store.keep([told(step("scheduled", event()))])
+    await world.store.keep([received(step("scheduled", event()))])
     await tab.until("document.querySelector('#rows tr[id]')")
     assert await tab.value("window.isTheSame") is True
     await tab_to(tab, "Freeze of web-0, web-1")
@@ -104,15 +104,15 @@ async def test_whole_way_by_keyboard_without_a_reload(
     since = await act(world.dispatcher.step())
     assert await shows(tab, "sent, no outcome yet", since=since) < 5
     (sent,) = world.transport.taken
-    given = told(outcome("relayed", sent.id, seconds=1))
+    given = received(outcome("relayed", sent.id, seconds=1))
     since = await act(world.store.keep([given]))
     assert await shows(tab, "approved by local: relayed", since=since) < 5
-    since = await act(world.store.keep([told(step("started", seconds=2))]))
+    since = await act(world.store.keep([received(step("started", seconds=2))]))
     assert await shows(tab, "Started", since=since, where="#head") < 5
     assert (await way(tab)).endswith("done relayed, done started")
     assert "Started" in await tab.value("document.title")
     assert "drained" in await tab.value("document.body.textContent")
-    since = await act(world.store.keep([told(step("completed", seconds=60))]))
+    since = await act(world.store.keep([received(step("completed", seconds=60))]))
     assert await shows(tab, "Completed", since=since, where="#head") < 5
     assert await tab.value("window.isTheSame") is True, "it was never loaded again"
 
@@ -149,14 +149,14 @@ async def test_overview_is_wholly_live(world: HubWorld, tab: Tab) -> None:
     await tab.value("window.isTheSame = true")
     assert "Nothing needs you now" in await tab.value("document.body.textContent")
 
-    since = await act(world.store.keep([told(step("scheduled", event()))]))
+    since = await act(world.store.keep([received(step("scheduled", event()))]))
 
     assert await shows(tab, "1 event waits", since=since, where="h1") < 5
     assert await tab.value("document.title") == "(1) Maintenance"
     assert "1wait for a decision" in await tab.value(
         "document.getElementById('tiles').textContent"
     )
-    await world.store.keep([told(step("completed", seconds=9))])
+    await world.store.keep([received(step("completed", seconds=9))])
     await tab.until("document.title === 'Maintenance'")
     assert await tab.value("window.isTheSame") is True
 
@@ -173,7 +173,7 @@ async def test_what_a_person_does_is_kept_while_the_page_moves(
     await tab.type("half a reason")
     await tab.value("document.getElementById('reason').setSelectionRange(4, 6)")
 
-    await world.store.keep([told(step("scheduled", seconds=1, told=1))])
+    await world.store.keep([received(step("scheduled", seconds=1, repeats=1))])
     await tab.until("document.querySelectorAll('#messages details').length === 2")
 
     assert await tab.value("document.activeElement.id") == "reason"
@@ -192,7 +192,7 @@ async def test_event_that_changes_under_the_hand_is_not_approved_by_a_click(
     await tab.open(f"{world.url}{PAGE}")
     await tab.until(LIVE)
     longer = step("updated", event(DurationInSeconds=90), previous=event(), seconds=5)
-    await world.store.keep([told(longer)])
+    await world.store.keep([received(longer)])
     await tab.until("!document.getElementById('changed').hidden")
     await tab.value("document.getElementById('approve').click()")
     assert "for 1 min 30 s" in await tab.value("document.body.textContent")
@@ -247,7 +247,9 @@ async def test_way_through_azure_is_taken_where_the_bridge_is_dead(
 ) -> None:
     raw = event(Resources=["web-0"])
     azures = grid(azure("Scheduled", raw, seconds=290), heard=290)
-    await world.store.keep([beat(0, approvals=offer()), told(step("scheduled", raw))])
+    await world.store.keep(
+        [beat(0, approvals=offer()), received(step("scheduled", raw))]
+    )
     world.clock.pass_by(300)
     await world.store.keep([azures])
     await tab.open(f"{world.url}{PAGE}")
@@ -266,7 +268,7 @@ async def test_way_through_azure_is_not_there_where_the_dead_bridge_denies(
 ) -> None:
     raw = event(Resources=["web-0"])
     deny = offer({"name": "no", "action": "deny"})
-    await world.store.keep([beat(0, approvals=deny), told(step("scheduled", raw))])
+    await world.store.keep([beat(0, approvals=deny), received(step("scheduled", raw))])
     world.clock.pass_by(300)
     await world.store.keep([grid(azure("Scheduled", raw, seconds=290), heard=290)])
     await tab.open(f"{world.url}{PAGE}")
@@ -283,7 +285,7 @@ async def test_focus_stays_where_it_was_when_rows_come(
     await tab.until(LIVE)
     await tab_to(tab, "Freeze of web-0, web-1")
     before = await tab.value("scrollY")
-    more = [told(step("scheduled", event(f"E-{n}"))) for n in range(5)]
+    more = [received(step("scheduled", event(f"E-{n}"))) for n in range(5)]
     await world.store.keep(more)
     await tab.until("document.querySelectorAll('#rows tr[id]').length === 6")
     assert await focused(tab) == "Freeze of web-0, web-1"
@@ -313,7 +315,7 @@ async def test_phone_needs_no_sideways_scrolling(
     world: HubWorld, tab: Tab, path: str, *, dark: bool
 ) -> None:
     raw = event(Resources=[LONG, "web-0"], Description="x" * 300)
-    await world.store.keep([beat(), told(step("scheduled", raw))])
+    await world.store.keep([beat(), received(step("scheduled", raw))])
     await world.post(reason="y" * 200, decision="refuse")
     path = "/machines?name=web-0" if path == "machine" else path
     await tab.look_like(360, 800, dark=dark)

@@ -42,7 +42,7 @@ from tests.hub.test_trust import signed as offered
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, azure, event, life, outcome, step, vm
-from tests.support.hub import HubWorld, access, config, grid, told
+from tests.support.hub import HubWorld, access, config, grid, received
 
 OWN = {0: KEY, 1: OTHER}
 (STRANGE,) = private_keys(json.dumps(new_key()))
@@ -80,7 +80,7 @@ def beats(number: int, seconds: float, n: int, *rules: Any, **more: Any) -> Inco
         intervalSeconds=60,
         approvals=offered(*rules, session=session),
     )
-    return told(by(said, OWN[number], n=n, **more), seconds)
+    return received(by(said, OWN[number], n=n, **more), seconds)
 
 
 def hub_of(hub_config: HubConfig, file: Path, stack: AsyncExitStack) -> Opened:
@@ -112,7 +112,7 @@ async def world(opened: Opened) -> HubWorld:
         [
             beats(0, -HOUR, 1),
             beats(0, 0, 2),
-            told(by(step("scheduled"), n=3), session="s-0"),
+            received(by(step("scheduled"), n=3), session="s-0"),
         ]
     )
     return found
@@ -137,7 +137,7 @@ async def test_offer_in_its_name_makes_no_address_contested(
     body = life(
         "started", seconds=2, intervalSeconds=60, approvals=offered(session="evil")
     )
-    await world.store.keep([told(by(body, *keys, n=9) if keys else body, 2)])
+    await world.store.keep([received(by(body, *keys, n=9) if keys else body, 2)])
 
     shown = await world.get(f"/api/v1/events/{EVENT_ID}/approval")
     assert [one["session"] for one in shown["addresses"]] == ["s-0"]
@@ -147,7 +147,7 @@ async def test_offer_in_its_name_makes_no_address_contested(
 
 async def test_reply_to_of_a_replay_is_not_used(world: HubWorld) -> None:
     """Nobody signs ReplyTo."""
-    await world.store.keep([told(by(step("scheduled"), n=3), 5, session="evil")])
+    await world.store.keep([received(by(step("scheduled"), n=3), 5, session="evil")])
     shown = await world.get(f"/api/v1/events/{EVENT_ID}/approval")
     assert [one["session"] for one in shown["addresses"]] == ["s-0"]
 
@@ -156,11 +156,11 @@ async def test_outcome_in_its_name_closes_no_decision(world: HubWorld) -> None:
     _, decided = await world.post()
     await world.dispatcher.step()
     forged = outcome("denied", decided["id"], seconds=2)
-    await world.store.keep([told(forged, 2)])
+    await world.store.keep([received(forged, 2)])
     assert (await world.decision())["state"] == "sent"
 
     said = by(outcome("relayed", decided["id"], seconds=3), n=4)
-    await world.store.keep([told(said, 3)])
+    await world.store.keep([received(said, 3)])
     assert (await world.decision())["state"] == "done"
 
 
@@ -173,16 +173,16 @@ async def test_outcome_of_another_message_closes_no_decision(world: HubWorld) ->
         said = orjson.loads(outcome("relayed", decided["id"], seconds=seconds))
         said["data"]["request"]["bodyHash"] = sha256(body).hexdigest()
         told_of = by(orjson.dumps(said), n=seconds + 3)
-        await world.store.keep([told(told_of, seconds)])
+        await world.store.keep([received(told_of, seconds)])
         assert (await world.decision())["state"] == state
 
 
 async def test_stop_in_its_name_mutes_no_silence(world: HubWorld) -> None:
-    await world.store.keep([told(life("stopped", seconds=30), 30)])
+    await world.store.keep([received(life("stopped", seconds=30), 30)])
     assert await state_of(world) == "alive"
     world.clock.pass_by(600)
     assert await state_of(world) == "silent"
-    await world.store.keep([told(by(life("stopped", seconds=601), n=4), 601)])
+    await world.store.keep([received(by(life("stopped", seconds=601), n=4), 601)])
     assert await state_of(world) == "stopped"
 
 
@@ -190,9 +190,9 @@ async def test_heartbeat_in_its_name_hides_no_silence(world: HubWorld) -> None:
     world.clock.pass_by(600)
     body = life("heartbeat", seconds=590, intervalSeconds=60)
     for said in (body, by(body, STRANGE), step("started", seconds=590)):
-        await world.store.keep([told(said, 590)])
+        await world.store.keep([received(said, 590)])
     assert await state_of(world) == "silent"
-    await world.store.keep([told(by(body), 590)])
+    await world.store.keep([received(by(body), 590)])
     assert await state_of(world) == "alive"
 
 
@@ -205,7 +205,7 @@ async def test_step_in_any_name_changes_nothing_once_a_pinned_one_has_spoken(
     before = await world.page()
     previous = event() if kind == "updated" else None
     body = step(kind, FORGED, previous=previous, seconds=5, who=who)
-    await world.store.keep([told(body, 5)])
+    await world.store.keep([received(body, 5)])
 
     after = await world.page()
     for name in ("content", "event", "machines", "status", "isOpen", "saidToBeOver"):
@@ -216,9 +216,9 @@ async def test_step_in_any_name_changes_nothing_once_a_pinned_one_has_spoken(
 
 async def test_forged_end_begins_no_other_occurrence(world: HubWorld) -> None:
     """Nor does it once its time to count has come."""
-    await world.store.keep([told(step("completed", seconds=5), 5)])
+    await world.store.keep([received(step("completed", seconds=5), 5)])
     late = by(step("updated", event(Description="x"), previous=event(), seconds=5000))
-    await world.store.keep([told(late, 5000)])
+    await world.store.keep([received(late, 5000)])
 
     found = await world.page()
     assert (found["isOpen"], found["status"]) == (True, "scheduled")
@@ -231,8 +231,8 @@ async def test_first_message_in_its_name_opens_nothing_for_it(
     world = await opened()
     await world.store.keep(
         [
-            told(step("scheduled", FORGED, seconds=-30), -30),
-            told(by(step("scheduled"), n=1), 0),
+            received(step("scheduled", FORGED, seconds=-30), -30),
+            received(by(step("scheduled"), n=1), 0),
         ]
     )
     shown = await world.page()
@@ -245,7 +245,7 @@ async def test_what_is_forged_is_shown_while_nobody_else_has_spoken(
 ) -> None:
     """Nothing holds back an event."""
     world = await opened()
-    await world.store.keep([told(step("scheduled"))])
+    await world.store.keep([received(step("scheduled"))])
     assert (await world.page())["isOpen"]
 
 
@@ -255,8 +255,8 @@ async def test_words_of_others_raise_no_number_once_a_pinned_one_has_spoken(
     rule = AccessRule(resource_groups=("prod",), persons=2)
     world = await opened(config(access=access(1, rule)))
     first = by(step("scheduled"), n=3)
-    await world.store.keep([beats(0, 0, 1), beats(1, 0, 1), told(first)])
-    await world.store.keep([told(of_group(step("updated", seconds=5), "prod"), 5)])
+    await world.store.keep([beats(0, 0, 1), beats(1, 0, 1), received(first)])
+    await world.store.keep([received(of_group(step("updated", seconds=5), "prod"), 5)])
 
     assert await wanted(world) == (1, [])
 
@@ -266,10 +266,10 @@ async def test_early_message_in_its_name_makes_no_number_smaller(
     opened: Opened, keys: list[PrivateKey]
 ) -> None:
     world = await opened(config(access=access(1, TWO)))
-    first = told(by(step("scheduled", seconds=5), n=3), 5)
+    first = received(by(step("scheduled", seconds=5), n=3), 5)
     await world.store.keep([beats(0, 0, 1), beats(1, 0, 1), first])
     early = of_group(step("scheduled", seconds=-500), "dev", str(vm(0).vm_id))
-    await world.store.keep([told(by(early, *keys) if keys else early, 6)])
+    await world.store.keep([received(by(early, *keys) if keys else early, 6)])
 
     assert (await world.post())[0] == 202
     assert (await wanted(world))[0] == 2
@@ -279,11 +279,11 @@ async def test_change_in_its_name_voids_no_vote_and_no_decision(
     opened: Opened,
 ) -> None:
     world = await opened(config(2))
-    await world.store.keep([beats(0, 0, 2), told(by(step("scheduled"), n=3))])
+    await world.store.keep([beats(0, 0, 2), received(by(step("scheduled"), n=3))])
     assert (await world.post("ann"))[0] == 202
     for seconds, answer in ((5, 200), (7, 0)):
         said = step("updated", FORGED, previous=event(), seconds=seconds)
-        await world.store.keep([told(said, seconds)])
+        await world.store.keep([received(said, seconds)])
         if answer:
             assert (await world.post("bob"))[0] == answer
     await world.dispatcher.step()
@@ -295,8 +295,8 @@ async def test_type_prefix_in_its_name_leads_nothing_astray(opened: Opened) -> N
     world = await opened()
     first = orjson.loads(step("scheduled"))
     first["type"] = first["type"].replace("sebridge", "evil", 1)
-    scheduled = told(by(step("scheduled", seconds=1), n=3), 1)
-    await world.store.keep([told(orjson.dumps(first)), beats(0, 0, 2), scheduled])
+    scheduled = received(by(step("scheduled", seconds=1), n=3), 1)
+    await world.store.keep([received(orjson.dumps(first)), beats(0, 0, 2), scheduled])
     await world.post()
     await world.dispatcher.step()
     (sent,) = world.transport.taken
@@ -307,7 +307,7 @@ async def test_stranger_without_an_offer_gets_no_approval_and_closes_none(
     world: HubWorld,
 ) -> None:
     """Without pins it counts as an older bridge, whose ReplyTo is an address."""
-    stranger = told(step("scheduled", seconds=4, who=EVIL), 4, session="evil")
+    stranger = received(step("scheduled", seconds=4, who=EVIL), 4, session="evil")
     await world.store.keep([stranger])
     shown = await world.get(f"/api/v1/events/{EVENT_ID}/approval")
     assert [one["session"] for one in shown["addresses"]] == ["s-0"]
@@ -315,7 +315,7 @@ async def test_stranger_without_an_offer_gets_no_approval_and_closes_none(
     await world.dispatcher.step()
     said = orjson.loads(outcome("denied", decided["id"], seconds=5))
     said["data"]["reporter"] |= {"vmId": EVIL.vm_id, "resourceId": EVIL.resource_id}
-    await world.store.keep([told(orjson.dumps(said), 5)])
+    await world.store.keep([received(orjson.dumps(said), 5)])
     assert (await world.decision())["state"] == "sent"
 
 
@@ -323,7 +323,7 @@ async def test_message_with_its_id_replaces_nothing(world: HubWorld) -> None:
     """The same (source, id, vmId), with an earlier time and another content."""
     forged = orjson.loads(step("scheduled", FORGED, seconds=-600))
     forged["id"] = orjson.loads(step("scheduled"))["id"]
-    await world.store.keep([told(orjson.dumps(forged), 60)])
+    await world.store.keep([received(orjson.dumps(forged), 60)])
     found = await world.page()
     assert (found["event"], found["eventType"]) == (event(), "Freeze")
 
@@ -333,7 +333,7 @@ async def test_stop_of_the_year_2099_in_its_name_mutes_no_silence(
 ) -> None:
     said = orjson.loads(life("stopped"))
     said["time"] = said["data"]["observedAt"] = "2099-01-01T00:00:00Z"
-    await world.store.keep([told(orjson.dumps(said), 30)])
+    await world.store.keep([received(orjson.dumps(said), 30)])
     assert await state_of(world) == "alive"
     world.clock.pass_by(600)
     assert await state_of(world) == "silent"
@@ -342,8 +342,8 @@ async def test_stop_of_the_year_2099_in_its_name_mutes_no_silence(
 async def test_copy_without_the_signature_takes_nothing_away(world: HubWorld) -> None:
     """Also if its bytes sort before those of the signed one."""
     for body in (step("scheduled"), step("scheduled", seconds=-1)):
-        await world.store.keep([told(body, 5)])
-    await world.store.keep([told(step("completed", seconds=9, who=vm(1)), 9)])
+        await world.store.keep([received(body, 5)])
+    await world.store.keep([received(step("completed", seconds=9, who=vm(1)), 9)])
     assert (await world.page())["saidToBeOver"] is None
     assert (await world.page())["isOpen"]
 
@@ -353,7 +353,7 @@ async def test_offer_in_a_heartbeat_is_one(opened: Opened) -> None:
     world = await opened()
     approvals = offered(session="s-0")
     body = life("heartbeat", intervalSeconds=60, approvals=approvals)
-    await world.store.keep([told(by(body)), told(by(step("scheduled"), n=3))])
+    await world.store.keep([received(by(body)), received(by(step("scheduled"), n=3))])
     assert (await world.post())[0] == 200
     assert await sent_to(world) == ("vm-approvals", "s-0")
 
@@ -368,7 +368,7 @@ async def silent(opened: Opened) -> HubWorld:
     await world.store.keep([beats(n, -HOUR, 1, ALLOW) for n in (0, 1)])
     world.clock.pass_by(600)
     world.more["listening"] = {"b": at_seconds(100)}
-    first = told(by(step("scheduled", seconds=5), n=3), 5)
+    first = received(by(step("scheduled", seconds=5), n=3), 5)
     await world.store.keep([first, grid(azure("Scheduled"), 590)])
     return world
 
@@ -379,7 +379,7 @@ async def test_deny_of_a_pinned_bridge_is_not_lifted_in_its_name(
     await silent.store.keep([beats(1, -HOUR / 2, 2, DENY)])
     allowed = offered(ALLOW)
     forged = life("started", who=vm(1), intervalSeconds=60, approvals=allowed)
-    await silent.store.keep([told(forged, 1)])
+    await silent.store.keep([received(forged, 1)])
     assert "web-1 does not allow it: DeniedByRule no" in await arm(silent)
 
 
@@ -419,13 +419,13 @@ async def test_deny_of_a_pinned_bridge_is_not_lifted_in_its_name(
 async def test_words_in_its_name_hold_no_approval_back(
     silent: HubWorld, said: bytes
 ) -> None:
-    await silent.store.keep([told(said, 599)])
+    await silent.store.keep([received(said, 599)])
     assert await arm(silent) == "decided"
 
 
 async def test_another_vm_id_replaces_no_pinned_bridge(world: HubWorld) -> None:
     other = Identity(vm_name="web-0", vm_id="other", resource_id=vm().resource_id)
-    await world.store.keep([told(life("started", who=other, seconds=9), 9)])
+    await world.store.keep([received(life("started", who=other, seconds=9), 9)])
     (found,) = (await world.get("/api/v1/bridges"))["bridges"]
     assert found["vmId"] == vm().vm_id
 
@@ -435,7 +435,7 @@ async def test_another_vm_id_replaces_no_pinned_bridge(world: HubWorld) -> None:
 
 async def test_replay_of_an_earlier_run_is_an_old_fact(world: HubWorld) -> None:
     """web-0 was started again, with another session."""
-    old = told(by(life("stopped", seconds=30), n=9), 400)
+    old = received(by(life("stopped", seconds=30), n=9), 400)
     await world.store.keep([beats(0, 60, 4, session="s-1", run="run-2")])
     await world.store.keep([beats(0, 61, 99, session="s-0"), old])
     world.clock.pass_by(241)
@@ -448,21 +448,21 @@ async def test_replay_of_an_earlier_run_is_an_old_fact(world: HubWorld) -> None:
 
 async def test_replay_of_the_current_run_tells_nothing_new(world: HubWorld) -> None:
     beat = by(life("heartbeat", seconds=60, intervalSeconds=60))
-    await world.store.keep([told(beat, 60)])
+    await world.store.keep([received(beat, 60)])
     world.clock.pass_by(600)
     later = orjson.loads(beat)
     later["time"] = later["time"].replace(".000", ".999")
     for body in (beat, by(step("scheduled"), n=3), orjson.dumps(later)):
-        await world.store.keep([told(body, 599)])
+        await world.store.keep([received(body, 599)])
     assert await state_of(world) == "silent"
 
 
 async def test_run_does_not_begin_by_an_old_message(opened: Opened) -> None:
     world = await opened()
     body = by(life("started", seconds=0, intervalSeconds=60), n=1, run="old")
-    await world.store.keep([told(body, 301)])
+    await world.store.keep([received(body, 301)])
     assert (await world.get("/api/v1/bridges"))["bridges"] == []
-    await world.store.keep([told(body, 299)])
+    await world.store.keep([received(body, 299)])
     assert await state_of(world) == "alive"
 
 
@@ -477,7 +477,7 @@ async def test_restored_disk_is_a_new_run(world: HubWorld) -> None:
 async def test_heartbeats_have_no_number_and_go_by_their_time(world: HubWorld) -> None:
     for seconds in (60, 120):
         body = by(life("heartbeat", seconds=seconds, intervalSeconds=60))
-        await world.store.keep([told(body, seconds)])
+        await world.store.keep([received(body, seconds)])
     world.clock.pass_by(121 + 179)
     assert await state_of(world) == "alive"
 
@@ -490,19 +490,19 @@ async def test_while_a_key_is_replaced_either_one_counts(opened: Opened) -> None
     for text in (jwks(), jwks(listed(0, STRANGE))):
         world = await opened(text=text)
         said = by(step("scheduled"), STRANGE, KEY, n=1)
-        await world.store.keep([told(said)])
-        await world.store.keep([told(step("completed", seconds=9, who=EVIL), 9)])
+        await world.store.keep([received(said)])
+        await world.store.keep([received(step("completed", seconds=9, who=EVIL), 9)])
         assert (await world.page())["saidToBeOver"] is None
 
 
 async def test_key_counts_for_its_own_machine_alone(opened: Opened) -> None:
     """web-1 is pinned, too, and speaks in the name of web-0 and of web-5."""
     world = await opened()
-    first = told(by(step("scheduled"), n=1))
+    first = received(by(step("scheduled"), n=1))
     await world.store.keep([beats(0, 0, 1), beats(1, 0, 1), first])
     for number in (0, 5):
         said = life("started", who=vm(number), seconds=9, intervalSeconds=60)
-        await world.store.keep([told(by(said, OTHER, n=9), 9)])
+        await world.store.keep([received(by(said, OTHER, n=9), 9)])
     names = [one["vmName"] for one in (await world.get("/api/v1/bridges"))["bridges"]]
     assert names == ["web-0", "web-1"]
 
@@ -510,13 +510,13 @@ async def test_key_counts_for_its_own_machine_alone(opened: Opened) -> None:
 async def test_pin_is_asked_at_each_fold(opened: Opened) -> None:
     """The key of web-1 was listed after its message had come."""
     world = await opened(text=json.dumps({"keys": [listed(0, KEY), listed(1, OTHER)]}))
-    said = told(by(step("scheduled", who=vm(1)), OTHER, n=1))
+    said = received(by(step("scheduled", who=vm(1)), OTHER, n=1))
     await world.store.keep([said])
     alone = await opened(text=json.dumps({"keys": [listed(0, KEY)]}))
     forged = step("updated", FORGED, previous=event(), seconds=5, who=EVIL)
-    await alone.store.keep([told(forged, 5)])
+    await alone.store.keep([received(forged, 5)])
     again = await opened()
-    await again.store.keep([told(forged, 6)])
+    await again.store.keep([received(forged, 6)])
     assert (await again.page())["event"] == event()
 
 
@@ -525,9 +525,9 @@ async def test_required_signature_is_asked_of_machines_without_a_key(
 ) -> None:
     world = await opened(config(require_signed=("/subscriptions/*/web-7",)))
     said = life("started", who=EVIL, intervalSeconds=60, approvals=offered())
-    await world.store.keep([told(said)])
+    await world.store.keep([received(said)])
     said = life("started", who=vm(8), intervalSeconds=60, approvals=offered())
-    await world.store.keep([told(said)])
+    await world.store.keep([received(said)])
     names = [one["vmName"] for one in (await world.get("/api/v1/bridges"))["bridges"]]
     assert names == ["web-8"]
 
@@ -565,5 +565,5 @@ async def test_data_beside_the_signed_data_is_no_signed_message(
         orjson.dumps(whole["data"], option=orjson.OPT_SORT_KEYS)
     ).decode()
     whole["data"]["event"] |= FORGED
-    await world.store.keep([told(orjson.dumps(whole), 9)])
+    await world.store.keep([received(orjson.dumps(whole), 9)])
     assert (await world.page())["event"] == event()

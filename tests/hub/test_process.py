@@ -94,7 +94,7 @@ class Fleet:
     """A hub that is started and killed, its bridges, and people who decide.
 
     Attributes:
-        told: the EventIds that bridges have told of.
+        reported: the EventIds that bridges have told of.
         decided: the ids of the decisions that the hub has confirmed, by EventId.
         taken: what bridges were sent, by MessageId: each body, and how often.
     """
@@ -102,7 +102,7 @@ class Fleet:
     broker: Broker
     path: Path
     url: str
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     decided: dict[str, str] = field(default_factory=dict)
     taken: dict[str, Counter[bytes]] = field(default_factory=dict)
 
@@ -145,8 +145,8 @@ class Fleet:
 
     async def tell(self, count: int) -> None:
         """Let a bridge tell of new events."""
-        names = [f"E-{len(self.told) + n}" for n in range(count)]
-        self.told.update(names)
+        names = [f"E-{len(self.reported) + n}" for n in range(count)]
+        self.reported.update(names)
         bodies = [step("scheduled", event(name)) for name in names]
         await send(self.broker, "t", *bodies)
 
@@ -177,8 +177,8 @@ class Fleet:
                     bodies = self.taken.setdefault(name, Counter())
                     bodies[b"".join(message.body)] += 1
                     raw = event(str(message.correlation_id))
-                    told = outcome("relayed", name, raw, seconds=9)
-                    await send(self.broker, "t", told)
+                    body = outcome("relayed", name, raw, seconds=9)
+                    await send(self.broker, "t", body)
                     await receiver.complete_message(message)
 
 
@@ -211,7 +211,7 @@ async def test_hub_that_is_killed_again_and_again_loses_nothing(fleet: Fleet) ->
                 names = {one["eventId"] for one in await fleet.events()}
                 shown = await decisions()
                 done = {one["eventId"] for one in shown if one["state"] == "done"}
-                return names == done == fleet.told
+                return names == done == fleet.reported
 
             async with asyncio.timeout(120):
                 while not await is_done() or fleet.waiting():
@@ -221,7 +221,7 @@ async def test_hub_that_is_killed_again_and_again_loses_nothing(fleet: Fleet) ->
                 task.cancel()
 
     ids = {one["eventId"]: one["id"] for one in shown}
-    assert len(shown) == len(ids) == len(fleet.told), "one for each event"
+    assert len(shown) == len(ids) == len(fleet.reported), "one for each event"
     assert fleet.decided.items() <= ids.items(), "what was confirmed is kept"
     assert set(fleet.taken) == set(ids.values())
     assert all(len(bodies) == 1 for bodies in fleet.taken.values()), "the same bytes"
@@ -251,7 +251,7 @@ async def test_database_that_is_killed_costs_no_message(
 ) -> None:
     async def is_shown() -> bool:
         with suppress(KeyError, aiohttp.ClientError):
-            return {e["eventId"] for e in await fleet.events()} == fleet.told
+            return {e["eventId"] for e in await fleet.events()} == fleet.reported
         return False
 
     async with fleet.hub():
@@ -305,7 +305,7 @@ async def test_database_that_answers_no_more_is_told_to_people_and_programs(
                 assert "no answer for 0.5 s" in page
                 assert "default-src 'none'" in got.headers["Content-Security-Policy"]
             assert "no answer" in (await world.get("/api/v1/events"))["error"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "error" in (await world.get("/api/v1/events")):
                 await asyncio.sleep(0.1)
         assert len(await rows(store, events)) == 1
@@ -323,10 +323,10 @@ async def test_frozen_hub_keeps_no_silence_from_being_told(
     fleet: Fleet, hub_config: HubConfig, tmp_path: Path
 ) -> None:
     """It holds the lease of alarms: the other one tells within 75 s."""
-    told: asyncio.Queue[Any] = asyncio.Queue()
+    raised: asyncio.Queue[Any] = asyncio.Queue()
 
     async def take(request: web.Request) -> web.Response:
-        told.put_nowait(await request.json())
+        raised.put_nowait(await request.json())
         return web.Response()
 
     store = hub_config.store.reveal()
@@ -352,7 +352,7 @@ async def test_frozen_hub_keeps_no_silence_from_being_told(
         os.kill(hubs[0].pid, signal.SIGSTOP)
         began = time.monotonic()
         async with asyncio.timeout(75 + 6):  # the silence begins after three intervals
-            while (await told.get())["type"] != "sebridge.hub.bridge-silent.v1":
+            while (await raised.get())["type"] != "sebridge.hub.bridge-silent.v1":
                 pass
         assert time.monotonic() - began < 75 + 6
         os.kill(hubs[0].pid, signal.SIGCONT)

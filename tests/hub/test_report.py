@@ -36,7 +36,7 @@ from tests.support.fleet import (
     vm,
     window,
 )
-from tests.support.hub import HubWorld, beat, config, grid, told
+from tests.support.hub import HubWorld, beat, config, grid, received
 
 MACHINE = f"subscription={SUBSCRIPTION}&resourceGroup={GROUP}&name=web-0"
 PATH = f"/machines/{SUBSCRIPTION}/{GROUP}/web-0"
@@ -67,15 +67,17 @@ async def outage(world: HubWorld) -> Any:
 async def freeze(world: HubWorld, *, pause: float = 31) -> None:
     """Let web-0 be frozen: announced, approved, started after 5 min, over."""
     raw = event(EventType="Freeze", NotBefore=not_before(900))
-    await world.store.keep([beat(), told(step("scheduled", raw))])
+    await world.store.keep([beat(), received(step("scheduled", raw))])
     world.clock.pass_by(120)
     assert (await world.post())[0] == 200
     world.clock.pass_by(400)
     over = paused(step("completed", raw, seconds=340), pause)
     await world.store.keep(
         [
-            told(step("started", {**raw, "EventStatus": "Started"}, seconds=300), 300),
-            told(over, 340),
+            received(
+                step("started", {**raw, "EventStatus": "Started"}, seconds=300), 300
+            ),
+            received(over, 340),
         ]
     )
 
@@ -143,9 +145,9 @@ async def test_reboot_by_its_event_and_resource_health(world: HubWorld) -> None:
     await world.store.keep(
         [
             beat(),
-            told(step("scheduled", raw, seconds=1), 1),
-            told(step("started", begun, seconds=100), 100),
-            told(life("stopped", seconds=110), 110),
+            received(step("scheduled", raw, seconds=1), 1),
+            received(step("started", begun, seconds=100), 100),
+            received(life("stopped", seconds=110), 110),
             grid(health(120, availabilityState="Unavailable"), 130),
             grid(health(150, availabilityState="Available"), 160),
         ]
@@ -160,7 +162,7 @@ async def test_reboot_by_its_event_and_resource_health(world: HubWorld) -> None:
 
 
 async def test_bridge_that_stops_for_an_update_is_no_outage(world: HubWorld) -> None:
-    await world.store.keep([beat(), told(life("stopped", seconds=10), 10)])
+    await world.store.keep([beat(), received(life("stopped", seconds=10), 10)])
     await world.store.keep([beat(0, 14)])
     world.clock.pass_by(60)
 
@@ -269,10 +271,10 @@ async def test_approvals_of_rules_and_of_others_are_named(world: HubWorld) -> No
     other = event("OTHER", Resources=["web-1"])
     await world.store.keep(
         [
-            told(step("scheduled")),
-            told(outcome("relayed", "", seconds=30), 30),
-            told(step("scheduled", other)),
-            told(outcome("relayed", "elsewhere", other, seconds=60), 60),
+            received(step("scheduled")),
+            received(outcome("relayed", "", seconds=30), 30),
+            received(step("scheduled", other)),
+            received(outcome("relayed", "elsewhere", other, seconds=60), 60),
         ]
     )
     world.clock.pass_by(100)
@@ -307,7 +309,7 @@ async def test_clock_of_the_year_1_harms_no_time_line(world: HubWorld) -> None:
     odd = [re.sub(b'"time":"[^"]*"', first, paused(one, 5)) for one in steps]
     await world.store.keep(
         [
-            *map(told, odd),
+            *map(received, odd),
             grid(health(30, availabilityState="Unavailable"), 30),
             grid(annotation(31, "VirtualMachineHostCrashed", "Unplanned"), 31),
             grid(health(90, availabilityState="Available"), 90),
@@ -324,9 +326,9 @@ async def test_lists_by_time(world: HubWorld) -> None:
     over = event("OVER", Resources=["web-1"])
     await world.store.keep(
         [
-            told(step("scheduled", over, seconds=-2 * HOUR, who=vm(1)), -2 * HOUR),
-            told(step("completed", over, seconds=-HOUR, who=vm(1)), -HOUR),
-            told(step("scheduled")),
+            received(step("scheduled", over, seconds=-2 * HOUR, who=vm(1)), -2 * HOUR),
+            received(step("completed", over, seconds=-HOUR, who=vm(1)), -HOUR),
+            received(step("scheduled")),
         ]
     )
 
@@ -407,7 +409,7 @@ async def test_words_of_bridges_displace_nothing_of_azure(world: HubWorld) -> No
     """A VM that may only send speaks in the name of web-0, very often."""
     await world.store.keep([grid(health(1, availabilityState="Unavailable"), 1)])
     for number in range(10, 400, 2):
-        stop = told(life("stopped", seconds=number), number)
+        stop = received(life("stopped", seconds=number), number)
         await world.store.keep([stop, beat(0, number + 1)])
 
     query = select(notes.c.kind, func.count()).group_by(notes.c.kind)
@@ -420,7 +422,8 @@ async def test_notes_are_kept_as_long_as_events(store: Store) -> None:
     await store.keep([old, grid(health(HOUR, availabilityState="Available"), HOUR)])
 
     def forgotten(connection: Any) -> int:
-        return forget(connection, at(1.5 * HOUR), retention=HOUR, audit=HOUR)
+        times = {"retention": HOUR, "audit": HOUR, "silent": HOUR}
+        return forget(connection, at(1.5 * HOUR), **times)
 
     assert await store.write(forgotten) == 1
     assert await store.read(lambda c: c.scalar(select(func.count(notes.c.id)))) == 1
@@ -478,7 +481,7 @@ async def test_hostile_names_are_escaped(world: HubWorld) -> None:
         [
             grid(health(1, availabilityState="<script>"), 1),
             grid(annotation(2, "<script>", "Unplanned", reason="<script>"), 2),
-            told(step("scheduled", event(EventType="<script>"), who=vm(0))),
+            received(step("scheduled", event(EventType="<script>"), who=vm(0))),
         ]
     )
 

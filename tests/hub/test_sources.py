@@ -108,7 +108,7 @@ async def send(broker: Broker, entity: str, *bodies: bytes, **fields: Any) -> No
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await holds():
             await asyncio.sleep(0.02)
 

@@ -24,7 +24,7 @@ from tests.support.hub import (
     config,
     grid,
     offer,
-    told,
+    received,
 )
 
 ALLOW, DENY = {"action": "allow"}, {"name": "no", "action": "deny"}
@@ -52,7 +52,7 @@ async def world(opened: Opened) -> Any:
         [
             beat(0, -HOUR, approvals=signed(session="s-0")),
             beat(0, 0, approvals=signed(session="s-0")),
-            told(step("scheduled"), session="s-0"),
+            received(step("scheduled"), session="s-0"),
         ]
     )
     return found
@@ -73,7 +73,7 @@ def heartbeat(seconds: float, approvals: dict[str, object]) -> Incoming:
         intervalSeconds=60,
         approvals={"digest": approvals["digest"]},
     )
-    return told(body, seconds)
+    return received(body, seconds)
 
 
 async def sent_to(world: HubWorld) -> tuple[str, str] | None:
@@ -96,7 +96,9 @@ async def test_session_of_a_stranger_gets_no_approval(world: HubWorld) -> None:
             approvals=signed(session="evil"),
         )
         said = step("scheduled", who=who, seconds=number)
-        await world.store.keep([told(heard, -HOUR), told(said, 1, session="evil")])
+        await world.store.keep(
+            [received(heard, -HOUR), received(said, 1, session="evil")]
+        )
 
     assert (await world.post())[0] == 200
     assert await sent_to(world) == ("vm-approvals", "s-0")
@@ -107,7 +109,9 @@ async def test_reply_to_that_its_reporter_does_not_offer_is_not_used(
 ) -> None:
     world.clock.pass_by(400)  # web-0 is silent
     said = step("updated", event(Description="x"), previous=event(), seconds=390)
-    await world.store.keep([told(said, -100, session="evil")])  # in the name of web-0
+    await world.store.keep(
+        [received(said, -100, session="evil")]
+    )  # in the name of web-0
 
     assert (await world.post())[0] == 200
     assert await sent_to(world) is None
@@ -121,7 +125,7 @@ async def test_offer_in_anothers_name_makes_the_address_contested(
     forged = life(
         "started", seconds=2, intervalSeconds=60, approvals=signed(session="evil")
     )
-    await world.store.keep([told(forged, 2)])
+    await world.store.keep([received(forged, 2)])
 
     status, body = await world.post()
     assert (status, body["needs"]) == (409, "address")
@@ -144,7 +148,7 @@ async def test_heartbeat_tells_which_offer_is_the_real_one(world: HubWorld) -> N
     real = signed(session="s-0")
     forged = {**signed(DENY, session="s-0"), "digest": real["digest"]}
     said = life("started", seconds=2, intervalSeconds=60, approvals=forged)
-    await world.store.keep([told(said, 2)])
+    await world.store.keep([received(said, 2)])
     assert (await world.post())[1]["needs"] == "override"
 
     await world.store.keep([heartbeat(60, real)])
@@ -162,7 +166,7 @@ async def test_session_passes_on_when_its_bridge_is_silent(world: HubWorld) -> N
         intervalSeconds=60,
         approvals=signed(session="s-1"),
     )
-    await world.store.keep([told(said, 390)])
+    await world.store.keep([received(said, 390)])
 
     assert (await world.post())[0] == 200
     assert await sent_to(world) == ("vm-approvals", "s-1")
@@ -175,7 +179,7 @@ async def test_session_of_one_machine_is_contested_when_another_offers_it(
     await world.store.keep(
         [
             beat(1, 0, approvals=signed(session="s-0")),
-            told(
+            received(
                 step("scheduled", event("OTHER", Resources=["web-1"]), who=vm(1)),
                 session="s-0",
             ),
@@ -201,9 +205,9 @@ async def test_type_prefix_of_another_leads_nothing_astray(opened: Opened) -> No
     first["type"] = first["type"].replace("sebridge", "evil", 1)
     await world.store.keep(
         [
-            told(orjson.dumps(first), reply_to=None),
+            received(orjson.dumps(first), reply_to=None),
             beat(0, approvals=signed()),
-            told(step("scheduled", seconds=1)),
+            received(step("scheduled", seconds=1)),
         ]
     )
     await world.post()
@@ -239,13 +243,13 @@ async def test_outcome_of_a_bridge_that_was_not_asked_closes_nothing(
         body = orjson.loads(outcome(what, decided["id"], seconds=number))
         body["id"] = f"forged-{number}"
         body["data"]["reporter"] |= {"vmId": EVIL.vm_id, "vmName": "web-7"}
-        await world.store.keep([told(orjson.dumps(body), number)])
+        await world.store.keep([received(orjson.dumps(body), number)])
 
     assert (await world.decision())["state"] == "sent"
     shown = await world.page()
     assert {one["standing"] for one in shown["outcomes"]} == {"not-asked"}
     assert "said by web-7, not asked" in await world.get(f"/events/{EVENT_ID}")
-    await world.store.keep([told(outcome("relayed", decided["id"], seconds=9), 9)])
+    await world.store.keep([received(outcome("relayed", decided["id"], seconds=9), 9)])
     assert (await world.decision())["state"] == "done"
 
 
@@ -254,7 +258,7 @@ async def test_outcome_with_another_message_id_is_approved_elsewhere(
 ) -> None:
     _, decided = await world.post()
     await world.dispatcher.step()
-    await world.store.keep([told(outcome("relayed", "f" * 32, seconds=3), 3)])
+    await world.store.keep([received(outcome("relayed", "f" * 32, seconds=3), 3)])
 
     assert (await world.decision())["state"] == "sent"
     (one,) = (await world.page())["outcomes"]
@@ -270,13 +274,13 @@ async def test_offer_that_comes_after_the_outcome_counts(opened: Opened) -> None
         [
             beat(0, -HOUR, approvals=signed(session="old")),  # names web-1
             beat(1, -HOUR, approvals=signed(session="new")),
-            told(step("scheduled"), session="old"),
+            received(step("scheduled"), session="old"),
         ]
     )
     world.more["listening"] = {"b": None}
     _, decided = await world.post()
     await world.dispatcher.step()
-    await world.store.keep([told(outcome("relayed", decided["id"], seconds=3), 3)])
+    await world.store.keep([received(outcome("relayed", decided["id"], seconds=3), 3)])
     assert (await world.decision())["state"] == "sent"
     await world.store.keep([beat(0, 2, approvals=signed(session="new"))])
     world.clock.pass_by(31)
@@ -313,9 +317,9 @@ async def test_message_with_an_early_time_makes_no_number_smaller(
     opened: Opened,
 ) -> None:
     world = await opened(config(access=access(1, TWO)))
-    await world.store.keep([beat(0), beat(1), told(step("scheduled", seconds=5))])
+    await world.store.keep([beat(0), beat(1), received(step("scheduled", seconds=5))])
     early = of_group(step("scheduled", seconds=-500), "dev")
-    await world.store.keep([told(early, 6)])
+    await world.store.keep([received(early, 6)])
 
     assert await world.post() == (202, {"state": "counted", "id": None, "missing": 1})
     assert "It takes 2 different people" in await world.get(f"/events/{EVENT_ID}")
@@ -328,7 +332,7 @@ async def test_group_beyond_ascii_fits_its_rule(opened: Opened) -> None:
     start = of_group(life("started", who=vm(5)), "Wartung-Süd", "web-5")
     body = of_group(step("scheduled", one), "Wartung-Süd", "web-5")
     assert b"S%C3%BCd" in body
-    await world.store.keep([told(start), told(body)])
+    await world.store.keep([received(start), received(body)])
 
     assert (await world.post())[0] == 202
 
@@ -338,7 +342,7 @@ async def test_name_whose_bridge_is_not_known_takes_the_largest_number(
 ) -> None:
     rule = AccessRule(resource_groups=("prod",), persons=3)
     world = await opened(config(access=access(1, rule)))
-    await world.store.keep([beat(0), told(step("scheduled"))])
+    await world.store.keep([beat(0), received(step("scheduled"))])
     assert (await wanted(world))[0] == 3
     await world.store.keep([beat(1)])
     assert (await wanted(world))[0] == 1
@@ -349,8 +353,8 @@ async def test_page_says_whose_word_raised_it_and_people_set_it_aside(
 ) -> None:
     rule = AccessRule(resource_groups=("prod",), persons=2)
     world = await opened(config(access=access(1, rule)))
-    await world.store.keep([beat(0), beat(1), told(step("scheduled"))])
-    await world.store.keep([told(of_group(step("updated", seconds=5), "prod"), 5)])
+    await world.store.keep([beat(0), beat(1), received(step("scheduled"))])
+    await world.store.keep([received(of_group(step("updated", seconds=5), "prod"), 5)])
 
     assert await wanted(world) == (2, ["evil"])
     page = await world.get(f"/events/{EVENT_ID}")
@@ -380,9 +384,9 @@ async def test_type_that_was_told_once_counts_until_the_end(opened: Opened) -> N
     rule = AccessRule(event_types=("Redeploy",), persons=2)
     world = await opened(config(access=access(1, rule)))
     hard, easy = event(EventType="Redeploy"), event(EventType="Freeze")
-    await world.store.keep([beat(0), told(step("scheduled", hard))])
+    await world.store.keep([beat(0), received(step("scheduled", hard))])
     back = step("updated", easy, previous=hard, seconds=5)
-    await world.store.keep([told(back, 5)])
+    await world.store.keep([received(back, 5)])
 
     assert await wanted(world) == (2, ["web-0"])
     assert (await world.post())[0] == 202
@@ -402,7 +406,7 @@ async def silent(opened: Opened) -> Any:
     world.clock.pass_by(600)
     world.more["listening"] = {"b": at_seconds(100)}
     await world.store.keep(
-        [told(step("scheduled", seconds=5)), grid(azure("Scheduled"), 590)]
+        [received(step("scheduled", seconds=5)), grid(azure("Scheduled"), 590)]
     )
     return world
 
@@ -443,7 +447,7 @@ async def test_stopped_does_not_make_a_bridge_silent_that_was_heard(
     silent: HubWorld,
 ) -> None:
     said = life("stopped", who=vm(1), seconds=500)
-    await silent.store.keep([told(said, 500)])
+    await silent.store.keep([received(said, 500)])
     assert "a bridge answers" in await arm(silent) or "was heard" in await arm(silent)
 
 
@@ -471,7 +475,7 @@ async def test_stopped_does_not_make_a_bridge_silent_that_was_heard(
 async def test_something_new_takes_one_person_more(
     silent: HubWorld, said: bytes
 ) -> None:
-    await silent.store.keep([told(said, 100)])
+    await silent.store.keep([received(said, 100)])
     assert await arm(silent) == "1"
     assert await arm(silent, "bob") == "decided"
     assert "one person more" in (await silent.decision())["rule"]
@@ -498,13 +502,13 @@ LONG = event(DurationInSeconds=60)
 
 def changed(raw: Mapping[str, object], seconds: float, who: Identity = EVIL) -> Any:
     """Return an ``updated`` of a VM that is not in Resources."""
-    return told(step("updated", raw, previous=event(), seconds=seconds, who=who))
+    return received(step("updated", raw, previous=event(), seconds=seconds, who=who))
 
 
 async def witnessed(opened: Opened, persons: int = 1) -> HubWorld:
     """Return a hub that knows an event by one VM that is not in Resources."""
     world: HubWorld = await opened(config(persons))
-    await world.store.keep([beat(0), told(step("scheduled", who=vm(8)))])
+    await world.store.keep([beat(0), received(step("scheduled", who=vm(8)))])
     return world
 
 
@@ -538,7 +542,7 @@ async def test_start_that_others_alone_tell_holds_a_decision_and_ends_none(
 ) -> None:
     world = await witnessed(opened)
     await world.post()
-    await world.store.keep([told(step("started", seconds=5, who=EVIL))])
+    await world.store.keep([received(step("started", seconds=5, who=EVIL))])
 
     await world.dispatcher.step()
     assert world.transport.taken == []
@@ -566,7 +570,7 @@ async def test_votes_for_two_different_things_are_no_agreement(
     await world.store.keep([changed(FORGED, 5)])
     assert (await world.post("bob"))[0] == 202
 
-    await world.store.keep([told(step("scheduled", seconds=9, who=vm(1)))])
+    await world.store.keep([received(step("scheduled", seconds=9, who=vm(1)))])
     assert (await world.post("cat"))[0] == 200
     assert (await world.decision())["by"] == ["ann", "cat"]
 
@@ -578,11 +582,11 @@ async def test_arm_is_not_asked_for_what_azure_tells_otherwise(
     await world.store.keep([beat(n, -HOUR, approvals=signed(ALLOW)) for n in (0, 1)])
     world.clock.pass_by(600)
     world.more["listening"] = {"b": at_seconds(100)}
-    witness = told(step("scheduled", seconds=5, who=vm(8)), reply_to=None)
+    witness = received(step("scheduled", seconds=5, who=vm(8)), reply_to=None)
     await world.store.keep([witness, grid(azure("Scheduled"), 590)])
     assert await arm(world) == "decided"
     change = step("updated", FORGED, previous=event(), seconds=591, who=EVIL)
-    await world.store.keep([told(change, 591, reply_to=None)])
+    await world.store.keep([received(change, 591, reply_to=None)])
     await world.store.keep([grid(azure("Scheduled", FORGED, seconds=592), 592)])
 
     await world.dispatcher.step()
@@ -596,7 +600,7 @@ async def test_arm_is_not_asked_for_what_azure_tells_otherwise(
 async def test_end_that_a_stranger_forges_leaves_the_event_to_be_approved(
     world: HubWorld,
 ) -> None:
-    await world.store.keep([told(step("completed", seconds=5, who=EVIL), 5)])
+    await world.store.keep([received(step("completed", seconds=5, who=EVIL), 5)])
 
     shown = await world.page()
     assert (shown["isOpen"], shown["status"]) == (True, "scheduled")
@@ -613,7 +617,7 @@ async def test_scheduled_that_a_stranger_dates_back_replaces_nothing(
     forged = orjson.loads(step("scheduled", FORGED, seconds=-600, who=EVIL))
     forged["id"] = honest["id"]
     before = await world.page()
-    await world.store.keep([told(orjson.dumps(forged), 60)])
+    await world.store.keep([received(orjson.dumps(forged), 60)])
 
     after = await world.page()
     for name in ("content", "eventType", "event", "opened", "machines", "status"):
@@ -625,7 +629,7 @@ async def test_stop_of_the_year_2099_mutes_no_silence(world: HubWorld) -> None:
     said = orjson.loads(life("stopped", seconds=0))
     said["time"] = "2099-01-01T00:00:00Z"
     said["data"]["observedAt"] = said["time"]
-    await world.store.keep([told(orjson.dumps(said), 30)])
+    await world.store.keep([received(orjson.dumps(said), 30)])
     assert await state_of(world) == "stopped"
     await world.store.keep([beat(0, 60, approvals=signed(session="s-0"))])
     world.clock.pass_by(61)
@@ -640,7 +644,7 @@ async def state_of(world: HubWorld) -> str:
 
 
 async def test_stop_hides_silence_for_a_day_at_most(world: HubWorld) -> None:
-    await world.store.keep([told(life("stopped", seconds=30), 30)])
+    await world.store.keep([received(life("stopped", seconds=30), 30)])
     world.clock.pass_by(86_400)
     assert await state_of(world) == "stopped"
     world.clock.pass_by(100)
@@ -651,9 +655,14 @@ async def test_letters_that_become_others_in_capitals_are_another_event(
     world: HubWorld,
 ) -> None:
     await world.store.keep(
-        [told(step("scheduled", event(name), seconds=1)) for name in ("FF-1", "ff-1")]
+        [
+            received(step("scheduled", event(name), seconds=1))
+            for name in ("FF-1", "ff-1")
+        ]
     )
-    await world.store.keep([told(step("completed", event("\ufb00-1"), seconds=5), 5)])
+    await world.store.keep(
+        [received(step("completed", event("\ufb00-1"), seconds=5), 5)]
+    )
 
     found = (await world.get("/api/v1/events"))["events"]
     assert {one["eventId"]: one["isOpen"] for one in found} == {

@@ -128,15 +128,15 @@ async def test_approval_goes_the_whole_way(broker: Broker, tmp_path: Path) -> No
     access = AccessConfig(approvers=("local",))
     arm = ArmConfig(endpoint="http://127.0.0.1:1", credential="none")
     config = replace(file.hub, sources=(source(broker),), access=access, arm=arm)
-    stop, told = asyncio.Event(), asyncio.get_running_loop().create_future()
+    stop, address = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     def listening(host: str, port: int) -> None:
-        told.set_result(f"http://{host}:{port}")
+        address.set_result(f"http://{host}:{port}")
 
     async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as http:
         running = replace(file, hub=config)
         group.create_task(hub.run(running, stop, SystemClock(), listening))
-        url = f"{await told}/api/v1/events/{EVENT_ID}"
+        url = f"{await address}/api/v1/events/{EVENT_ID}"
         started = life("started", approvals=offer(), intervalSeconds=0.0)
         for body in (started, step("scheduled")):
             await send(broker, "scheduled-events", body)

@@ -199,7 +199,7 @@ async def test_only_the_commit_at_fault_is_refused(
             told_by(database, {**named("b"), ("meta", ("huge",)): (2**70,)}),
             told_by(database, named("c")),
         )
-        assert found == [True, False, True]
+        assert list(found) == [True, False, True]
         assert not database.is_degraded
         assert database.unwritten() == {}
     assert on_disk(state_path) == {"a": 1, "c": 1}
@@ -307,7 +307,7 @@ def test_newest_state_of_each_row_is_written_however_the_disk_answers(
         create(db)
         for step, found in [*steps, ("done", None), ("take", None), ("done", None)]:
             if step == "put":
-                rows = {
+                rows: Rows = {
                     (t, (k if t == "items" else str(k),)): _row(t, n)
                     for (t, k), n in (found or {}).items()
                 }

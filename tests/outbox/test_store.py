@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -655,10 +656,11 @@ async def test_running_time_is_asked_for_once_in_a_commit(
     """Each look at it costs as much as the checkpoint beside it is long."""
     asked = list[str]()
 
-    def asks(sink: str, clock: Callable[[], float]) -> Callable[[], float]:
-        return lambda: (asked.append(sink), clock())[1]
+    def ask(sink: str) -> float:
+        asked.append(sink)
+        return clocks[sink]()
 
-    outbox.ages.clocks.update({s: asks(s, clock) for s, clock in clocks.items()})
+    outbox.ages.clocks.update({sink: partial(ask, sink) for sink in clocks})
     await outbox.commit([outgoing(n) for n in "123"], now=NOW, checkpoint=checkpoint())
 
     assert asked == list(clocks)

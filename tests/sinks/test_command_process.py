@@ -64,7 +64,7 @@ def is_alive(pid: int) -> bool:
 
 async def until_gone(pid: int) -> None:
     """Wait for the end of a process that was killed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while is_alive(pid):
             await asyncio.sleep(0.02)
 

@@ -53,7 +53,7 @@ def step(  # noqa: PLR0913 - each is one thing a test varies
     previous: Mapping[str, object] | None = None,
     seconds: float = 0.0,
     who: Identity | None = None,
-    told: int = 0,
+    repeats: int = 0,
 ) -> bytes:
     """Return the CloudEvent of a step, as a bridge sends it."""
     raw = event() if raw is None else raw
@@ -66,7 +66,11 @@ def step(  # noqa: PLR0913 - each is one thing a test varies
         unobserved=0,
     )
     out = from_transition(
-        context(who), transition, incarnation=1, observed_at=at(seconds), repeats=told
+        context(who),
+        transition,
+        incarnation=1,
+        observed_at=at(seconds),
+        repeats=repeats,
     )
     return out.event.to_json()
 

@@ -57,7 +57,7 @@ def config(persons: int = 1, **more: Any) -> HubConfig:
 ARM_CONFIG = ArmConfig(endpoint="http://127.0.0.1:1", credential="none")
 
 
-def told(
+def received(
     body: bytes,
     heard: float = 0.0,
     reply_to: str | None = ENTITY,
@@ -97,7 +97,7 @@ def beat(
 ) -> Incoming:
     """Return what a bridge says that is heard each minute."""
     given = {"intervalSeconds": 60, "approvals": approvals, **more}
-    return told(life("started", who=vm(number), seconds=seconds, **given), seconds)
+    return received(life("started", who=vm(number), seconds=seconds, **given), seconds)
 
 
 @dataclass
@@ -216,4 +216,4 @@ class HubWorld:
     async def scheduled(self, **fields: Any) -> None:
         """Let a bridge that is alive tell of an event."""
         body = step("scheduled", event(**fields))
-        await self.store.keep([beat(), told(body)])
+        await self.store.keep([beat(), received(body)])

@@ -156,7 +156,7 @@ class LogReceiver:
 
     async def arrived(self, size: int) -> None:
         """Wait until it has read so many bytes."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.data) < size:
                 await asyncio.sleep(0.005)
 

@@ -21,12 +21,14 @@ from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import FORM, FaultPages, Frame, is_token, missing, read_form
+from bridge.hub.pages.keys import shown_keys
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.store import fleet_view
 from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
+from bridge.hub.store.told_keys import waiting
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
@@ -171,6 +173,7 @@ class Pages:
             text(request.query.get(key, "")[:_LONGEST])
             for key in ("state", "after", "q")
         )
+        glob = text(request.query.get("keys", "")[:_LONGEST_REASON]).strip()
         asked = {"state": state if state in _STATES else "", "q": name.strip()}
         query = {key: value for key, value in asked.items() if value}
 
@@ -185,9 +188,12 @@ class Pages:
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
+            pins, now = self._store.pinned.now, situation.now
             return Content(
                 "bridges.html",
                 {
+                    "keys": shown_keys(waiting(connection, pins, now, glob), now),
+                    "glob": glob,
                     "here": "/bridges",
                     "title": _fleet_title(found, total, is_whole=not (more or after)),
                     "rows": shown.bridges(found, situation.now),
@@ -198,7 +204,8 @@ class Pages:
                 },
             )
 
-        look = Look(shown.with_query("/bridges", **asked, after=after), make)
+        given = {**asked, "after": after, "keys": glob}
+        look = Look(shown.with_query("/bridges", **given), make)
         return await self._frame.show(request, look)
 
     async def decisions(self, request: web.Request) -> web.StreamResponse:

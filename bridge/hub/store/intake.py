@@ -32,7 +32,7 @@ from bridge.hub.store.bridge_intake import (
     keep_notes,
 )
 from bridge.hub.store.claims import close_over, settle, void_votes
-from bridge.hub.store.pin_rows import keep_rotations, note_unknown_keys
+from bridge.hub.store.pin_rows import keep_rotations
 from bridge.hub.store.rows import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
@@ -43,6 +43,7 @@ from bridge.hub.store.tables import (
     meta,
     unreadable,
 )
+from bridge.hub.store.told_keys import keep_told
 
 _NO_PINS = Pins()
 _MOST_UNREADABLE = 1000  # of each kind
@@ -94,11 +95,9 @@ def keep(
     connection: Connection, batch: Sequence[Incoming], pins: Pins = _NO_PINS
 ) -> None:
     """Store the facts, the reports and the unreadable messages of a batch."""
+    told = [(one.report, one.body) for one in batch if one.report is not None]
     if pins.keys or pins.required:
-        given, batch = batch, [_weighed(one, pins) for one in batch]
-        pairs = zip(given, batch, strict=True)
-        lost = [(a.report, a.body) for a, b in pairs if a.report and not b.report]
-        note_unknown_keys(connection, lost, pins)
+        batch = [_weighed(one, pins) for one in batch]
     with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
@@ -108,6 +107,7 @@ def keep(
     reports = [one for one in batch if one.report is not None]
     signed = [(w.report, w.body) for w in reports if w.report and w.report.mark]
     keep_rotations(connection, signed, pins)
+    keep_told(connection, told, pins)
     if reports:
         keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
     keep_notes(connection, [note for one in batch for note in one.notes])

@@ -14,17 +14,15 @@ from datetime import datetime, timedelta
 import msgspec
 import orjson
 from msgspec.structs import replace
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
-from bridge.events.alarm import KEY
-from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import table
 from bridge.hub.pins import Pin, Pins, listed
-from bridge.hub.store.rows import add_alarms, alarm_of, insert, lock, micros, put
-from bridge.hub.store.tables import pins
+from bridge.hub.store.rows import insert, lock, micros, put
+from bridge.hub.store.tables import pins, told_keys
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 
 _MOST = 2  # keys in ``data.signing``
@@ -73,7 +71,7 @@ class KnownPins:
 
 def _keep_listed(connection: Connection, found: Sequence[Pin], now: datetime) -> None:
     lock(connection, ["listed"], "pins")
-    known, given = _stored(connection), {_id(one): one for one in found}
+    known, given = _stored(connection), {id_of(one): one for one in found}
     for name, (old, is_listed) in known.items():
         if is_listed and name not in given:
             _put(connection, replace(old, until=min(old.until or now, now)))
@@ -106,28 +104,15 @@ def keep_rotations(
                 _end(connection, before, at + _WAITING)
 
 
-def note_unknown_keys(
-    connection: Connection, reports: Sequence[tuple[BridgeReport, bytes]], known: Pins
-) -> None:
-    """Add an alarm for keys that speak for a machine with another, or none; one a day.
-
-    Args:
-        connection: a connection within a transaction.
-        reports: those that do not count, each with its body.
-        known: the pins.
-    """
-    for report, body in reports:
-        if (new := next(_successors(report, body, known), None)) is not None:
-            who, heard = report.reporter, rfc3339(report.heard)
-            ids = {"vmId": who.vm_id, "resourceId": who.resource_id}
-            jwk = {**new.jwk, **ids}
-            data = {**ids, "vmName": who.name, "heard": heard, "key": jwk}
-            same = [KEY, who.vm_id, who.resource_id.lower(), heard[:10]]
-            add_alarms(connection, [alarm_of(KEY, same, report.heard, data)])
-
-
 def _successors(report: BridgeReport, body: bytes, known: Pins) -> Iterator[Pin]:
     """Yield the pins of keys that are not known, and have signed a message, too."""
+    for new in told_pins(report, body):
+        if new.key not in known.keys:
+            yield new
+
+
+def told_pins(report: BridgeReport, body: bytes) -> Iterator[Pin]:
+    """Yield the keys in ``data.signing`` that have signed the message themselves."""
     from bridge.signing.keys import public_keys  # noqa: PLC0415 - needs 10 MiB
 
     given = table(report.data.get("signing")).get("keys")
@@ -139,8 +124,7 @@ def _successors(report: BridgeReport, body: bytes, known: Pins) -> Iterator[Pin]
     except (TypeError, ValueError):
         return
     for key, public in found.items():
-        is_new = key not in known.keys
-        if is_new and judge(event, {key: public}).verdict is Verdict.HOLDS:
+        if judge(event, {key: public}).verdict is Verdict.HOLDS:
             yield Pin(
                 key=key,
                 vm_id=report.reporter.vm_id,
@@ -153,15 +137,15 @@ def _replace(connection: Connection, old: Pin, new: Pin) -> None:
     """Pin the successor of a key, unless it has one."""
     lock(connection, ["listed"], "pins")
     stored = _stored(connection)
-    before, is_listed = stored.get(_id(old), (old, False))
-    if not before.successor and _id(new) not in stored:
+    before, is_listed = stored.get(id_of(old), (old, False))
+    if not before.successor and id_of(new) not in stored:
         _put(connection, replace(before, successor=new.key), is_listed=is_listed)
         _put(connection, new)
 
 
 def _end(connection: Connection, old: Pin, until: datetime) -> None:
     lock(connection, ["listed"], "pins")
-    before, is_listed = _stored(connection).get(_id(old), (old, False))
+    before, is_listed = _stored(connection).get(id_of(old), (old, False))
     if before.until is None:
         _put(connection, replace(before, until=until), is_listed=is_listed)
 
@@ -175,13 +159,15 @@ def _stored(connection: Connection) -> dict[str, tuple[Pin, bool]]:
     }
 
 
-def _id(pin: Pin) -> str:
+def id_of(pin: Pin) -> str:
+    """Return the id of a pin's row: of a key, a vmId and a resource id."""
     return hash32([pin.key, pin.vm_id, pin.resource_id])
 
 
 def _put(connection: Connection, pin: Pin, *, is_listed: bool = False) -> None:
+    """Store a pin; its key waits no more."""
     row = {
-        "id": _id(pin),
+        "id": id_of(pin),
         "body": msgspec.json.encode(pin),
         "is_listed": is_listed,
         "until": None if pin.until is None else micros(pin.until),
@@ -190,3 +176,4 @@ def _put(connection: Connection, pin: Pin, *, is_listed: bool = False) -> None:
     fresh = {name: statement.excluded[name] for name in row}
     change = statement.on_conflict_do_update(index_elements=["id"], set_=fresh)
     put(connection, change, [row])
+    connection.execute(delete(told_keys).where(told_keys.c.id == row["id"]))

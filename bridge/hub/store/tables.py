@@ -184,6 +184,20 @@ pins = Table(
     Index("pins_until", "until"),
 )
 
+told_keys = Table(
+    "told_keys",
+    metadata,
+    _text("id", key=True),
+    _text("key"),  # the thumbprint
+    _text("resource"),  # the resource id in lower case
+    _moment("first_heard"),
+    _moment("heard"),
+    Column("body", LargeBinary, nullable=False),  # ``told_keys.ToldKey`` as JSON
+    Index("told_keys_key", "key"),
+    Index("told_keys_resource", "resource"),
+    Index("told_keys_heard", "heard"),
+)
+
 notes = Table(
     "notes",
     metadata,

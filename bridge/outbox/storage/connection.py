@@ -72,7 +72,7 @@ def connect(
     return connection
 
 
-def is_unwritable(error: Exception) -> bool:
+def is_unwritable(error: BaseException) -> bool:
     """Whether the disk or another process caused the error, so that it may end."""
     if isinstance(error, OutboxError):
         return isinstance(error, OutboxUnavailableError)
@@ -91,7 +91,7 @@ def translated(error: Exception, text: str) -> OutboxError:
     return fault
 
 
-def _is_one_of(error: Exception, kinds: tuple[str, ...]) -> bool:
+def _is_one_of(error: BaseException, kinds: tuple[str, ...]) -> bool:
     name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
     return name.startswith(kinds)
 

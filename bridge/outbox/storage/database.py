@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.foundation.errors import (
@@ -40,7 +39,7 @@ from bridge.outbox.storage.connection import (
     is_damage,
     is_unwritable,
 )
-from bridge.outbox.storage.driver import Desk, Done, Driver, ThreadDriver, Timings
+from bridge.outbox.storage.driver import Ask, Desk, Done, Driver, ThreadDriver, Timings
 from bridge.outbox.storage.file import File, Place, empty
 from bridge.outbox.storage.journal import Journal
 from bridge.outbox.storage.rows import Change, Row, Rows
@@ -52,45 +51,13 @@ U = TypeVar("U")
 OnTrouble = Callable[[str], None]
 
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
-_MUCH = 5000  # rows, whose memory is worth to be given back
-_TIDY_AFTER = 10  # transactions: well before SQLite would tidy up during a commit
+_TIDY_AFTER = 10  # commits: well before SQLite would tidy up during a commit
 _LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 _TOUCH: Rows = {("meta", ("healed",)): (1,)}  # proves that the disk can be written
 
 
 def _ignore(_: str) -> None:
     """Do nothing about trouble."""
-
-
-class _Ask(Struct, eq=False):
-    """A question to the file, or a transaction of its own.
-
-    Attributes:
-        work: asks.
-        after: the commits up to this number are written first.
-        since: when it was asked, by the loop's clock.
-        future: of the caller.
-        then: called with the result before the caller gets what it returns.
-        is_read: whether an error of the disk says that rows cannot be written either;
-            a transaction of its own is only tried again by its caller.
-    """
-
-    work: Callable[[], Any]
-    after: int
-    since: float
-    future: asyncio.Future[Any]
-    then: Callable[[Any], Any]
-    is_read: bool = True
-
-    def answer(self, result: Any, error: BaseException | None) -> None:
-        """Give the caller the result, or the error."""
-        if isinstance(error, Exception):
-            if not self.future.done():
-                self.future.set_exception(as_outbox_error(error))
-            return
-        found = self.then(result)
-        if not self.future.done():
-            self.future.set_result(found)
 
 
 class Database:
@@ -100,8 +67,7 @@ class Database:
         is_blank: whether reads are answered from an empty file, because the real one
             could not be read since the start.
         snapshot: reads what ``adopt`` needs; called on the worker.
-        adopt: called in the loop with what was read after other changes than those that
-            were put.
+        adopt: takes that in the loop, when others have changed the file.
     """
 
     def __init__(
@@ -118,8 +84,8 @@ class Database:
         self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
         self._journal = Journal()
-        self._asks = deque[_Ask]()
-        self._asking: _Ask | None = None  # the question that the worker asks now
+        self._asks = deque[Ask]()
+        self._asking: Ask | None = None  # the question that the worker asks now
         self._fault: str | None = None
         self._death: OutboxThreadDiedError | OutboxError | None = None
         self._ended = asyncio.Event()
@@ -129,7 +95,6 @@ class Database:
         self._healing: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
         self._untidied = 0
-        self._written_rows = 0  # since memory was given back
         self._blank: Connection | None = None
 
     @classmethod
@@ -233,11 +198,6 @@ class Database:
         """The length of the bodies that are not on the disk yet."""
         return self._journal.bytes
 
-    @property
-    def unwritten_items(self) -> int:
-        """How many events and replies are not on the disk yet."""
-        return self._journal.items
-
     # -- questions -----------------------------------------------------------
 
     @overload
@@ -288,7 +248,10 @@ class Database:
             OutboxUnavailableError: the disk fails.
             OutboxError: the job or the commit failed, and nothing was written.
         """
-        self._demand_disk()
+        self._demand_life()
+        if self._fault is not None:
+            text = f"the state file cannot be written: {self._fault}"
+            raise OutboxUnavailableError(text)
 
         def work() -> tuple[T, Any]:
             result = self._file.run(job)
@@ -322,18 +285,13 @@ class Database:
         future = self._loop.create_future()
         watched, now = partial(self._watched, work), self._loop.time()
         last = self._journal.last
-        self._asks.append(_Ask(watched, last, now, future, then, is_read))
+        self._asks.append(Ask(watched, last, now, future, then, is_read))
         self._next_soon()
         return await future
 
     def _adopt(self, snapshot: Any) -> None:
         if self.adopt is not None and self.snapshot is not None:
             self.adopt(snapshot)
-
-    def _demand_disk(self) -> None:
-        if self._fault is not None:
-            text = f"the state file cannot be written: {self._fault}"
-            raise OutboxUnavailableError(text)
 
     def _demand_life(self) -> None:
         if self._death is not None:
@@ -399,19 +357,8 @@ class Database:
         self._next()
 
     def _written(self, commits: list[Rows], *, is_again: bool) -> dict[int, Exception]:
-        """Write commits; return the errors of those that were refused.
-
-        Args:
-            commits: what to write.
-            is_again: whether the disk has failed before, so that after some errors the
-                file must be opened again.
-        """
-        try:
-            refused = self._file.write(commits)
-        except sqlite3.Error as error:
-            if is_again:
-                self._file.let_go(error)
-            raise
+        """Write commits; return the errors of those that were refused."""
+        refused = self._file.write(commits, is_again=is_again)
         for fault in refused.values():
             self._on_trouble(str(as_outbox_error(fault)))
         return refused
@@ -425,13 +372,13 @@ class Database:
             self._end_healing()
             self._failed(error)
             return
-        for index, commit in enumerate(self._journal.done()):
+        done = self._journal.done()
+        for index, commit in enumerate(done):
             if (fault := refused.get(index)) is not None:
                 fields = {"fault": str(as_outbox_error(fault))}
                 log.error("change lost on its way to disk", extra=fields)
             commit.tell(is_written=fault is None)
-            self._written_rows += len(commit.rows)
-        self._untidied += 1
+        self._untidied += len(done)
         if self._fault is not None:
             self._is_writing_back = bool(self._journal.gathering)
             if not self._is_writing_back:
@@ -441,7 +388,7 @@ class Database:
         """Answer a question."""
         ask, self._asking = self._asking, None
         is_read = ask is None or ask.is_read
-        is_of_disk = is_read and error is not None and _is_unwritable(error)
+        is_of_disk = is_read and error is not None and is_unwritable(error)
         is_end = isinstance(error, MemoryError) or not isinstance(
             error, Exception | None
         )
@@ -452,7 +399,7 @@ class Database:
 
     def _failed(self, error: BaseException) -> None:
         """Go on in memory if the disk may work again; else end."""
-        if _is_unwritable(error):
+        if is_unwritable(error):
             self._degrade(str(error))
         else:
             self._died(error)
@@ -538,18 +485,14 @@ class Database:
         return math.inf if self._fault is not None else min(since, default=math.inf)
 
     def _tidy_soon(self) -> None:
-        is_due = self._untidied >= _TIDY_AFTER or self._written_rows >= _MUCH
-        if is_due and self._desk.timings.quiet != math.inf:
+        if self._untidied >= _TIDY_AFTER and self._desk.timings.quiet != math.inf:
             self._untidied = 0
             self._loop.call_later(self._desk.timings.quiet, self._tidy)
 
     def _tidy(self) -> None:
         is_over = self._is_closed or self._death is not None
         if not self._desk.is_busy and self._fault is None and not is_over:
-            gives_back = self._written_rows >= _MUCH
-            self._written_rows *= not gives_back
-            tidy = partial(self._file.tidy, gives_back=gives_back)
-            self._start(tidy, lambda *_: None)
+            self._start(self._file.tidy, lambda *_: None)
 
     # -- its beginning and its end -------------------------------------------
 
@@ -560,7 +503,7 @@ class Database:
             OutboxError: it cannot be used.
         """
         opened = self._loop.create_future()
-        self._asking = _Ask(self._open_file, 0, self._loop.time(), opened, _same)
+        self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
         self._start(self._open_file, self._opened)
         try:
             await opened
@@ -648,11 +591,6 @@ class Database:
                     await self._ended.wait()
         self._desk.close()
         self._ended.set()
-
-
-def _is_unwritable(error: BaseException) -> bool:
-    """Whether the disk or another process caused the error, so that it may end."""
-    return isinstance(error, Exception) and is_unwritable(error)
 
 
 def _connect(may_degrade: bool) -> Connect:  # noqa: FBT001 - said by the only caller

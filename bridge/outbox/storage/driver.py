@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from bridge.outbox.storage.connection import as_outbox_error
+
 Done = Callable[[Any, BaseException | None], None]
 
 
@@ -34,6 +36,37 @@ class Timings(Struct, frozen=True):
     standstill: float = 1.0
     closing: float = 2.0
     quiet: float = 0.1
+
+
+class Ask(Struct, eq=False):
+    """A question to the file, or a transaction of its own.
+
+    Attributes:
+        work: asks.
+        after: the commits up to this number are written first.
+        since: when it was asked, by the loop's clock.
+        future: of the caller.
+        then: called with the result before the caller gets what it returns.
+        is_read: whether an error of the disk says that rows cannot be written either;
+            a transaction of its own is only tried again by its caller.
+    """
+
+    work: Callable[[], Any]
+    after: int
+    since: float
+    future: asyncio.Future[Any]
+    then: Callable[[Any], Any]
+    is_read: bool = True
+
+    def answer(self, result: Any, error: BaseException | None) -> None:
+        """Give the caller the result, or the error."""
+        if isinstance(error, Exception):
+            if not self.future.done():
+                self.future.set_exception(as_outbox_error(error))
+            return
+        found = self.then(result)
+        if not self.future.done():
+            self.future.set_result(found)
 
 
 class Driver(Protocol):

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 # With these errors the connection itself is useless: it was opened while the file
 # system was read-only, or the file system is gone. Opening the file again may help.
+_MUCH = 5000  # rows, whose memory is worth to be given back
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
@@ -148,17 +149,32 @@ class File(Struct):
         self._copy = empty()
         return True
 
-    def write(self, commits: Sequence[Rows]) -> dict[int, Exception]:
+    def write(
+        self, commits: Sequence[Rows], *, is_again: bool = False
+    ) -> dict[int, Exception]:
         """Write commits in one transaction; return the errors of refused ones.
 
         If that is refused, each commit is tried alone: only one that is refused again
         is at fault. They are returned by their indexes.
+
+        Args:
+            commits: what to write.
+            is_again: whether the disk has failed before: then the file is closed after
+                some errors, and must be opened again.
 
         Raises:
             sqlite3.Error, OutboxUnavailableError: nothing was written.
             OutboxCorruptError, MemoryError: the file is damaged.
         """
         self._demand_place()
+        try:
+            return self._write(commits)
+        except sqlite3.Error as error:
+            if is_again:
+                self.let_go(error)
+            raise
+
+    def _write(self, commits: Sequence[Rows]) -> dict[int, Exception]:
         try:
             with transaction(self.db):
                 write(self.db, commits)

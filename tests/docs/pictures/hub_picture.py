@@ -12,7 +12,7 @@ from tests.support.browser import find
 from tests.support.builders import not_before
 from tests.support.devtools import opened_tab
 from tests.support.fleet import annotation, azure, event, health, step, vm
-from tests.support.hub import HubWorld, beat, config, grid, told
+from tests.support.hub import HubWorld, beat, config, grid, received
 
 _FLEET = 12
 _HOST = "Virtual machine is being paused because of a memory-preserving Live Migration"
@@ -66,7 +66,7 @@ async def _fill(world: HubWorld) -> None:
             DurationInSeconds=9 if kind == "Freeze" else -1,
         )
         who = vm(int(names[0].rpartition("-")[2]))
-        await world.store.keep([told(step("scheduled", raw, who=who, seconds=10))])
+        await world.store.keep([received(step("scheduled", raw, who=who, seconds=10))])
     first, *_, last = (f"0000000{n}-2C6B-4C4D-9C1A-5B0D5C0A7E11" for n in range(4))
     alone = event(
         "00000009-2C6B-4C4D-9C1A-5B0D5C0A7E11",
@@ -84,7 +84,7 @@ async def _fill(world: HubWorld) -> None:
     await world.store.keep(
         [
             grid(azure("Scheduled", alone, seconds=20), 20),
-            told(step("started", begun, who=vm(10), seconds=200)),
+            received(step("started", begun, who=vm(10), seconds=200)),
         ]
     )
     world.clock.pass_by(300)
@@ -129,15 +129,15 @@ async def _play_week(world: HubWorld) -> None:
     begun = {**raw, "EventStatus": "Started"}
     over = step("completed", begun, who=vm(3), seconds=640)
     over = over.replace(b'"data":{', b'"data":{"pausedSeconds":31,', 1)
-    await world.store.keep([told(step("scheduled", raw, who=vm(3)))])
+    await world.store.keep([received(step("scheduled", raw, who=vm(3)))])
     await world.post(who="ann@contoso.com", event_id=str(raw["EventId"]), reason="ok")
     day = 2 * 86_400
     web_3 = str(vm(3).resource_id)
     why = {"targetResourceId": web_3}
     said = annotation(day + 40, "VirtualMachineHostCrashed", "Unplanned", **why)
     more = [
-        told(step("started", begun, who=vm(3), seconds=400), 400),
-        told(over, 640),
+        received(step("started", begun, who=vm(3), seconds=400), 400),
+        received(over, 640),
         grid(said, day + 90),
         grid(health(day, name="web-3", availabilityState="Unavailable"), day),
         grid(health(day + 252, name="web-3", availabilityState="Available"), day + 252),

@@ -34,8 +34,8 @@ def _time(raw: Raw) -> float:
 
 def persons(current: CurrentEvent) -> int:
     """Return the number for any type that was told: no message makes it smaller."""
-    told = {kind for one in current.voices for kind in one.event_types}
-    return 2 if told & set(TWO) else 1
+    types = {kind for one in current.voices for kind in one.event_types}
+    return 2 if types & set(TWO) else 1
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Decided:
     sent: int = 0
     is_refused: bool = False
     good: bool = False
-    told: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -180,7 +180,7 @@ class Oracle:
     def outcome(self, decision: str, what: str) -> None:
         """Take in what a bridge or ARM has told of a decision."""
         mine = self.decided[decision]
-        mine.told.append(what)
+        mine.outcomes.append(what)
         mine.good = mine.good or what in {"relayed", "already-started", "acknowledged"}
 
     def ends(self, rows: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Oracle:
                 self.blame(f"{name} is still {row.state}")
             elif mine.good and row.state != "done":
                 self.blame(f"{name} was relayed, and is {row.state}")
-            elif row.state == "done" and not mine.told:
+            elif row.state == "done" and not mine.outcomes:
                 self.blame(f"{name} is done, and nobody told so")
             elif not mine.sent and row.state not in {"void", "failed"}:
                 self.blame(f"{name} is {row.state}, and was never sent")

@@ -21,7 +21,7 @@ LATER = "Mon, 02 Mar 2026 12:05:30 GMT"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Step:
     """One step of the event, as bridges tell it."""
 
     at: float
@@ -59,7 +59,7 @@ class Plan:
     dies: tuple[float, float] = field(init=False)
     denies: tuple[str, str] = field(init=False)
     late: tuple[float, float] = field(init=False)
-    steps: list[Told] = field(init=False)
+    steps: list[Step] = field(init=False)
     acts: list[Act] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,11 +77,11 @@ class Plan:
             acts += list(self._refusals(acts))
         self.acts = sorted(acts, key=lambda act: act.at)
 
-    def _steps(self) -> Iterator[Told]:
+    def _steps(self) -> Iterator[Step]:
         dice = self.dice
         raw = event(EventType=dice.choice(TYPES), NotBefore=NOT_BEFORE)
         raw["DurationInSeconds"] = 9
-        yield Told(1.0, "scheduled", raw, None, 0)
+        yield Step(1.0, "scheduled", raw, None, 0)
         at = 1.0
         for _ in range(dice.choice((0, 0, 1, 2))):
             at += dice.uniform(5, 120)
@@ -89,15 +89,15 @@ class Plan:
                 break
             before, raw = raw, {**raw, **_change(dice)}
             if before != raw:
-                yield Told(at, "updated", raw, before, 0)
+                yield Step(at, "updated", raw, before, 0)
         if dice.random() < 0.2 and at < 150:
             at += dice.uniform(5, 50)
-            yield Told(at, "cancelled", raw, None, 0)
+            yield Step(at, "cancelled", raw, None, 0)
             at += dice.uniform(15, 40)
-            yield Told(at, "scheduled", raw, None, 1)
+            yield Step(at, "scheduled", raw, None, 1)
         started = {**raw, "EventStatus": "Started"}
-        yield Told(max(at + 5, 300.0), "started", started, None, 1)
-        yield Told(max(at + 5, 300.0) + 20, "completed", started, None, 1)
+        yield Step(max(at + 5, 300.0), "started", started, None, 1)
+        yield Step(max(at + 5, 300.0) + 20, "completed", started, None, 1)
 
     def _acts(self, *, is_dead: bool) -> Iterator[Act]:
         dice = self.dice

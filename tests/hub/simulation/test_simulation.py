@@ -33,5 +33,5 @@ def test_runs_meet_what_they_are_made_for() -> None:
     assert {one.via for one in sent if one.sent} == {"bridge", "arm"}
     assert any(one.sent > 1 for one in sent), "the very same, sent again"
     assert any(one.is_refused for one in sent)
-    assert {what for one in sent for what in one.told} >= {"relayed", "failed"}
+    assert {what for one in sent for what in one.outcomes} >= {"relayed", "failed"}
     assert any(not one.sent for one in sent), "held back in time"

@@ -33,7 +33,7 @@ from tests.hub.simulation.plan import END, PEOPLE, TWO, Act, Plan, Raw
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, azure, outcome, step, vm
-from tests.support.hub import BUS, beat, grid, offer, told
+from tests.support.hub import BUS, beat, grid, offer, received
 
 T = TypeVar("T")
 _MOST_CRASHES = 6
@@ -247,9 +247,9 @@ class World:
                 previous=one.previous,
                 seconds=one.at,
                 who=vm(self.dice.choice((0, 1))),
-                told=one.life,
+                repeats=one.life,
             )
-            await self.deliver(told(body, self.time, reply_to=_ENTITY))
+            await self.deliver(received(body, self.time, reply_to=_ENTITY))
 
     def truth(self) -> Raw | None:
         """Return the event as IMDS shows it now; None = it is not there."""
@@ -354,7 +354,7 @@ class World:
         self.oracle.outcome(claimed.id, what)
         raw = self.truth() or self.plan.steps[0].raw
         body = outcome(what, claimed.id, raw, seconds=self.time, reason=reason)
-        await self.deliver(told(body, self.time, reply_to=None))
+        await self.deliver(received(body, self.time, reply_to=None))
 
     def _policy(self, claimed: Claimed) -> tuple[str, str | None]:
         raw = self.truth()

@@ -17,7 +17,7 @@ from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import decisions, events, votes
 from tests.hub.test_sources import rows
 from tests.support.fleet import event, life, step, vm
-from tests.support.hub import HubWorld, config, told
+from tests.support.hub import HubWorld, config, received
 
 _SAID = "store is damaged: what can be read of it is kept"
 _COUNT = 60
@@ -29,8 +29,8 @@ def config_of(path: Path) -> HubConfig:
 
 async def fill(store: Store, count: int = _COUNT) -> None:
     """Store events, a vote, and a decision."""
-    batch = [told(step("scheduled", event(f"E-{n}"))) for n in range(count)]
-    batch += [told(life("heartbeat", who=vm(n))) for n in range(5)]
+    batch = [received(step("scheduled", event(f"E-{n}"))) for n in range(count)]
+    batch += [received(life("heartbeat", who=vm(n))) for n in range(5)]
     await store.keep(batch)
     async with HubWorld(store, config(persons=2)).open() as world:
         await world.post(event_id="E-1")
@@ -152,7 +152,7 @@ async def test_damaged_file_is_moved_aside_and_what_can_be_read_is_kept(
     async with open_store(config_of(filled)) as store:
         found = len(await rows(store, events))
         given = len(await rows(store, votes)), len(await rows(store, decisions))
-        await store.keep([told(step("scheduled", event("NEW")))])
+        await store.keep([received(step("scheduled", event("NEW")))])
         assert store.health.fault is None
 
     (said,) = [one for one in caplog.records if one.message == _SAID]
@@ -181,7 +181,7 @@ async def test_file_or_log_that_holds_all_is_enough(
 ) -> None:
     change(filled)
     async with open_store(config_of(filled)) as store:
-        await store.keep([told(step("scheduled", event("NEW")))])
+        await store.keep([received(step("scheduled", event("NEW")))])
         assert "NEW" in {row.event_key for row in await rows(store, events)}
     other = tmp_path / "empty.db"
     other.touch()
@@ -227,7 +227,7 @@ async def test_file_that_is_removed_is_written_again(
             assert path.exists()
         for part in tmp_path.iterdir():
             part.unlink()
-        await store.keep([told(step("scheduled", event("NEW")))])
+        await store.keep([received(step("scheduled", event("NEW")))])
         assert store.health.fault is None
 
     async with open_store(config_of(path)) as store:
@@ -248,7 +248,7 @@ async def test_log_that_is_removed_costs_nothing(
         for number in range(2):
             for part in parts:
                 Path(f"{path}{part}").unlink(missing_ok=True)
-            await store.keep([told(step("scheduled", event(f"NEW-{number}")))])
+            await store.keep([received(step("scheduled", event(f"NEW-{number}")))])
             assert len(await rows(store, events)) == 5 + number
             assert store.health.fault is None
         for part in ("", "-wal"):  # what a kill would leave
@@ -265,7 +265,7 @@ async def test_file_that_is_replaced_is_left_alone_and_said(tmp_path: Path) -> N
         await fill(store, 3)
         path.rename(ours)
         path.write_bytes(b"an older copy")
-        for work in (store.keep([told(step("started"))]), rows(store, events)):
+        for work in (store.keep([received(step("started"))]), rows(store, events)):
             with pytest.raises(HubStoreAwayError, match="replaced by another file"):
                 await work
         assert "replaced" in str(store.health.fault)
@@ -286,12 +286,12 @@ async def test_file_that_is_overwritten_and_put_back(
         await fill(store, 3)
         before = path.read_bytes()
         path.write_bytes(data)
-        for work in (store.keep([told(step("started"))]), rows(store, events)):
+        for work in (store.keep([received(step("started"))]), rows(store, events)):
             with pytest.raises(HubStoreAwayError, match="overwritten"):
                 await work
         path.write_bytes(before)
         await store.check()
-        await store.keep([told(step("scheduled", event("NEW")))])
+        await store.keep([received(step("scheduled", event("NEW")))])
 
         assert len(await rows(store, events)) == 5
 
@@ -308,10 +308,10 @@ async def test_pages_that_are_overwritten_and_put_back(tmp_path: Path) -> None:
         with pytest.raises(HubStoreAwayError):
             await rows(store, events)
         with pytest.raises(HubStoreAwayError):
-            await store.keep([told(step("started"))])
+            await store.keep([received(step("started"))])
         path.write_bytes(before)
         await store.check()
-        await store.keep([told(step("scheduled", event("NEW")))])
+        await store.keep([received(step("scheduled", event("NEW")))])
 
         assert store.health.fault is None
         assert len(await rows(store, events)) == 32

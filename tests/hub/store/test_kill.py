@@ -12,7 +12,7 @@ from bridge.hub.store.store import open_store
 from bridge.hub.store.tables import events, votes
 from tests.hub.test_sources import rows
 from tests.support.fleet import event, step
-from tests.support.hub import told
+from tests.support.hub import received
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -22,7 +22,7 @@ async def live(url: str, first: int) -> None:
     async with open_store(HubConfig(store=Address(url, {}))) as store:
         for number in range(first, first + 10_000):
             key = f"E-{number}"
-            await store.keep([told(step("scheduled", event(key)))])
+            await store.keep([received(step("scheduled", event(key)))])
             vote: dict[str, object] = {c.name: "" for c in votes.columns}
             vote |= {"event_key": key, "life": 1, "via": "bridge", "person": "ann"}
             vote |= {"time": 0, "seen": b"{}"}

@@ -16,7 +16,7 @@ from bridge.hub.store.store import open_store
 from bridge.hub.store.tables import decisions, events
 from tests.hub.test_sources import rows, until
 from tests.support.fleet import event, step
-from tests.support.hub import HubWorld, config, told
+from tests.support.hub import HubWorld, config, received
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 
@@ -75,7 +75,8 @@ async def test_two_hubs_share_a_database_behind_pgbouncer(pooled: str) -> None:
     async with open_store(given) as one, open_store(given) as other:
         for number in range(12):  # a statement is prepared at its sixth time
             batches = [
-                [told(step("scheduled", event(f"E-{number}-{n}")))] for n in range(6)
+                [received(step("scheduled", event(f"E-{number}-{n}")))]
+                for n in range(6)
             ]
             await asyncio.gather(
                 *((one, other)[n % 2].keep(batch) for n, batch in enumerate(batches)),

@@ -25,7 +25,7 @@ from bridge.simulator.servicebus.broker import Broker
 from tests.hub.test_sources import ENTITIES, bridges_source, reader, rows, send, until
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, event, step
-from tests.support.hub import BUS, told
+from tests.support.hub import BUS, received
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 
@@ -112,7 +112,7 @@ class Trouble:
                 self.clock.waits.clear()
                 await self.clock.advance(5)
             yield
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not stepping.done():
                     await self.clock.advance(5)
                     await asyncio.sleep(0.02)
@@ -198,9 +198,9 @@ _LATE = (
 async def test_slow_message_is_put_aside_alone_and_tried_again(
     sqlite_config: HubConfig,
 ) -> None:
-    late = told(step("scheduled", event("LATE")), reply_to="q")
+    late = received(step("scheduled", event("LATE")), reply_to="q")
     given = replace(sqlite_config, sources=(BUS,))
-    batch = [told(step("scheduled", event(f"E-{n}"))) for n in range(2)]
+    batch = [received(step("scheduled", event(f"E-{n}"))) for n in range(2)]
     async with open_store(given, work_seconds=0.2) as store:
         await store.write(lambda c: c.execute(text(_LATE)))
         await store.keep([batch[0], late, batch[1]])

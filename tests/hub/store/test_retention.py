@@ -13,13 +13,13 @@ from tests.hub.test_alarms import Fleet
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, life, step, vm
 from tests.support.hub import beat, grid
-from tests.support.hub import told as told_with_address
+from tests.support.hub import received as received_with_address
 
 DAY = 86400.0
 YEARS = 3 * 365 * DAY
 
 
-def told(body: bytes) -> Incoming:
+def received(body: bytes) -> Incoming:
     found = bridge_messages.read(body, heard=at(0), source="b")
     return Incoming(
         origin="b", body=body, heard=at(0), fact=found.fact, report=found.report
@@ -28,14 +28,14 @@ def told(body: bytes) -> Incoming:
 
 async def forgotten(store: Store, seconds: float) -> int:
     return await store.write(
-        lambda c: forget(c, at(seconds), retention=DAY, audit=2 * DAY)
+        lambda c: forget(c, at(seconds), retention=DAY, audit=2 * DAY, silent=DAY)
     )
 
 
 async def test_what_is_over_is_forgotten_in_portions(store: Store) -> None:
-    over = [told(step("completed", event(f"E-{n:03}"))) for n in range(250)]
+    over = [received(step("completed", event(f"E-{n:03}"))) for n in range(250)]
     bad = Incoming(origin="b", body=b"", heard=at(0), fault="no JSON")
-    await store.keep([*over, told(step("scheduled", event("OPEN"))), bad])
+    await store.keep([*over, received(step("scheduled", event("OPEN"))), bad])
 
     assert await forgotten(store, DAY) == 0
     assert await forgotten(store, DAY + 1) == 201
@@ -74,7 +74,7 @@ async def test_bridges_that_are_gone_for_years_are_forgotten(fleet: Fleet) -> No
 
 
 async def test_bridge_is_kept_until_it_is_gone_for_the_retention(fleet: Fleet) -> None:
-    await fleet.store.keep([beat(0), told(life("stopped", who=vm(1)))])
+    await fleet.store.keep([beat(0), received(life("stopped", who=vm(1)))])
     assert len(await left(fleet, 89 * DAY)) == 2
     fleet.listening = None
     assert len(await left(fleet, YEARS)) == 2, "nobody listened: they may live"
@@ -86,7 +86,9 @@ async def test_bridge_of_an_open_event_is_kept_for_its_decision(fleet: Fleet) ->
     over = step("completed", event("E-3", Resources=["web-3"]), who=vm(3), seconds=9)
     opened = grid(azure("Scheduled", event("E-1", Resources=["web-1"])))
     beats = [beat(n) for n in range(5)]
-    await fleet.store.keep([*beats, opened, told_with_address(other), told(over)])
+    await fleet.store.keep(
+        [*beats, opened, received_with_address(other), received(over)]
+    )
 
     assert await left(fleet, YEARS) == ["web-1", "web-2"]
 

@@ -13,7 +13,7 @@ from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
 from bridge.hub.store.store import open_store
 from tests.support.fleet import event, step
-from tests.support.hub import told
+from tests.support.hub import received
 from tests.support.postgres import Cluster
 
 ROLE, DATABASE = "signed_in", "of_tokens"
@@ -122,15 +122,15 @@ async def test_hub_signs_in_with_a_token_at_each_connection(
 ) -> None:
     accept(cluster, endpoint.token)
     async with open_store(database) as store:
-        await store.keep([told(step("scheduled", event("E-1")))])
+        await store.keep([received(step("scheduled", event("E-1")))])
         before = len(endpoint.asked)
 
         endpoint.token = f"second-{LONG}"
         accept(cluster, endpoint.token)
-        await store.keep([told(step("scheduled", event("E-2")))])
+        await store.keep([received(step("scheduled", event("E-2")))])
         assert len(endpoint.asked) == before  # the old connection is as good as ever
         cut_off(cluster)
-        await store.keep([told(step("scheduled", event("E-3")))])
+        await store.keep([received(step("scheduled", event("E-3")))])
 
     assert len(endpoint.asked) > before
     assert {one["client_id"] for one in endpoint.asked} == {CLIENT}

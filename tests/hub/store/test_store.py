@@ -47,7 +47,7 @@ def hub_config(bare_config: HubConfig) -> HubConfig:
     return bare_config
 
 
-def told(
+def received(
     body: bytes, heard: float = 0.0, reply_to: str | None = None, session: str = "s"
 ) -> Incoming:
     found = bridge_messages.read(
@@ -94,7 +94,7 @@ async def test_schema_is_what_the_code_says(store: Store) -> None:
 
 
 async def test_step_is_kept_with_its_machines_and_its_bridge(store: Store) -> None:
-    await store.keep([told(step("scheduled"), 5, reply_to="vm-approvals")])
+    await store.keep([received(step("scheduled"), 5, reply_to="vm-approvals")])
 
     row = await the_event(store)
     assert (row.event_key, row.status, row.is_open) == (EVENT_ID, "scheduled", True)
@@ -111,7 +111,7 @@ async def test_step_is_kept_with_its_machines_and_its_bridge(store: Store) -> No
 
 
 async def test_redelivery_changes_nothing_but_the_version(store: Store) -> None:
-    batch = [told(step("scheduled")), told(step("started", seconds=9))]
+    batch = [received(step("scheduled")), received(step("started", seconds=9))]
     await store.keep(batch)
     first = await the_event(store)
     await store.keep([*reversed(batch), *batch])
@@ -127,7 +127,7 @@ async def test_of_one_id_each_reporter_is_kept_with_its_address(store: Store) ->
     """Else whoever sends the same id with an earlier time replaces an honest report."""
     for number in (1, 0, 2):
         body = step("scheduled", seconds=number, who=vm(number))
-        await store.keep([told(body, reply_to="q", session=f"s{number}")])
+        await store.keep([received(body, reply_to="q", session=f"s{number}")])
 
     found = await rows_of(store, messages, messages.c.time)
     assert [message.vm_id for message in found] == [vm(n).vm_id for n in range(3)]
@@ -139,7 +139,7 @@ async def test_times_of_azure_are_the_first_and_the_last(store: Store) -> None:
     body = azure("Scheduled")
     for heard in (20, 10, 30):
         await store.keep([grid(body, heard)])
-    await store.keep([told(step("scheduled"), 25)])
+    await store.keep([received(step("scheduled"), 25)])
 
     row = await the_event(store)
     assert moment(row.azure_received) == at(10)
@@ -149,7 +149,9 @@ async def test_times_of_azure_are_the_first_and_the_last(store: Store) -> None:
 
 
 async def test_end_takes_an_event_from_what_is_open(store: Store) -> None:
-    await store.keep([told(step("scheduled")), told(step("completed", seconds=60))])
+    await store.keep(
+        [received(step("scheduled")), received(step("completed", seconds=60))]
+    )
 
     row = await the_event(store)
     assert (row.is_open, row.not_before, moment(row.ended)) == (False, None, at(60))
@@ -157,22 +159,22 @@ async def test_end_takes_an_event_from_what_is_open(store: Store) -> None:
 
 async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
     anew = replace(vm(), vm_id="99999999-0000-0000-0000-000000000000")
-    new = told(life("started", who=anew), 50)
-    old = told(life("heartbeat", seconds=9), 10)
+    new = received(life("started", who=anew), 50)
+    old = received(life("heartbeat", seconds=9), 10)
 
-    for batch in ([old], [new], [told(life("heartbeat", seconds=8), 9)]):
+    for batch in ([old], [new], [received(life("heartbeat", seconds=8), 9)]):
         await store.keep(batch)
 
     assert [row.vm_id for row in await rows_of(store, bridges)] == [anew.vm_id]
 
 
 async def test_many_machines_made_anew_in_one_batch(store: Store) -> None:
-    old = [told(life("heartbeat", who=vm(n)), 1) for n in range(3)]
+    old = [received(life("heartbeat", who=vm(n)), 1) for n in range(3)]
     anew = [
         replace(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}") for n in (0, 2)
     ]
     await store.keep(old)
-    await store.keep([told(life("started", who=who), 50) for who in anew])
+    await store.keep([received(life("started", who=who), 50) for who in anew])
 
     found = {row.name: row.vm_id for row in await rows_of(store, bridges)}
     wanted = {"web-0": anew[0].vm_id, "web-1": vm(1).vm_id, "web-2": anew[1].vm_id}
@@ -194,7 +196,7 @@ async def test_batch_takes_as_many_statements_however_large_it_is(
         numbers = list(machines)
         steps = [step("scheduled", event(f"E-{n}"), who=vm(n)) for n in numbers]
         lives = [life("heartbeat", who=vm(n)) for n in numbers]
-        await store.keep([told(body, reply_to="q") for body in (*steps, *lives)])
+        await store.keep([received(body, reply_to="q") for body in (*steps, *lives)])
         remove(store.writer, "before_cursor_execute", note)
         return len(made)
 
@@ -203,8 +205,8 @@ async def test_batch_takes_as_many_statements_however_large_it_is(
 
 async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
     words = [
-        told(life("heartbeat", seconds=9, intervalSeconds=60), 9),
-        told(life("started", seconds=1, approvals={"digest": "d"}), 1),
+        received(life("heartbeat", seconds=9, intervalSeconds=60), 9),
+        received(life("started", seconds=1, approvals={"digest": "d"}), 1),
     ]
     await store.keep(words[:1])
     await store.keep([words[1], words[1]])
@@ -215,7 +217,7 @@ async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
 
 
 async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
-    await store.keep([told(step("scheduled"))])
+    await store.keep([received(step("scheduled"))])
     vote = {
         "event_key": EVENT_ID,
         "life": 1,
@@ -227,17 +229,17 @@ async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
         "seen": orjson.dumps(event()),
     }
     await store.write(lambda c: c.execute(votes.insert(), vote))
-    await store.keep([told(step("updated", LATER, previous=event(), seconds=5))])
+    await store.keep([received(step("updated", LATER, previous=event(), seconds=5))])
     assert len(await rows_of(store, votes)) == 1
 
     longer = event(DurationInSeconds=60)
-    await store.keep([told(step("updated", longer, previous=LATER, seconds=9))])
+    await store.keep([received(step("updated", longer, previous=LATER, seconds=9))])
     assert await rows_of(store, votes) == []
 
 
 async def test_change_by_a_stranger_makes_no_vote_void(store: Store) -> None:
     witness = step("scheduled", who=vm(8))
-    await store.keep([told(witness)])
+    await store.keep([received(witness)])
     vote = {
         "event_key": EVENT_ID,
         "life": 1,
@@ -251,16 +253,16 @@ async def test_change_by_a_stranger_makes_no_vote_void(store: Store) -> None:
     await store.write(lambda c: c.execute(votes.insert(), vote))
     longer = event(DurationInSeconds=60)
     change = step("updated", longer, previous=event(), seconds=9, who=vm(9))
-    await store.keep([told(change)])
+    await store.keep([received(change)])
 
     assert len(await rows_of(store, votes)) == 1
-    await store.keep([told(step("updated", longer, previous=event(), who=vm(1)))])
+    await store.keep([received(step("updated", longer, previous=event(), who=vm(1)))])
     assert await rows_of(store, votes) == []
 
 
 async def test_end_by_a_stranger_counts_after_a_while(store: Store) -> None:
     stranger = step("completed", seconds=60, who=vm(9))
-    await store.keep([told(step("scheduled")), told(stranger, 60)])
+    await store.keep([received(step("scheduled")), received(stranger, 60)])
     row = await the_event(store)
     assert (row.is_open, row.status) == (True, "scheduled")
 
@@ -269,7 +271,7 @@ async def test_end_by_a_stranger_counts_after_a_while(store: Store) -> None:
     assert await store.write(lambda c: end_said(c, late)) == 1
     row = await the_event(store)
     assert (row.is_open, row.status, row.said_until) == (False, "completed", None)
-    await store.keep([told(step("scheduled", who=vm(8)), 70)])
+    await store.keep([received(step("scheduled", who=vm(8)), 70)])
     assert not (await the_event(store)).is_open
 
 
@@ -282,7 +284,7 @@ async def test_event_takes_no_more_room_however_many_messages_come(
         crowd = [step("scheduled", who=vm(n + 100), seconds=n) for n in numbers]
         await store.keep(
             [
-                told(body, n, reply_to="q", session=f"{n}")
+                received(body, n, reply_to="q", session=f"{n}")
                 for n, body in enumerate(crowd)
             ]
         )
@@ -290,7 +292,7 @@ async def test_event_takes_no_more_room_however_many_messages_come(
     assert (row.dropped, len(await rows_of(store, messages))) == (200, 1000)
     assert len(await rows_of(store, addresses)) == 1000
 
-    await store.keep([told(step("scheduled", seconds=9000), 9000)])
+    await store.keep([received(step("scheduled", seconds=9000), 9000)])
     kept = await rows_of(store, messages, messages.c.time)
     assert len(kept) == 1000
 
@@ -299,13 +301,13 @@ async def test_message_that_changes_nothing_is_counted_unless_it_is_stored(
     store: Store,
 ) -> None:
     crowd = [step("scheduled", who=vm(n + 100), seconds=n) for n in range(1200)]
-    await store.keep([told(body, n) for n, body in enumerate(crowd)])
+    await store.keep([received(body, n) for n, body in enumerate(crowd)])
     full = await the_event(store)
 
     more = step("updated", LATER, who=vm(101), seconds=5000)
     end = step("completed", who=vm(9999), seconds=5000)
-    await store.keep([told(more, 5000), told(end, 5000)])
-    await store.keep([told(crowd[7], 5000)])
+    await store.keep([received(more, 5000), received(end, 5000)])
+    await store.keep([received(crowd[7], 5000)])
 
     row = await the_event(store)
     assert (row.dropped, row.status) == (full.dropped + 2, full.status)
@@ -317,8 +319,8 @@ async def full(store: Store) -> Store:
     """Return a store with an event of which no more is kept by others."""
     for start in range(0, 1000, 250):
         crowd = [step("scheduled", who=vm(n + 100)) for n in range(start, start + 250)]
-        await store.keep([told(body, start + n) for n, body in enumerate(crowd)])
-    await store.keep([told(step("scheduled", who=vm(2000)), 1000)])
+        await store.keep([received(body, start + n) for n, body in enumerate(crowd)])
+    await store.keep([received(step("scheduled", who=vm(2000)), 1000)])
     return store
 
 
@@ -335,7 +337,9 @@ async def test_message_that_is_surplus_is_counted_and_changes_nothing_else(
     worse = event(EventType="Terminate", Resources=["web-0", "other"])
     forged = step("updated", worse, previous=event(), who=vm(3000), seconds=1100)
     many = [forged, step("started", who=vm(3001)), step("scheduled", who=vm(3002))]
-    await full.keep([told(one, 1100, reply_to="evil", session="evil") for one in many])
+    await full.keep(
+        [received(one, 1100, reply_to="evil", session="evil") for one in many]
+    )
     after = await everything(full)
 
     (old,), (new,) = before.pop("events"), after.pop("events")
@@ -367,7 +371,7 @@ async def test_what_counts_by_another_message_is_no_surplus(
     full: Store, first: bytes, second: bytes, *, is_one_batch: bool
 ) -> None:
     """The same batch may hold an end, or the word that a machine is in Resources."""
-    batch = [told(first, 1100), told(second, 1200)]
+    batch = [received(first, 1100), received(second, 1200)]
     for part in [batch] if is_one_batch else [batch[:1], batch[1:]]:
         await full.keep(part)
 
@@ -379,8 +383,8 @@ async def test_object_of_an_earlier_message_is_read_again(store: Store) -> None:
     """Of two reports the later one holds; when it is not kept, the other one does."""
     first = step("scheduled", seconds=30, who=vm(1))
     second = step("scheduled", LATER, seconds=10)
-    await store.keep([told(first, 30)])
-    await store.keep([told(second, 31)])
+    await store.keep([received(first, 30)])
+    await store.keep([received(second, 31)])
 
     (shown,) = rows.state_in((await the_event(store)).state).occurrences
     assert shown.event == event()
@@ -400,8 +404,8 @@ async def test_what_cannot_be_read_is_kept_and_capped(store: Store) -> None:
 
 
 async def test_what_the_store_refuses_is_found_by_halves(store: Store) -> None:
-    good = [told(step("scheduled", event(f"E-{n}"))) for n in range(5)]
-    bad = told(step("scheduled", event("BAD")))
+    good = [received(step("scheduled", event(f"E-{n}"))) for n in range(5)]
+    bad = received(step("scheduled", event("BAD")))
     assert bad.fact is not None
     bad = replace(bad, fact=replace(bad.fact, source="\ud800"))
 
@@ -415,7 +419,7 @@ async def test_what_the_store_refuses_is_found_by_halves(store: Store) -> None:
 async def test_what_cannot_even_be_kept_aside_stops_nobody(store: Store) -> None:
     lost = Incoming(origin="\ud800", body=b"", heard=at(0), fault="no JSON")
 
-    await store.keep([lost, told(step("scheduled"))])
+    await store.keep([lost, received(step("scheduled"))])
 
     assert len(await rows_of(store, events)) == 1
 
@@ -423,9 +427,9 @@ async def test_what_cannot_even_be_kept_aside_stops_nobody(store: Store) -> None
 async def test_name_that_no_index_takes_is_put_aside(store: Store) -> None:
     """PostgreSQL calls that an operational error, as if it were away."""
     name = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(2000))
-    bad = told(step("scheduled", event("BAD", Resources=[name])))
+    bad = received(step("scheduled", event("BAD", Resources=[name])))
 
-    await store.keep([told(step("scheduled")), bad])
+    await store.keep([received(step("scheduled")), bad])
 
     found = len(await rows_of(store, events)), len(await rows_of(store, unreadable))
     assert found == ((1, 1) if store.is_shared else (2, 0))
@@ -435,7 +439,9 @@ async def test_two_writers_of_one_event_lose_nothing(hub_config: HubConfig) -> N
     async with open_store(hub_config) as one, open_store(hub_config) as other:
         batches = [
             [
-                told(step("scheduled", event(f"E-{n}"), seconds=w, who=vm(w), told=w))
+                received(
+                    step("scheduled", event(f"E-{n}"), seconds=w, who=vm(w), repeats=w)
+                )
                 for n in range(10)
             ]
             for w in range(6)
@@ -476,7 +482,7 @@ async def test_nobody_else_may_read_the_file_nor_what_belongs_to_it(
     before = os.umask(0)
     try:
         async with open_store(config) as opened:
-            await opened.keep([told(step("scheduled"))])
+            await opened.keep([received(step("scheduled"))])
             modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
     finally:
         os.umask(before)
@@ -498,12 +504,14 @@ async def test_file_of_before_the_first_release_is_moved_aside_with_a_word(
 ) -> None:
     given = HubConfig(store=Address(f"sqlite:{tmp_path / 'hub.db'}", {}))
     async with open_store(given) as opened:
-        await opened.keep([told(step("scheduled", event(f"E-{n}"))) for n in range(3)])
+        await opened.keep(
+            [received(step("scheduled", event(f"E-{n}"))) for n in range(3)]
+        )
         await opened.write(lambda c: c.execute(text(change)))
 
     async with open_store(given) as opened:
         assert await rows_of(opened, events) == []
-        await opened.keep([told(step("scheduled"))])
+        await opened.keep([received(step("scheduled"))])
 
     (said,) = [one for one in caplog.records if "moved aside" in one.message]
     assert (said.events, said.decisions, said.votes) == (3, 0, 0)  # type: ignore[attr-defined]
@@ -518,7 +526,7 @@ async def test_database_of_before_the_first_release_is_refused_with_a_word(
     cluster.forget()
     given = HubConfig(store=Address(cluster.url, {}))
     async with open_store(given) as opened:
-        await opened.keep([told(step("scheduled"))])
+        await opened.keep([received(step("scheduled"))])
         change = text("UPDATE alembic_version SET version_num = '0002'")
         await opened.write(lambda c: c.execute(change))
 
@@ -564,8 +572,8 @@ async def test_database_that_goes_away_and_comes_back(
     async with open_store(config) as opened:
         await asyncio.to_thread(cluster.stop)
         with pytest.raises(HubStoreAwayError):
-            await opened.keep([told(step("scheduled"))])
+            await opened.keep([received(step("scheduled"))])
         await asyncio.to_thread(cluster.start)
-        await opened.keep([told(step("scheduled"))])
+        await opened.keep([received(step("scheduled"))])
 
         assert (await the_event(opened)).status == "scheduled"

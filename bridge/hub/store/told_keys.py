@@ -1,0 +1,163 @@
+"""Stores the keys that bridges tell and that are not pinned: they wait for a person.
+
+A key waits once for each machine that it is told for, until it is pinned, or until its
+bridge has not repeated it for ``forget_after``. The list is bounded, for each machine
+and in all. What does not fit is refused: otherwise a stranger could push out what
+others have told.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, func, or_, select, update
+
+from bridge.events.alarm import KEY
+from bridge.events.build import rfc3339
+from bridge.hub.bridge_messages import BridgeReport
+from bridge.hub.facts import table
+from bridge.hub.key_rows import KeyList, KeyRow
+from bridge.hub.pins import Doubt, Pin, Pins
+from bridge.hub.store.pin_rows import id_of, told_pins
+from bridge.hub.store.rows import add_alarms, alarm_of, lock, micros, moment_of
+from bridge.hub.store.tables import pins, told_keys
+
+MOST = 2000  # keys that wait
+MOST_OF_MACHINE = 4  # of one resource id
+_TELLING = {"started", "heartbeat"}
+
+
+class ToldKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key that a bridge has told, and that waits.
+
+    Attributes:
+        pin: what it would be pinned to.
+        name: of the machine, as its bridge has told it.
+    """
+
+    pin: Pin
+    name: str
+
+
+def keep_told(
+    connection: Connection, reports: Sequence[tuple[BridgeReport, bytes]], known: Pins
+) -> None:
+    """Store the keys that are not pinned; add an alarm for those that contradict.
+
+    Args:
+        connection: a connection within a transaction.
+        reports: what bridges say, each with its body.
+        known: the pins.
+    """
+    found = [
+        (report, ToldKey(pin=pin, name=report.reporter.name))
+        for report, body in reports
+        if report.kind in _TELLING and table(report.data.get("signing")).get("keys")
+        for pin in told_pins(report, body)
+        if pin.vm_id and pin.resource_id
+        if not known.pinned(report.reporter, [pin.key], report.heard)
+    ]
+    if not found:
+        return
+    lock(connection, ["told"], "pins")
+    for report, told in found:
+        if not _is_pinned(connection, told.pin, report.heard):
+            _keep(connection, told, report.heard)
+            if known.keys or known.required:
+                _note(connection, report, told, known)
+
+
+def _is_pinned(connection: Connection, pin: Pin, at: datetime) -> bool:
+    """Whether a key has been pinned meanwhile: the message itself may have done it."""
+    query = select(pins.c.until).where(pins.c.id == id_of(pin))
+    row = connection.execute(query).one_or_none()
+    return row is not None and (row.until is None or row.until > micros(at))
+
+
+def _keep(connection: Connection, told: ToldKey, heard: datetime) -> None:
+    of, now, pin = told_keys.c, micros(heard), told.pin
+    here = of.id == id_of(pin)
+    first = connection.scalar(select(of.heard).where(here))
+    if first is not None:
+        later = {"heard": max(first, now)}
+        connection.execute(update(told_keys).where(here).values(later))
+        return
+    count = select(func.count()).select_from(told_keys)
+    mine = connection.scalar(count.where(of.resource == pin.resource_id)) or 0
+    if mine < MOST_OF_MACHINE and (connection.scalar(count) or 0) < MOST:
+        row = {"id": id_of(pin), "key": pin.key, "resource": pin.resource_id}
+        times = {"first_heard": now, "heard": now}
+        body = msgspec.json.encode(told)
+        connection.execute(told_keys.insert().values({**row, **times, "body": body}))
+
+
+def _note(
+    connection: Connection, report: BridgeReport, told: ToldKey, known: Pins
+) -> None:
+    """Add an alarm if a key contradicts others, or must be pinned; one a day."""
+    pin, of = told.pin, told_keys.c
+    alike = or_(of.resource == pin.resource_id, of.key == pin.key)
+    rows = connection.execute(select(told_keys).where(alike).limit(MOST)).all()
+    others = _tellers([pin, *(_told(row).pin for row in rows)])
+    doubt = known.doubt(pin, told.name, report.heard, others)
+    if doubt is Doubt.NEW_MACHINE and not known.is_required(pin.resource_id):
+        return
+    who, heard = report.reporter, rfc3339(report.heard)
+    ids = {"vmId": who.vm_id, "resourceId": who.resource_id}
+    data = {**ids, "vmName": who.name, "heard": heard, "key": {**pin.jwk, **ids}}
+    same = [KEY, who.vm_id, pin.resource_id, heard[:10]]
+    add_alarms(connection, [alarm_of(KEY, same, report.heard, data)])
+
+
+def waiting(
+    connection: Connection, known: Pins, now: datetime, glob: str = ""
+) -> KeyList:
+    """Return the keys that wait, by resource id.
+
+    Args:
+        connection: a connection within a transaction.
+        known: the pins.
+        now: the present moment.
+        glob: only machines whose resource id fits it; "" = all.
+    """
+    of = told_keys.c
+    rows = connection.execute(select(told_keys).order_by(of.resource, of.id)).all()
+    others = _tellers([_told(row).pin for row in rows])
+    fits = [row for row in rows if fnmatchcase(row.resource, glob.lower() or "*")]
+    found = tuple(_row(row, known, now, others) for row in fits)
+    return KeyList(keys=found, is_full=len(rows) >= MOST)
+
+
+def _row(
+    row: Any, known: Pins, now: datetime, others: Mapping[str, Collection[str]]
+) -> KeyRow:
+    told = _told(row)
+    pin = told.pin
+    ids = {"vmId": pin.vm_id, "resourceId": pin.resource_id}
+    return KeyRow(
+        id=row.id,
+        vm_id=pin.vm_id,
+        vm_name=told.name or None,
+        resource_id=pin.resource_id,
+        key=pin.key,
+        jwk={**pin.jwk, **ids},
+        first_heard=moment_of(row.first_heard),
+        last_heard=moment_of(row.heard),
+        why=known.doubt(pin, told.name, now, others),
+    )
+
+
+def _told(row: Any) -> ToldKey:
+    return msgspec.json.decode(row.body, type=ToldKey)
+
+
+def _tellers(found: Sequence[Pin]) -> Mapping[str, Collection[str]]:
+    """Return the vmIds that tell each key, and each resource id."""
+    tellers = defaultdict[str, set[str]](set)
+    for one in found:
+        tellers[one.key].add(one.vm_id)
+        tellers[one.resource_id].add(one.vm_id)
+    return tellers
