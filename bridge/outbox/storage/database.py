@@ -372,13 +372,12 @@ class Database:
             self._end_healing()
             self._failed(error)
             return
-        done = self._journal.done()
-        for index, commit in enumerate(done):
+        for index, commit in enumerate(self._journal.done()):
             if (fault := refused.get(index)) is not None:
                 fields = {"fault": str(as_outbox_error(fault))}
                 log.error("change lost on its way to disk", extra=fields)
             commit.tell(is_written=fault is None)
-        self._untidied += len(done)
+            self._untidied += 1
         if self._fault is not None:
             self._is_writing_back = bool(self._journal.gathering)
             if not self._is_writing_back:

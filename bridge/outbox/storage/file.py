@@ -101,6 +101,7 @@ class File(Struct):
     place: Place | None = None
     _db: Connection | None = None
     _copy: Connection | None = None  # for reads while the file is not open
+    _rows: int = 0  # that were written since memory was given back
 
     @property
     def db(self) -> Connection:
@@ -167,6 +168,7 @@ class File(Struct):
             OutboxCorruptError, MemoryError: the file is damaged.
         """
         self._demand_place()
+        self._rows += sum(map(len, commits))
         try:
             return self._write(commits)
         except sqlite3.Error as error:
@@ -251,13 +253,13 @@ class File(Struct):
             with suppress(sqlite3.Error):
                 file.close()
 
-    def tidy(self, *, gives_back: bool) -> None:
+    def tidy(self) -> None:
         """Write SQLite's log back to the file, so that no commit must do it.
 
-        Args:
-            gives_back: whether the system gets the memory that is free in this process.
+        After much was written, the system gets back the memory that is free now.
         """
-        if gives_back:
+        if self._rows >= _MUCH:
+            self._rows = 0
             give_back()
         if self._db is not None:
             with suppress(sqlite3.Error):
