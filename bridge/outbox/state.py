@@ -121,7 +121,8 @@ class State:
             if self.is_loaded:
                 return
             try:
-                await self.database.read(_loaded, then=self._load)
+                with self.database.patiently():
+                    await self.database.read(_loaded, then=self._load)
             except OutboxUnavailableError:
                 if not self.database.is_degraded:
                     raise

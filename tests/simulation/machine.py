@@ -57,7 +57,8 @@ class InlineDriver:
         """Do nothing: there is no thread."""
 
     def _do(self, work: Callable[[], object], done: Done) -> None:
-        if self.is_full and self.life.world.plan.hangs:
+        is_loaded = self.life.database.snapshot is not None
+        if is_loaded and self.is_full and self.life.world.plan.hangs:
             self.held = partial(self._answer_late, work, done)
             return
         answer = _outcome(work)

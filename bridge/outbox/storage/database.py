@@ -80,6 +80,7 @@ class Database:
         self._on_trouble = on_trouble
         self._desk = Desk(driver, timings)
         self._desk.since = self._waits_since
+        self.patiently = self._desk.patiently
         self._desk.given_up = self.hangs
         self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
@@ -503,13 +504,9 @@ class Database:
         """
         opened = self._loop.create_future()
         self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
-        self._start(self._open_file, self._opened)
-        try:
+        with self._desk.patiently():
+            self._start(self._open_file, self._opened)
             await opened
-        except OutboxUnavailableError:
-            if self._fault is None:
-                raise
-            self.is_blank = True  # the disk hangs
 
     def _open_file(self) -> tuple[str | None, bool]:
         """Open the file, or what can be read of it.
