@@ -54,9 +54,6 @@ class Table(Struct, frozen=True, kw_only=True):
     empty: str
 
 
-# -- Turns the status into titles, notices and tables, for the page and for the shell --
-
-
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
 _LONG = 120  # seconds: a notice is shown if a delivery waits longer
@@ -72,8 +69,6 @@ _QUIET_STATES = {
     "not answering": _NOBODY_ANSWERS,
     "unknown": _NOT_ASKED,
 }
-
-
 _READY = Cell("Ready.", "good")
 
 

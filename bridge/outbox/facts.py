@@ -8,9 +8,10 @@ asked of the file before. Each change is a row for the journal.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,8 +26,6 @@ from bridge.outbox.storage.rows import Rows
 _NOBODY = frozenset[str]()
 _BY_KEY = {"followers", "sightings", "appearances", "successes"}
 _RECENT = 50
-K = TypeVar("K")
-V = TypeVar("V")
 Place = tuple[str, str]  # of a decision: its message and key
 
 
@@ -39,6 +38,14 @@ class Saved(Struct, frozen=True):
 
     success: Success
     at: float
+
+
+class Asked(Struct, frozen=True):
+    """Causes, keys of EventIds, and messages of approvals."""
+
+    causes: Collection[str] = ()
+    keys: Collection[str] = ()
+    messages: Collection[str] = ()
 
 
 class Facts(Struct):
@@ -129,80 +136,42 @@ class Facts(Struct):
     async def counts(self, causes: Sequence[str]) -> Mapping[str, int]:
         """Return how often events were published; a cause that is absent: never."""
         async with self.order:
-            await self.learn(causes=causes)
+            await self.learn(Asked(causes=causes))
         return self._told
 
-    def know(
-        self,
-        causes: Collection[str] = (),
-        keys: Collection[str] = (),
-        messages: Collection[str] = (),
-    ) -> bool:
-        """Return whether all is known of these, without a question to the file."""
-        return not any(self._unknown(causes, keys, messages))
-
-    def _unknown(
-        self,
-        causes: Collection[str],
-        keys: Collection[str],
-        messages: Collection[str],
-    ) -> tuple[list[str], list[str], list[str]]:
-        whole = self._whole
-        return (
-            [] if "told" in whole else [c for c in causes if c not in self._told],
-            [] if whole >= _BY_KEY else [k for k in keys if k not in self._keys],
-            []
-            if "decisions" in whole
-            else [m for m in messages if m not in self._decisions],
+    def unknown(self, of: Asked) -> Asked | None:
+        """Return of which of these not all is known; None = of none."""
+        whole, keys, messages = self._whole, self._keys, self._decisions
+        left = Asked(
+            [c for c in of.causes if "told" not in whole and c not in self._told],
+            [k for k in of.keys if not whole >= _BY_KEY and k not in keys],
+            [m for m in of.messages if "decisions" not in whole and m not in messages],
         )
+        return left if left.causes or left.keys or left.messages else None
 
-    async def learn(
-        self,
-        *,
-        causes: Collection[str] = (),
-        keys: Collection[str] = (),
-        messages: Collection[str] = (),
-    ) -> bool:
-        """Ask the file for what memory does not have.
+    async def learn(self, of: Asked) -> None:
+        """Ask the file for what memory does not have, if it answers."""
+        with suppress(OutboxUnavailableError):
+            await self.demand(of)
 
-        Returns:
-            Whether all is known now: the file may not answer. Then only what memory
-            has is known.
-        """
-        try:
-            await self.demand(causes=causes, keys=keys, messages=messages)
-        except OutboxUnavailableError:
-            return False
-        return True
-
-    async def demand(
-        self,
-        *,
-        causes: Collection[str] = (),
-        keys: Collection[str] = (),
-        messages: Collection[str] = (),
-    ) -> None:
+    async def demand(self, of: Asked) -> None:
         """Ask the file for what memory does not have.
 
         Raises:
             OutboxError: the file does not answer.
         """
-        unknown = self._unknown(causes, keys, messages)
-        if any(unknown):
+        if (left := self.unknown(of)) is not None:
             ask = partial(
-                reads.of, causes=unknown[0], keys=unknown[1], messages=unknown[2]
+                reads.of, causes=left.causes, keys=left.keys, messages=left.messages
             )
-            await self.database.read(ask, then=partial(self._learned, unknown))
+            await self.database.read(ask, then=partial(self._learned, left))
 
-    def _learned(
-        self, asked: tuple[list[str], list[str], list[str]], found: reads.Part
-    ) -> None:
-        causes, keys, messages = asked
-        for cause in causes:
+    def _learned(self, asked: Asked, found: reads.Part) -> None:
+        for cause in asked.causes:
             self._told.setdefault(cause, found.told.get(cause, 0))
         self._take(found)
-        self._keys.update(dict.fromkeys(keys))
-        for message in messages:
+        self._keys.update(dict.fromkeys(asked.keys))
+        for message in asked.messages:
             self._decisions.setdefault(message, {})
 
     def forget(self, gone: Mapping[str, Iterable[Any]]) -> None:
@@ -233,26 +202,26 @@ class Facts(Struct):
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""
         kept = (self._told, self._keys, self._decisions, self._memory)
-        is_small = all(len(known) <= 2 * reads.NEWEST for known in kept)
-        if is_small or self.database.unwritten():
+        most = 2 * reads.NEWEST
+        if all(len(known) <= most for known in kept) or self.database.unwritten():
             return
-        if len(self._told) > 2 * reads.NEWEST:
-            self._told = _newest_of(self._told)
+        if len(self._told) > most:
+            _shorten(self._told)
             self._whole.discard("told")
-        if len(self._keys) > 2 * reads.NEWEST:
-            keys = self._keys = _newest_of(self._keys)
-            self._followers = {k: v for k, v in self._followers.items() if k in keys}
-            self._sightings = {k: None for k in self._sightings if k in keys}
-            self._appearances = {
-                k: v for k, v in self._appearances.items() if k in keys
-            }
-            self._successes = {k: v for k, v in self._successes.items() if k in keys}
+        if len(self._keys) > most:
+            _shorten(self._keys)
+            for known in (
+                *(self._followers, self._sightings),
+                *(self._appearances, self._successes),
+            ):
+                for key in known.keys() - self._keys.keys():
+                    del known[key]
             self._whole -= _BY_KEY
-        if len(self._decisions) > 2 * reads.NEWEST:
-            self._decisions = _newest_of(self._decisions)
+        if len(self._decisions) > most:
+            _shorten(self._decisions)
             self._whole.discard("decisions")
-        if len(self._memory) > 2 * reads.NEWEST:
-            self._memory = _newest_of(self._memory)
+        if len(self._memory) > most:
+            _shorten(self._memory)
             self._whole.discard("memory")
 
     # -- causes and EventIds -------------------------------------------------
@@ -475,6 +444,7 @@ def _base(message: str) -> str:
     return message.split("#", 1)[0]
 
 
-def _newest_of(found: dict[K, V]) -> dict[K, V]:
-    """Return the entries that were added last."""
-    return dict(islice(found.items(), max(len(found) - reads.NEWEST, 0), None))
+def _shorten(found: dict[Any, Any]) -> None:
+    """Keep the entries that were added last."""
+    for key in list(islice(found, len(found) - reads.NEWEST)):
+        del found[key]

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
+from bridge.outbox.facts import Asked
 from bridge.outbox.records import (
     CHECKPOINT,
     Checkpoint,
@@ -42,8 +43,8 @@ class Approvals(Struct):
             self.state.facts.decide(decision, now, rows)
             return self.state.write(rows)
 
-        messages = (decision.message,)
-        await asyncio.shield(await self.state.in_turn(decide, messages=messages))
+        asked = Asked(messages=(decision.message,))
+        await asyncio.shield(await self.state.in_turn(decide, asked))
 
     async def claim(self, decision: Decision, *, now: float) -> Decision:
         """Save a record unless its message has one; return the one that is there."""
@@ -70,8 +71,7 @@ class Approvals(Struct):
         """
         await self.state.ready()
         facts = self.state.facts
-        if not facts.know(messages=(message,)):
-            await facts.demand(messages=(message,))
+        await facts.demand(Asked(messages=(message,)))
         return facts.of_message(message, sequence)
 
     async def open_initiatives(self) -> list[Decision]:
@@ -90,7 +90,7 @@ class Approvals(Struct):
             self.state.facts.delete(message, key, rows)
             return self.state.write(rows)
 
-        await asyncio.shield(await self.state.in_turn(decide))
+        await asyncio.shield(await self.state.in_turn(decide, Asked()))
 
     async def posted(self) -> frozenset[str]:
         """Return the keys of the EventIds for which a POST has begun."""
@@ -114,7 +114,7 @@ class Commands(Struct, frozen=True):
     async def successes(self, key: str) -> list[Success]:
         """Return the successes for an EventId that still count."""
         await self.state.ready()
-        await self.state.facts.learn(keys=(key,))
+        await self.state.facts.learn(Asked(keys=(key,)))
         return self.state.facts.successes(key)
 
     async def standings(
@@ -257,7 +257,7 @@ class Observations(Struct):
         await self.state.ready()
         facts = self.state.facts
         if not facts.was_seen(key):
-            await facts.demand(keys=(key,))
+            await facts.demand(Asked(keys=(key,)))
         return facts.was_seen(key)
 
     async def load_again(self) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
+from bridge.outbox.facts import Asked
 from bridge.outbox.reads import Step
 from bridge.outbox.records import Content, Delivery, DeliveryState, Success
 from bridge.outbox.storage.rows import Rows
@@ -50,7 +51,7 @@ class Runs(Struct, frozen=True):
         """Return the standing of each delivery's EventId, by the delivery's id."""
         keys = {delivery.key for delivery in deliveries if delivery.key is not None}
         steps = await self.outbox.commands.steps(self.sink, keys)
-        await self.outbox.facts.learn(keys=keys)
+        await self.outbox.facts.learn(Asked(keys=keys))
         return {d.id: self._standing(d, steps.get(d.key or "", {})) for d in deliveries}
 
     def _standing(self, delivery: Delivery, steps: dict[int, Step]) -> Standing:

@@ -1,15 +1,14 @@
 """The state in memory that all topics of the outbox share, and its way to the disk."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.facts import Facts
+from bridge.outbox.facts import Asked, Facts
 from bridge.outbox.image import Image
 from bridge.outbox.line import Waiting
 from bridge.outbox.records import Content, Item
@@ -139,10 +138,7 @@ class State:
     async def in_turn(
         self,
         decide: Callable[[], "asyncio.Future[bool]"],
-        *,
-        causes: Collection[str] = (),
-        keys: Collection[str] = (),
-        messages: Collection[str] = (),
+        asked: Asked,
     ) -> "asyncio.Future[bool]":
         """Decide something in one step, after all that was called before.
 
@@ -150,26 +146,23 @@ class State:
 
         Args:
             decide: decides, and returns the future of ``write``.
-            causes: what is asked of the file before, if memory does not know it.
-            keys: EventIds, as ``causes``.
-            messages: of approvals, as ``causes``.
+            asked: of these the file is asked before, if memory does not know them.
         """
         facts = self.facts
-        if self.is_loaded and not facts.asking and facts.know(causes, keys, messages):
+        if self.is_loaded and not facts.asking and facts.unknown(asked) is None:
             return decide()
         facts.asking += 1
-        ask = partial(facts.learn, causes=causes, keys=keys, messages=messages)
-        return await asyncio.shield(asyncio.ensure_future(self._ask(ask, decide)))
+        return await asyncio.shield(asyncio.ensure_future(self._ask(asked, decide)))
 
     async def _ask(
         self,
-        ask: Callable[[], Awaitable[bool]],
+        asked: Asked,
         decide: Callable[[], "asyncio.Future[bool]"],
     ) -> "asyncio.Future[bool]":
         try:
             async with self.facts.order:
                 await self.ready()
-                await ask()
+                await self.facts.learn(asked)
                 return decide()
         finally:
             self.facts.asking -= 1

@@ -23,6 +23,7 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox import clock_jumps
 from bridge.outbox.deliveries import Deliveries, log_drop
+from bridge.outbox.facts import Asked
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
 from bridge.outbox.other_processes import OtherProcesses
 from bridge.outbox.pruning import prune, shrink, size
@@ -175,12 +176,12 @@ class Outbox:
             named=named or {},
             settle=settle,
         )
-        written = await self.state.in_turn(
-            decide,
+        asked = Asked(
             causes=[event.cause for event in events],
             keys=_keys_of(events, settle),
             messages={decision.message for decision in decisions},
         )
+        written = await self.state.in_turn(decide, asked)
         return await asyncio.shield(written)
 
     def _decide(  # noqa: PLR0913 - all parts of one commit
