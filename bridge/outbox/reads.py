@@ -80,6 +80,13 @@ def _first(waiting: Sequence[Waiting]) -> list[int]:
     return list(islice(dict.fromkeys(chain(urgent, every)), PAGE))
 
 
+def undelivered(db: sqlite3.Connection) -> dict[str, int]:
+    """Return how many deliveries of a file of any version are pending, and dead."""
+    query = """SELECT state, count(*) FROM deliveries
+        WHERE state IN ('pending', 'dead') GROUP BY state"""
+    return dict(db.execute(query))
+
+
 _TIMES = (4, 7, 8, 11)  # due, urgent_from, urgent_until, born
 
 

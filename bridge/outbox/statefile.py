@@ -38,6 +38,7 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.lock import Place, StateLock
 from bridge.outbox.owner import is_other, owner_in, set_owner
+from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble, sync_folder
 from bridge.outbox.storage.connection import connect, translated
@@ -257,10 +258,8 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
 def _leave_older(path: Path, now: datetime) -> None:
     """Move a file of an older version aside, and log what still waits in it."""
     counts = {"pending": 0, "dead": 0}
-    query = """SELECT state, count(*) FROM deliveries
-        WHERE state IN ('pending', 'dead') GROUP BY state"""
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
-        counts |= dict(db.execute(query))
+        counts |= undelivered(db)
     kept = set_aside(path, "older", now)
     log.error(
         "state file is of an older version: starting afresh",
