@@ -24,9 +24,6 @@ from bridge.health.report import (
     StatusReport,
 )
 
-# -- Cells and tables of the status: texts, and whether they are good or bad news ------
-
-
 Mood = Literal["", "good", "warning", "bad"]
 
 

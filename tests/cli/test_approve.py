@@ -815,6 +815,7 @@ async def test_session_is_found_on_the_machine_of_the_event(
     assert "approvedEvent" not in json.loads(body_of(message))["data"]
 
 
+@pytest.mark.integration
 async def test_event_that_is_stored_here_can_be_signed_without_a_file(
     broker: Broker, on_the_vm: Path, tmp_path: Path
 ) -> None:
@@ -870,6 +871,7 @@ async def test_dry_run_shows_the_event_and_sends_nothing(
     assert await drained(broker, "vm-approvals-sessions", session="vm-1", count=0) == []
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
 async def test_terminal_shows_the_event_and_asks(

@@ -135,12 +135,14 @@ def test_only_plain_names_of_sinks_are_offered(config: Path) -> None:
     assert offered("send-test", "-c", str(config), "--sink") == ["siem", "ops"]
 
 
+@pytest.mark.integration
 def test_bash_offers_the_same(config: Path) -> None:
     words = ["outbox", "list", "-c", str(config), "--sink", "s"]
 
     assert in_bash(config, words, 'echo "${COMPREPLY[@]}"') == "siem\n"
 
 
+@pytest.mark.integration
 def test_bash_runs_no_offered_text(attacked: Path) -> None:
     """After TAB and Enter, the shell runs the line with the offered word in it."""
     words = ["approve", "-c", str(attacked), ""]

@@ -352,6 +352,7 @@ def test_invalid_configuration_is_not_written(
 # -- the questions -----------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_terminal_is_asked_and_a_secret_is_not_echoed(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     answers = [
@@ -515,6 +516,7 @@ def ran_elsewhere(
     return ran
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
 def test_first_file_is_where_every_command_looks_for_it(tmp_path: Path) -> None:
     ran = ran_elsewhere(tmp_path, FIRST_FILE)
@@ -530,6 +532,7 @@ def test_first_file_is_where_every_command_looks_for_it(tmp_path: Path) -> None:
     assert f"{path} exists and is not overwritten" in ran.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
 def test_command_is_run_by_root_where_the_service_as_shipped_is_installed(
     tmp_path: Path,
@@ -582,6 +585,7 @@ $bridge check --connect -c "$1/bridge.toml" || echo "code $?"
 """
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
 def test_root_finds_the_secrets_of_the_service(tmp_path: Path) -> None:
     ran = ran_elsewhere(tmp_path, SECRETS)
@@ -590,6 +594,7 @@ def test_root_finds_the_secrets_of_the_service(tmp_path: Path) -> None:
     assert ran.stdout == "/etc/sebridge/bridge.toml: ok\n"
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
 def test_hub_reads_its_file_in_its_usual_place(tmp_path: Path) -> None:
     ran = ran_elsewhere(tmp_path, OF_THE_HUB)
@@ -598,6 +603,7 @@ def test_hub_reads_its_file_in_its_usual_place(tmp_path: Path) -> None:
     assert "/etc/sebridge-hub/hub.toml:2: hub.listen: " in ran.stderr
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(
     None in {shutil.which("unshare"), shutil.which("ip")},
     reason="unshare or ip is missing",

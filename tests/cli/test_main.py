@@ -679,6 +679,7 @@ def test_doctor_prints_faults_with_advice(tmp_path: Path) -> None:
     assert not config.with_name("state.db").exists()
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize(
     ("command", "what"),
@@ -730,6 +731,7 @@ def test_doctor_prints_json(tmp_path: Path) -> None:
     assert all(set(one) == {"result", "text", "advice"} for one in report["findings"])
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize(
     ("encoding", "mark"), [("utf-8", "\x1b[31m✗\x1b[0m "), ("ascii", "\x1b[31mFAIL")]
@@ -796,6 +798,7 @@ def test_status_for_people_is_a_table(deliveries: Path) -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize(
     ("environ", "is_coloured"),
@@ -810,6 +813,7 @@ def test_colours_are_used_only_on_a_terminal_that_supports_them(
     assert "http.listen is off" in out
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize(
     ("command", "first"),
@@ -928,6 +932,7 @@ def ended(
         return running.returncode, out, err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "text", [None, "", "x = ", '[[sinks]]\nname = "é"\ntype = "webhock"']
 )
@@ -959,6 +964,7 @@ BLOCKING = """
 """
 
 
+@pytest.mark.integration
 def test_missing_extra_is_one_sentence_with_the_command_that_installs_it() -> None:
     code, out, err = ended("demo", hook=BLOCKING.replace("{module}", "rich"))
 
@@ -969,6 +975,7 @@ def test_missing_extra_is_one_sentence_with_the_command_that_installs_it() -> No
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("is_json", [False, True])
 def test_check_says_which_extra_is_missing_and_fails(
     tmp_path: Path, *, is_json: bool
@@ -993,6 +1000,7 @@ def test_check_says_which_extra_is_missing_and_fails(
     assert "ok" not in out
 
 
+@pytest.mark.integration
 def test_check_of_a_hub_fails_where_it_could_not_run(tmp_path: Path) -> None:
     path = written(tmp_path, HUB)
 
@@ -1017,6 +1025,7 @@ HUB = """
 """
 
 
+@pytest.mark.integration
 def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:
     text = GOOD.replace('"webhook"', '"slack"').replace("\nurl", "\nwebhook_url")
     path = written(tmp_path, KNOWN + text)
@@ -1047,6 +1056,7 @@ endpoint = "http://127.0.0.1:1"
 """
 
 
+@pytest.mark.integration
 def test_bad_configuration_of_a_process_ends_with_2(tmp_path: Path) -> None:
     code, out, err = ended("run", "-c", str(written(tmp_path, BAD)))
 
@@ -1054,6 +1064,7 @@ def test_bad_configuration_of_a_process_ends_with_2(tmp_path: Path) -> None:
     assert len(err.splitlines()) == 2
 
 
+@pytest.mark.integration
 def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
     """Although the error is raised in a group of exceptions."""
     path = tmp_path / "state.db"
@@ -1069,6 +1080,7 @@ def test_fault_at_run_time_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.integration
 def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
     text = KNOWN.replace('vm_name = "vm"', "") + 'location = "x"\n' + GOOD
     text = text.replace('resource_id = "/subscriptions/s/resourceGroups/g/x"', "")
@@ -1089,6 +1101,7 @@ IMPATIENT = """
 """
 
 
+@pytest.mark.integration
 def test_stop_while_the_vm_is_unknown_ends_with_0(tmp_path: Path) -> None:
     path = written(tmp_path, UNKNOWN + GOOD)
 
@@ -1115,6 +1128,7 @@ SLOW = """
 """
 
 
+@pytest.mark.integration
 def test_stop_while_the_command_is_still_loading_ends_with_0(config: Path) -> None:
     with process("run", "-c", str(config), hook=SLOW) as running:
         assert running.stdout is not None
@@ -1127,6 +1141,7 @@ def test_stop_while_the_command_is_still_loading_ends_with_0(config: Path) -> No
     assert (code, err) == (0, "")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_of_a_running_forwarder_ends_with_0(
     number: signal.Signals, tmp_path: Path
@@ -1153,6 +1168,7 @@ SIGNALS = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("signals", SIGNALS)
 def test_second_signal_ends_a_forwarder_without_a_traceback(
     signals: tuple[signal.Signals, ...], tmp_path: Path
@@ -1193,6 +1209,7 @@ def test_long_running_commands_end_without_a_traceback(
     assert err == ""
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_killed_command_does_not_exit_with_0(
     number: signal.Signals, tmp_path: Path

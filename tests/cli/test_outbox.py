@@ -234,6 +234,7 @@ def test_discard_with_a_filter_asks_nothing(
     assert discarded(config) == ["3"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("answer", "expected"), [("y", ["3"]), ("n", []), ("", [])])
 def test_discard_asks_on_a_terminal(
     answer: str, expected: list[str], config: Path

@@ -144,6 +144,7 @@ def on_terminal(
     return ours, process
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize("environ", [{}, {"NO_COLOR": "1"}])
 @pytest.mark.parametrize("command", ["events", "outbox list"])

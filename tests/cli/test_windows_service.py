@@ -415,6 +415,7 @@ print("reached")
 """
 
 
+@pytest.mark.integration
 def test_no_module_of_the_forwarder_needs_posix() -> None:
     found = subprocess.run(  # noqa: S603 - our own text
         [sys.executable, "-c", BLOCKED],

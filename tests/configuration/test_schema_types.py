@@ -94,6 +94,7 @@ def test_samples_cover_each_type_of_the_schema() -> None:
     assert {example for one in types for example in one["examples"]} == told
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda event: event.type)
 def test_event_of_each_type_is_read_as_that_type(
     event: CloudEvent, event_types: ModuleType
@@ -144,6 +145,7 @@ def test_unexpected_types_of_imds_fields_are_read(event_types: ModuleType) -> No
     assert read.data.event.Resources == "web-1"
 
 
+@pytest.mark.integration
 def test_types_of_approvals_make_an_approval(approval_types: ModuleType) -> None:
     entry = {"EventId": "E-1"}
     data = {"StartRequests": [entry], "approvedBy": "ops"}
@@ -192,6 +194,7 @@ def test_examples_are_the_same_after_classes_of_python(event_types: ModuleType) 
                 assert plain(again["data"][name]) == plain(value), name
 
 
+@pytest.mark.integration
 def test_examples_are_the_same_after_what_quicktype_makes(tmp_path: Path) -> None:
     if NODE is None:
         pytest.skip("Node.js is not installed")

@@ -172,6 +172,7 @@ async def events_at(at: Addresses, path: str) -> list[str]:
     return [json.dumps(one["body"]) for one in found]
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(300)
 async def test_five_minutes_end_with_an_event_and_a_bridge_that_is_ready(
     tmp_path: Path,

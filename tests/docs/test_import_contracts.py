@@ -131,6 +131,7 @@ def test_planted_violation_is_refused(case: str, copy: Path) -> None:
     assert any(line.startswith(contract) for line in broken), result.stdout
 
 
+@pytest.mark.integration
 def test_contracts_are_kept_as_they_are(copy: Path) -> None:
     result = lint(copy)
 

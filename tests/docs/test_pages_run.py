@@ -75,6 +75,7 @@ def test_no_mark_is_misspelt_out_of_being_run() -> None:
     assert {mark for mark in marks if mark.startswith(("run", "printed"))} == RUN
 
 
+@pytest.mark.integration
 async def test_first_file_is_written_as_the_page_says(tmp_path: Path) -> None:
     (block,) = (b for b in every_block("sh") if b.mark == "command: init")
     put_commands(tmp_path)
@@ -124,6 +125,7 @@ async def said_by(
     return said.decode()
 
 
+@pytest.mark.integration
 async def test_completion_is_made_for_each_shell(tmp_path: Path) -> None:
     (block,) = (b for b in every_block("sh") if b.mark == "completion")
     shells = re.findall(r"(_SEBRIDGE_COMPLETE=(\w+)_source sebridge)", block.text)

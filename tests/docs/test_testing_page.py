@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.integration
 def test_pytest_runs_the_tests_of_the_page(folder: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "bridge.simulator.pytest_plugin"]
     done = subprocess.run(  # noqa: S603  # ourselves

@@ -73,6 +73,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("where", "wanted"),
     [

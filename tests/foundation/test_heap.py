@@ -32,11 +32,13 @@ def given_back(before: str = "") -> int:
     return int(subprocess.check_output(command))  # noqa: S603 - our own script
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
 def test_what_was_freed_is_given_back() -> None:
     assert given_back() > 40_000_000
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_stays_as_it_is_without_ctypes() -> None:
     assert given_back("sys.modules['ctypes'] = None") < 40_000_000

@@ -55,6 +55,7 @@ def text_of(*events: object) -> str:
     return page(status_of(*events), START, refreshes=False)
 
 
+@pytest.mark.integration
 async def test_countdown_ticks_by_the_bridges_clock(
     browser: Browser, shown: Show
 ) -> None:
@@ -69,6 +70,7 @@ async def test_countdown_ticks_by_the_bridges_clock(
     assert "<title>1 scheduled event on WestNO_0</title>" in dom
 
 
+@pytest.mark.integration
 async def test_page_is_right_without_scripts(browser: Browser, shown: Show) -> None:
     """A sandbox policy disables scripts, as a setting of the user would."""
     later = replace(browser, flags=("--virtual-time-budget=61500",))
@@ -78,6 +80,7 @@ async def test_page_is_right_without_scripts(browser: Browser, shown: Show) -> N
     assert ">in 15 min 00 s</time>" in dom
 
 
+@pytest.mark.integration
 async def test_no_foreign_script_runs(browser: Browser, shown: Show) -> None:
     """Neither a script in foreign text, nor one that was injected into the page."""
     text = text_of(imds_event(Description=HOSTILE, EventType=HOSTILE))
@@ -107,6 +110,7 @@ document.title = `${innerWidth} wide, ${least} apart`;
 </script></body>"""
 
 
+@pytest.mark.integration
 async def test_on_a_phone_no_value_touches_its_label(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -130,6 +134,7 @@ async def test_on_a_phone_no_value_touches_its_label(
     assert float(found[2]) >= 8
 
 
+@pytest.mark.integration
 async def test_browser_logs_in_with_the_token(
     browser: Browser, clock: FakeClock, metrics: Metrics
 ) -> None:

@@ -506,6 +506,7 @@ async def test_event_as_received_names_its_machine_and_is_asked_about(
     assert len(arm.requests) == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2)])
 async def test_terminal_is_told_what_nobody_prepares_before_azure_is_asked(
     arm: Arm, answer: str, code: int

@@ -169,6 +169,7 @@ async def test_housekeeping_goes_on_while_the_store_is_away(
     await running
 
 
+@pytest.mark.integration
 def test_missing_extra_is_one_sentence(
     tmp_path: Path,
 ) -> None:

@@ -208,12 +208,14 @@ def columns(table: dict[str, Any]) -> str:
     return f"({', '.join(each)})"
 
 
+@pytest.mark.slow
 def test_queries_are_kql_over_the_columns(read_by_kusto: dict[str, Any]) -> None:
     faults = {name: r["faults"] for name, r in read_by_kusto.items() if r["faults"]}
 
     assert faults == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STREAMS)
 def test_transform_makes_the_table(name: str, read_by_kusto: dict[str, Any]) -> None:
     table = json.loads((HERE / "sentinel" / "table.json").read_text())

@@ -407,6 +407,7 @@ def test_what_is_about_the_message_leaves_the_link_whole() -> None:
     assert is_lock_lost(wrapped(sdk.MessageLockLostError()))
 
 
+@pytest.mark.integration
 def test_sdk_is_not_loaded_by_who_does_not_use_it() -> None:
     """It would cost 40 MiB to whoever has but a webhook."""
     code = (
@@ -423,6 +424,7 @@ def test_sdk_is_not_loaded_by_who_does_not_use_it() -> None:
     assert process.stdout.strip() == "[]"
 
 
+@pytest.mark.integration
 def test_sinks_that_are_not_configured_are_not_loaded(tmp_path: Path) -> None:
     """All of them together would cost more than a MiB."""
     path = tmp_path / "bridge.toml"

@@ -55,6 +55,7 @@ def request(**more: object) -> str:
     return json.dumps({**fine, **more})
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "text",
     [
@@ -84,6 +85,7 @@ def test_request_that_is_none_runs_nothing_and_is_gone(
     assert not list(machine.results.iterdir())
 
 
+@pytest.mark.integration
 def test_no_symbolic_link_of_the_forwarder_is_followed(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.has(f'echo ran >>"{machine.ran}"')
@@ -104,6 +106,7 @@ def test_no_symbolic_link_of_the_forwarder_is_followed(tmp_path: Path) -> None:
     assert not machine.ran.exists()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("what", ["hook", "folder", "link", "missing"])
 async def test_hook_that_may_be_somebody_elses_is_not_run(
     what: str, machine: Machine
@@ -125,6 +128,7 @@ async def test_hook_that_may_be_somebody_elses_is_not_run(
     assert not machine.ran.exists()
 
 
+@pytest.mark.integration
 def test_name_that_is_a_path_is_refused(tmp_path: Path) -> None:
     code = subprocess.run(  # noqa: S603 - our own launcher
         [sys.executable, LAUNCHER, "run", "../drain", tmp_path],
@@ -135,6 +139,7 @@ def test_name_that_is_a_path_is_refused(tmp_path: Path) -> None:
     assert code == 64
 
 
+@pytest.mark.integration
 async def test_every_key_a_command_is_told_is_known_to_the_launcher(
     machine: Machine,
 ) -> None:

@@ -89,6 +89,7 @@ async def test_environment_is_what_is_given_and_no_more(tmp_path: Path) -> None:
     assert {"PATH", "SEBRIDGE_ID"} <= set(names) <= {"PATH", "SEBRIDGE_ID", "LC_CTYPE"}
 
 
+@pytest.mark.integration
 async def test_flood_of_100_mb_is_read_and_little_of_it_kept(tmp_path: Path) -> None:
     before = memory()
     found = await run(
@@ -111,6 +112,7 @@ def memory() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.integration
 async def test_flood_leaves_the_others_their_turn(tmp_path: Path) -> None:
     ticks = 0
 

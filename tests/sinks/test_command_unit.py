@@ -42,6 +42,7 @@ async def until_there(path: Path) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.integration
 async def test_hook_is_run_with_the_event_and_what_is_known(machine: Machine) -> None:
     machine.has("cat; env | sort; echo Bearer abc.def >&2")
 
@@ -60,6 +61,7 @@ async def test_hook_is_run_with_the_event_and_what_is_known(machine: Machine) ->
     assert not list(machine.requests.iterdir())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("text", "code"), [("exit 75", 75), ("kill -9 $$", -9)])
 async def test_how_the_hook_ended_is_told(
     text: str, code: int, machine: Machine
@@ -69,6 +71,7 @@ async def test_how_the_hook_ended_is_told(
     assert (await run(machine)).code == code
 
 
+@pytest.mark.integration
 async def test_flood_is_cut_and_holds_up_nobody(machine: Machine) -> None:
     machine.has("echo first; yes x | head -c 5000000; echo last")
 
@@ -80,6 +83,7 @@ async def test_flood_is_cut_and_holds_up_nobody(machine: Machine) -> None:
     assert len(found.output) < 10_000
 
 
+@pytest.mark.integration
 async def test_hook_that_takes_too_long_is_ended(machine: Machine) -> None:
     machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')
 
@@ -89,6 +93,7 @@ async def test_hook_that_takes_too_long_is_ended(machine: Machine) -> None:
     assert found.code == -15
 
 
+@pytest.mark.integration
 async def test_child_gets_time_to_end_after_its_parent(machine: Machine) -> None:
     """The shell goes at once; what it has started has 10 s, as the shell itself has."""
     done, child = machine.root / "done", machine.root / "child"
@@ -107,6 +112,7 @@ async def test_child_gets_time_to_end_after_its_parent(machine: Machine) -> None
     assert done.read_text() == "x\n"
 
 
+@pytest.mark.integration
 async def test_stop_ends_the_hook(machine: Machine) -> None:
     machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')
     async with running(machine) as (task, stop):
@@ -132,6 +138,7 @@ async def test_request_that_nobody_took_is_taken_back_at_a_stop(
     assert not list(machine.requests.iterdir())
 
 
+@pytest.mark.integration
 async def test_run_goes_on_without_the_forwarder_and_is_taken_up(
     machine: Machine,
 ) -> None:
@@ -150,6 +157,7 @@ async def test_run_goes_on_without_the_forwarder_and_is_taken_up(
     assert machine.starts == 1
 
 
+@pytest.mark.integration
 async def test_run_that_ended_while_the_forwarder_was_away_counts(
     machine: Machine,
 ) -> None:
@@ -166,6 +174,7 @@ async def test_run_that_ended_while_the_forwarder_was_away_counts(
     assert machine.starts == 2
 
 
+@pytest.mark.integration
 async def test_other_run_of_an_earlier_life_is_awaited_then_it_is_started_anew(
     machine: Machine,
 ) -> None:
@@ -186,6 +195,7 @@ async def test_other_run_of_an_earlier_life_is_awaited_then_it_is_started_anew(
     assert machine.lines == ends
 
 
+@pytest.mark.integration
 async def test_restore_does_not_wait_for_the_prepare_of_an_event_that_is_over(
     machine: Machine,
 ) -> None:
@@ -201,6 +211,7 @@ async def test_restore_does_not_wait_for_the_prepare_of_an_event_that_is_over(
     assert machine.lines == ["prepare", "restore"]
 
 
+@pytest.mark.integration
 async def test_prepare_of_an_event_that_is_over_ends_although_its_restore_is_stopped(
     machine: Machine,
 ) -> None:
@@ -222,6 +233,7 @@ async def test_prepare_of_an_event_that_is_over_ends_although_its_restore_is_sto
     assert machine.starts == 1
 
 
+@pytest.mark.integration
 async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
     machine: Machine,
 ) -> None:
@@ -245,6 +257,7 @@ async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
     assert not list(machine.requests.iterdir())
 
 
+@pytest.mark.integration
 async def test_two_runs_of_one_life_follow_each_other(machine: Machine) -> None:
     machine.has(f'echo b >>"{machine.ran}"; sleep 0.05; echo e >>"{machine.ran}"')
 
@@ -267,6 +280,7 @@ async def test_nobody_who_takes_the_request_is_a_clear_error(machine: Machine) -
     assert not (machine.requests / "request").exists()
 
 
+@pytest.mark.integration
 async def test_launcher_that_is_killed_is_reported_by_what_systemd_says(
     machine: Machine,
 ) -> None:
@@ -290,6 +304,7 @@ async def test_service_without_its_runtime_directory_is_told(machine: Machine) -
     assert "No such file or directory (RuntimeDirectory=)" in (found.fault or "")
 
 
+@pytest.mark.integration
 async def test_stop_ends_the_wait_for_another_run(machine: Machine) -> None:
     machine.has(f'echo b >>"{machine.ran}"; exec sleep 600')
     async with running(machine):
@@ -302,6 +317,7 @@ async def test_stop_ends_the_wait_for_another_run(machine: Machine) -> None:
     assert machine.starts == 1
 
 
+@pytest.mark.integration
 async def test_stop_ends_the_wait_for_a_run_of_an_earlier_life(
     machine: Machine,
 ) -> None:
@@ -380,6 +396,7 @@ async def test_result_of_another_run_is_not_counted(machine: Machine) -> None:
         assert (await task).code == 3
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"run_id": 1}'])
 async def test_note_that_cannot_be_read_is_no_run(text: str, machine: Machine) -> None:
     machine.has("")

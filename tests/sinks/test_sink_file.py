@@ -402,6 +402,7 @@ except TransientDeliveryError:
 """
 
 
+@pytest.mark.integration
 async def test_disk_that_never_answers_does_not_delay_the_end_of_the_process(
     path: Path,
 ) -> None:

@@ -721,6 +721,7 @@ async def test_machine_that_has_no_name_has_none(resources: Resources) -> None:
         )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

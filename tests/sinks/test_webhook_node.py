@@ -35,6 +35,7 @@ def node() -> str:
     return NODE
 
 
+@pytest.mark.integration
 async def test_each_mode_is_read_as_the_event_that_was_sent(
     resources: Resources, inbox: Inbox, node: str
 ) -> None:
@@ -65,6 +66,7 @@ async def test_each_mode_is_read_as_the_event_that_was_sent(
         assert found["data"] == event.data
 
 
+@pytest.mark.integration
 def test_cards_are_read_by_microsofts_own_renderer(node: str) -> None:
     odd = cloud_event(event={"EventType": "**b**", "Resources": ["{{DATE(x)}}"]})
     good = [card(event) for event in (odd, *one_of_each(lifecycle=True))]

@@ -421,6 +421,7 @@ print("bridge.sinks.command.windows_job" in sys.modules)
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("platform", "is_loaded"), [("linux", False), ("win32", True)])
 def test_job_is_loaded_on_windows_alone(platform: str, *, is_loaded: bool) -> None:
     found = subprocess.run(  # noqa: S603 - our own text

@@ -97,6 +97,7 @@ def names(output: str) -> set[str]:
     return set(output.splitlines()[-1].split())
 
 
+@pytest.mark.integration
 async def test_forwarder_with_one_webhook_loads_nothing_that_it_does_without(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +145,7 @@ def command(folder: Path, *arguments: str) -> tuple[int, set[str]]:
     return done.returncode, names(done.stdout)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("line", ["--version", "--help", "run --help"])
 def test_what_only_speaks_of_the_commands_loads_none(line: str, tmp_path: Path) -> None:
     code, found = command(tmp_path, *line.split())
@@ -192,6 +194,7 @@ async def test_command_that_sends_nothing_loads_nothing_to_send_with(
     }
 
 
+@pytest.mark.integration
 def test_simulator_loads_nothing_of_the_forwarder(tmp_path: Path) -> None:
     """It stands in for Azure; of ours it needs how a process logs and ends."""
     code, found = command(tmp_path, "simulate", "--scenario", "no-such-scenario")

@@ -316,6 +316,16 @@ _BEFORE_RELEASE = ("0001", "0002")
 _COUNTED = ("events", "decisions", "votes")
 
 
+# Of all tables at once: SQLAlchemy asks for each of them, at every start of a hub.
+_COLUMNS = {
+    "postgresql": "SELECT c.relname, a.attname FROM pg_attribute AS a "
+    "JOIN pg_class AS c ON c.oid = a.attrelid WHERE a.attnum > 0 "
+    "AND NOT a.attisdropped AND c.relnamespace = current_schema()::regnamespace",
+    "sqlite": "SELECT t.name, c.name FROM sqlite_master AS t, "
+    "pragma_table_info(t.name) AS c WHERE t.type = 'table'",
+}
+
+
 def migrate(connection: Connection) -> None:
     """Apply the missing steps; if several hubs start, the others wait for the first.
 
@@ -347,13 +357,12 @@ def _is_before_release(connection: Connection, found: str, known: str) -> bool:
         return True
     if found != known:
         return False
-    there = inspect(connection)
-    names = set(there.get_table_names())
+    query = text(_COLUMNS[connection.dialect.name])
+    there = {(row[0], row[1]) for row in connection.execute(query)}
     return not all(
-        one.name in names
-        and {column.name for column in one.columns}
-        <= {column["name"] for column in there.get_columns(one.name)}
+        (one.name, column.name) in there
         for one in metadata.sorted_tables
+        for column in one.columns
     )
 
 

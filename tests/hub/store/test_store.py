@@ -564,6 +564,7 @@ async def test_cause_is_told_and_no_secret(cluster: Cluster) -> None:
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.integration
 async def test_database_that_goes_away_and_comes_back(
     cluster: Cluster, tmp_path: Path
 ) -> None:
