@@ -223,6 +223,8 @@ class LongQueue:
 class _Undying:
     """Plans no end of the process, for the state file without a thread."""
 
+    database: Database | None = None
+
     def moment(self, what: str) -> None:
         """Pass."""
 
@@ -290,11 +292,12 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
     client = MetadataClient(session, imds_config, clock, metrics)
     with tempfile.TemporaryDirectory() as folder:
         file = File(Path(folder) / "state.db", may_degrade=True)
-        driver = SlowDriver(cast("Life", _Undying()))
+        life = _Undying()
+        driver = SlowDriver(cast("Life", life))
         database = Database(
             file, Timings(patience=inf, quiet=inf), lambda _: None, driver
         )
-        driver.database = database
+        driver.database = life.database = database
         await database._open()
         await database.read(lambda db: db.execute("PRAGMA synchronous = OFF"))
         outbox = Outbox(database, router())
