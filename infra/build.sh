@@ -15,7 +15,7 @@ usage: infra/build.sh [--out FOLDER] [--only KIND[,KIND]…] [--arch MACHINE]
 
   --out FOLDER      where the artefacts go (default: dist)
   --only KINDS      of wheel, sdist, kit, windows, deb, rpm, image, sbom (default: all);
-                    deb and rpm are the forwarder's package and sebridge-hub
+                    deb, rpm and sbom are of the forwarder's package and of sebridge-hub
   --arch MACHINE    x86_64 or aarch64 (default: this machine's; an image of another
                     machine than this cannot be built)
   --wheels FOLDER   take the wheels of this folder, and fetch none
@@ -184,16 +184,15 @@ windows() {
   "$python" "$here/packaging/zip_folder.py" "$folder" "$out/$name.zip"
 }
 
-# program: an environment with all that a machine gets, to be looked at.
+# program KIT: an environment with all that a machine gets by a kit, to be looked at.
 program() {
-  local pip
-  pip=$(echo "$work"/kit/wheels/pip-*.whl)
-  [ ! -d "$work/program" ] || return 0
-  python3 -m venv --without-pip "$work/program"
-  "$work/program/bin/python" -I "$pip/pip" --isolated install -q --no-index --no-deps \
-    --find-links "$work/kit/wheels" --require-hashes -r "$work/kit/requirements.txt"
-  "$work/program/bin/python" -I "$pip/pip" --isolated install -q --no-index --no-deps \
-    "$work"/vm/*.whl
+  local pip made=$1-program
+  pip=$(echo "$1"/wheels/pip-*.whl)
+  [ ! -d "$made" ] || return 0
+  python3 -m venv --without-pip "$made"
+  "$made/bin/python" -I "$pip/pip" --isolated install -q --no-index --no-deps \
+    --find-links "$1/wheels" --require-hashes -r "$1/requirements.txt"
+  "$made/bin/python" -I "$pip/pip" --isolated install -q --no-index --no-deps "$work"/vm/*.whl
 }
 
 # tree: the files of a package, as they are installed.
@@ -248,8 +247,8 @@ manual() {
   if "$python" -c 'import aiohttp, click, msgspec, orjson' 2>/dev/null; then
     PYTHONPATH=$work/source "$python" "$here/packaging/manpage.py"
   else
-    program
-    "$work/program/bin/python" "$here/packaging/manpage.py"
+    program "$work/kit"
+    "$work/kit-program/bin/python" "$here/packaging/manpage.py"
   fi
 }
 
@@ -333,15 +332,16 @@ lean() {
   printf 'sebridge:x:10001:10001::/var/lib/sebridge:/usr/sbin/nologin\n' >>"$root/etc/passwd"
 }
 
+# sbom KIT FILE
 sbom() {
-  step "sbom.cdx.json"
-  program
+  step "$2"
+  program "$1"
   if [ ! -x "$work/sbom/bin/cyclonedx-py" ]; then
     python3 -m venv "$work/sbom"
     "$work/sbom/bin/pip" install -q 'cyclonedx-bom==7.5.0'
   fi
   "$work/sbom/bin/cyclonedx-py" environment --pyproject "$top/pyproject.toml" --sv 1.6 \
-    --validate --output-reproducible -o "$out/sbom.cdx.json" "$work/program/bin/python" \
+    --validate --output-reproducible -o "$out/$2" "$1-program/bin/python" \
     2>"$work/sbom.log" || { cat "$work/sbom.log" >&2 && fail "no SBOM could be made"; }
 }
 
@@ -350,8 +350,10 @@ if wants kit || wants deb || wants rpm || wants image || wants sbom; then
 fi
 ! wants kit || archive
 ! wants windows || windows
-if wants deb || wants rpm; then
+if wants deb || wants rpm || wants sbom; then
   kit "$work/hub-kit" requirements-hub.txt
+fi
+if wants deb || wants rpm; then
   tree
   hub_tree
 fi
@@ -364,6 +366,9 @@ if wants rpm; then
   rpm sebridge-hub "$work/hub-tree" sebridge-hub.spec
 fi
 ! wants image || image
-! wants sbom || sbom
+if wants sbom; then
+  sbom "$work/kit" sbom.cdx.json
+  sbom "$work/hub-kit" sbom-hub.cdx.json
+fi
 (cd "$out" && rm -f SHA256SUMS && find . -maxdepth 1 -type f -printf '%f\n' | sort |
   xargs sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS && cat SHA256SUMS)

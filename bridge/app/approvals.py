@@ -74,8 +74,10 @@ class ApprovalWorkers:
             return [], {}
         # Only loaded if an entity is configured: it costs memory.
         from bridge.approvals.listener import Listener  # noqa: PLC0415 - see above
-        from bridge.servicebus.attachment import LockTime  # noqa: PLC0415 - see above
-        from bridge.servicebus.receiver import open_queue  # noqa: PLC0415 - see above
+        from bridge.servicebus.receiver import (  # noqa: PLC0415 - see above
+            LockTime,
+            open_queue,
+        )
         from bridge.servicebus.source import ApprovalSource  # noqa: PLC0415 - see above
 
         listeners, queues, lock_time = [], {}, LockTime()

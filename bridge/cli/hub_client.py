@@ -17,9 +17,8 @@ import orjson
 from bridge import __version__
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
-from bridge.health.config import is_loopback
 from bridge.hub.pages import words
-from bridge.net.addresses import url_fault
+from bridge.net.addresses import is_loopback, url_fault
 from bridge.net.http_client import Answer, Request, exchange, open_session
 
 if TYPE_CHECKING:

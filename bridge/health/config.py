@@ -1,11 +1,15 @@
 """The section ``[http]``: the health port, which ``port`` opens."""
 
-import ipaddress
 from collections.abc import Iterator
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Secret
-from bridge.net.addresses import ListenAddress, listen_addresses, listen_faults
+from bridge.net.addresses import (
+    ListenAddress,
+    is_loopback,
+    listen_addresses,
+    listen_faults,
+)
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
@@ -35,11 +39,3 @@ class HttpConfig(Section, frozen=True, kw_only=True):
     def addresses(self) -> tuple[ListenAddress, ...]:
         """The addresses; none if the port is off."""
         return listen_addresses(self.listen)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address or localhost."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

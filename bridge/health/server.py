@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.events.build import rfc3339
-from bridge.health.config import HttpConfig, is_loopback
+from bridge.health.config import HttpConfig
 from bridge.health.report import (
     ClockReport,
     HoldReport,
@@ -34,6 +34,7 @@ from bridge.health.report import (
     stored,
 )
 from bridge.health.status import Receiver, StatusSource
+from bridge.net.addresses import is_loopback
 from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,6 @@ from bridge.health.report import (
     StatusReport,
 )
 
-# -- Cells and tables of the status: texts, and whether they are good or bad news ------
-
-
 Mood = Literal["", "good", "warning", "bad"]
 
 
@@ -54,9 +51,6 @@ class Table(Struct, frozen=True, kw_only=True):
     empty: str
 
 
-# -- Turns the status into titles, notices and tables, for the page and for the shell --
-
-
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
 _LONG = 120  # seconds: a notice is shown if a delivery waits longer
@@ -72,8 +66,6 @@ _QUIET_STATES = {
     "not answering": _NOBODY_ANSWERS,
     "unknown": _NOT_ASKED,
 }
-
-
 _READY = Cell("Ready.", "good")
 
 

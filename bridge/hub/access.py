@@ -20,9 +20,9 @@ import orjson
 from msgspec import Struct
 
 from bridge.events.build import clean
-from bridge.health.config import is_loopback
 from bridge.hub.config import LOCAL, AccessConfig, as_compared, is_named, network
 from bridge.hub.facts import table, text
+from bridge.net.addresses import is_loopback
 
 _PRINCIPAL = "x-ms-client-principal"
 _ENTRA = "aad"  # auth_typ: other providers may fill the claims as they like

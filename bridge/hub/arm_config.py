@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
-from bridge.health.config import is_loopback
-from bridge.net.addresses import url_fault
+from bridge.net.addresses import is_loopback, url_fault
 from bridge.servicebus.namespace import NamespaceConfig, entity_faults
 from bridge.servicebus.source import ApprovalSource
 

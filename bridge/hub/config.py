@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Duration, Secret
-from bridge.health.config import is_loopback
 from bridge.hub.arm_config import ArmConfig, AzureSource, BridgesSource, SourceConfig
 from bridge.hub.pins import listed
 from bridge.net.addresses import (
     ListenAddress,
+    is_loopback,
     listen_addresses,
     listen_faults,
     url_fault,

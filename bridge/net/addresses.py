@@ -4,6 +4,7 @@ No fault repeats a part of a URL, because the URL may contain a secret.
 """
 
 import asyncio
+import ipaddress
 import re
 import socket
 from collections.abc import Iterator
@@ -53,6 +54,14 @@ def _written_host(url: str) -> str:
 def target_fault(url: str, wanted: str = _HTTP) -> str | None:
     """Return why nothing can be sent to a URL: it is invalid, or forbidden."""
     return url_fault(url, wanted) or _guarded(urlsplit(url).hostname or "")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is a loopback address or localhost."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def host_fault(host: str) -> str | None:

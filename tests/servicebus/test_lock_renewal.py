@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from bridge.servicebus.attachment import Locks, LockTime
+from bridge.servicebus.receiver import Locks, LockTime
 from tests.support.fakes import FakeClock
 
 

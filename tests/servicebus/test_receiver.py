@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
-from bridge.servicebus.attachment import LockTime
 from bridge.servicebus.decode import body_of, text_of
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.receiver import ApprovalQueue, open_queue
+from bridge.servicebus.receiver import ApprovalQueue, LockTime, open_queue
 from bridge.servicebus.source import ApprovalSource
 from bridge.servicebus.timings import TIMINGS, Timings
 from bridge.simulator.servicebus.broker import Broker

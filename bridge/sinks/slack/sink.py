@@ -12,7 +12,6 @@ docs.slack.dev/reference/methods/chat.postMessage
 
 import asyncio
 import importlib
-import ipaddress
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -28,7 +27,7 @@ from bridge.foundation.background import in_background
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MissingExtraError, Reason, TransientDeliveryError
 from bridge.foundation.values import Duration, Rate, Secret
-from bridge.net.addresses import target_fault
+from bridge.net.addresses import is_loopback, target_fault
 from bridge.net.http_client import (
     Answer,
     Request,
@@ -205,11 +204,7 @@ def _may_have_token(url: str) -> bool:
     if not is_http(url) or not url.endswith("/"):
         return False
     parts = urlsplit(url)
-    try:
-        is_here = ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        is_here = parts.hostname == "localhost"
-    return parts.scheme == "https" or is_here
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 class SlackHook(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,6 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
+from bridge.net.addresses import is_loopback
 from bridge.net.entra import CredentialKind, TokenUse, open_credential
 from bridge.net.http_client import revealed, turn
 
@@ -173,14 +173,7 @@ def is_safe_for_token(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    return parts.scheme == "https" or _is_loopback(parts.hostname or "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def filled(config: AuthConfig | None, body: bytes, value: str | None = None) -> bytes:
