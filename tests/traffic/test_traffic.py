@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.rules import Rule
@@ -364,9 +365,8 @@ class Approving:
     gate: Gate
 
     async def rule_approves(self) -> None:
-        stop = asyncio.Event()
         async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-            await AutoApprover(self.world.context).step(stop, pursuits)
+            await AutoApprover(self.world.context).step(pursuits)
 
 
 @pytest.fixture
