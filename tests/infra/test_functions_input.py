@@ -335,10 +335,10 @@ async def test_slack_that_cannot_be_told_is_no_failure(
     async with Slack() as slack:
         for path in ("actions/1", "gone"):
             answer = {**CLICK, "response_url": f"{slack.hooks}{path}"}
-            await answer(answer, verdict, slack.hooks)
+            await respond(answer, verdict, slack.hooks)
         hooks = slack.hooks
-    await answer({**CLICK, "response_url": f"{hooks}actions/1"}, verdict, hooks)
-    await answer(CLICK, verdict, hooks)
+    await respond({**CLICK, "response_url": f"{hooks}actions/1"}, verdict, hooks)
+    await respond(CLICK, verdict, hooks)
 
     assert [post["text"] for post in slack.posts] == ["No."]
     said = [each.getMessage() for each in caplog.records if each.name == "approver"]
@@ -349,7 +349,7 @@ async def test_slack_that_cannot_be_told_is_no_failure(
     ]
 
 
-async def answer(payload: dict[str, object], verdict: Refused, hooks: str) -> None:
+async def respond(payload: dict[str, object], verdict: Refused, hooks: str) -> None:
     """Answer a click."""
     click = clicks.read(form(payload))
     assert click is not None
