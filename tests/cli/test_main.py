@@ -158,13 +158,13 @@ def test_help_of_every_command_is_whole_sentences() -> None:
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
 def test_list_of_commands_has_the_first_sentence_of_each_help(name: str) -> None:
     """The list has its own copy of each text, so that no command must be loaded."""
-    _, told = ELSEWHERE[name]
+    _, found = ELSEWHERE[name]
     command = main.get_command(click.Context(main), name)
     listed = " ".join(sebridge("--help").stdout.split())
 
     assert command is not None
-    assert told == command.get_short_help_str(200)
-    assert f" {name} {told} " in f"{listed} "
+    assert found == command.get_short_help_str(200)
+    assert f" {name} {found} " in f"{listed} "
 
 
 def every(group: click.Group) -> Iterator[click.Command]:
@@ -1315,6 +1315,7 @@ def test_running_forwarder_sees_retry_and_discard(
 ) -> None:
     async def act(outbox: Outbox) -> None:
         await asyncio.to_thread(sebridge, "outbox", "retry", "-c", str(deliveries))
+        await outbox.database.compare()
         due, _ = await outbox.deliveries.due(SINK, now=2 * NOW, limit=9)
         assert [one.cloud_event_id for one in due] == ["4", "5", "3"]
         assert len(await Ledger(outbox.database).find(Selection())) == 5

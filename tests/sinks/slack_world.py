@@ -150,10 +150,10 @@ def step(
         announced=True,
         unobserved=0,
     )
-    told = from_transition(
+    found = from_transition(
         event_context_of(), transition, incarnation=2, observed_at=at, repeats=0
     )
-    return CloudEvent.from_json(told.event.to_json())
+    return CloudEvent.from_json(found.event.to_json())
 
 
 def ruling(
@@ -162,7 +162,7 @@ def ruling(
     event: Mapping[str, object] | None = None,
     request: Mapping[str, object] | None = None,
 ) -> CloudEvent:
-    told = Outcome(
+    shown = Outcome(
         outcome=outcome,
         event_id=EVENT_ID,
         event=seen(event) if event else None,
@@ -172,7 +172,7 @@ def ruling(
         request=request or {},
         origin=("queue", f"m-{outcome}-{at.timestamp()}", 1),
     )
-    found = from_outcome(event_context_of(), told, at).event
+    found = from_outcome(event_context_of(), shown, at).event
     return CloudEvent.from_json(found.to_json())
 
 

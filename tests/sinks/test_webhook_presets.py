@@ -120,10 +120,10 @@ def golden_event() -> CloudEvent:
         announced=True,
         unobserved=3,
     )
-    told = from_transition(
+    found = from_transition(
         event_context_of(), step, incarnation=2, observed_at=START, repeats=0
     )
-    return told.event
+    return found.event
 
 
 def test_receiver_sees_what_the_event_says(resources: Resources) -> None:
@@ -265,12 +265,12 @@ def test_no_service_refuses_what_is_long_deep_or_empty(raw: dict[str, object]) -
         announced=True,
         unobserved=0,
     )
-    told = from_transition(
+    shown = from_transition(
         event_context_of(), step, incarnation=2**64 - 1, observed_at=START, repeats=0
     )
-    found = {name: error_of(name, told.event) for name in NAMES}
+    found = {name: error_of(name, shown.event) for name in NAMES}
 
-    assert len(told.event.to_json()) <= MAX_BYTES
+    assert len(shown.event.to_json()) <= MAX_BYTES
     assert {name: str(e) for name, e in found.items() if e} == {}
 
 
