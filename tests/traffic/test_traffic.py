@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.rules import Rule
