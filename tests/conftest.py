@@ -70,8 +70,8 @@ def _memory() -> str | None:
         return None
     found = os.statvfs(place)
     is_large = found.f_bavail * found.f_frsize > _ROOM
-    told = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
-    is_free = told is not None and int(told[1]) << 10 > _ROOM
+    available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    is_free = available is not None and int(available[1]) << 10 > _ROOM
     may_run = not found.f_flag & os.ST_NOEXEC
     return str(place) if is_large and is_free and may_run else None
 

@@ -211,11 +211,11 @@ def test_map_has_a_paragraph_for_each_package() -> None:
 
 def test_map_has_the_levels_of_the_contract() -> None:
     text = " ".join((ROOT / "bridge" / "README.md").read_text().split())
-    told = text.split("from the top: ", 1)[1].split(".", 1)[0].split("; ")
+    found = text.split("from the top: ", 1)[1].split(".", 1)[0].split("; ")
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     _, *layers = tools["importlinter"]["contracts"][0]["layers"]  # the process first
 
-    assert [re.findall(r"\w+", level) for level in told] == [
+    assert [re.findall(r"\w+", level) for level in found] == [
         re.findall(r"\w+", layer) for layer in layers
     ]
 

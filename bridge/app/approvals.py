@@ -10,8 +10,8 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import Requests
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
@@ -54,10 +54,10 @@ class ApprovalWorkers:
     reply_rules: ReplyRules
     rotation: Rotation = STAYS
     bus: Timings = TIMINGS
-    waits: Waits = field(init=False)
+    requests: Requests = field(init=False)
 
     def __post_init__(self) -> None:
-        self.waits = Waits(self.poller, self.clock)
+        self.requests = Requests(self.poller)
 
     async def open(
         self, stack: AsyncExitStack
@@ -161,8 +161,7 @@ class ApprovalWorkers:
             replies=self.reply_rules,
             outbox=self.outbox,
             event_context=self.event_context,
-            watcher=self.poller,
-            waits=self.waits,
+            requests=self.requests,
             rotation=self.rotation,
             clock=self.clock,
             chance=random.random,

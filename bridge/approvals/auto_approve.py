@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bridge.approvals.context import ApprovalContext
+from bridge.approvals.context import ApprovalContext, Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.rules import Ruling, content_of
-from bridge.approvals.start_request import Intent, StartRequestFlow
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
@@ -79,10 +78,10 @@ class AutoApprover:
         async with asyncio.TaskGroup() as flows, waking(stop, wake):
             for intent in await self.context.outbox.approvals.open_initiatives():
                 initiative = Initiative(rule=str(intent.rule), content=intent.message)
-                self._begin(intent.event_id, initiative, stop, flows)
+                self._begin(intent.event_id, initiative, flows)
             while not stop.is_set():
                 wake.clear()
-                left = await self.step(stop, flows)
+                left = await self.step(flows)
                 if not stop.is_set():
                     await self._pause(wake, left)
 
@@ -91,12 +90,12 @@ class AutoApprover:
         clock = self.context.clock
         if left < _LOOK_EVERY:
             await clock.wait(wake, max(left, _LEAST_WAIT))
-        elif self.context.watcher.watch.known:
+        elif self.context.requests.poller.watch.known:
             await clock.wait(wake, _LOOK_EVERY, slack=_SLACK)
         else:
             await clock.wait(wake, _IDLE, slack=_IDLE_SLACK)
 
-    async def step(self, stop: asyncio.Event, flows: asyncio.TaskGroup) -> float:
+    async def step(self, flows: asyncio.TaskGroup) -> float:
         """Begin a flow for each event to approve now; publish which ones are withheld.
 
         Returns:
@@ -105,7 +104,7 @@ class AutoApprover:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        watch, clock = self.context.watcher.watch, self.context.clock
+        watch, clock = self.context.requests.poller.watch, self.context.clock
         self._resting = {
             content: until
             for content, until in self._resting.items()
@@ -125,13 +124,14 @@ class AutoApprover:
                 initiative = Initiative(
                     rule=ruling.rule, content=content_of(known.event)
                 )
-                self._begin(known.event.event_id, initiative, stop, flows)
+                self._begin(known.event.event_id, initiative, flows)
         self.withheld = withheld
         return left
 
     async def _ruling(self, known: Known) -> Ruling | None:
         clock, terms = self.context.clock, self.context.terms
-        found = await self.context.evidences(known.event)
+        context, event = self.context, known.event
+        found = context.evidences(event, await context.standings(event.key))
         now = Moment(at=clock.now(), monotonic=clock.monotonic())
         return rule_that_approves(known, now, terms, found)
 
@@ -159,14 +159,13 @@ class AutoApprover:
         self,
         event_id: str,
         initiative: Initiative,
-        stop: asyncio.Event,
         flows: asyncio.TaskGroup,
     ) -> None:
         if initiative.content in self._resting:
             return
         self._resting[initiative.content] = float("inf")
         request = self._request(event_id, initiative)
-        flows.create_task(self._approve(request, initiative, stop))
+        flows.create_task(self._approve(request, initiative))
 
     def _request(self, event_id: str, initiative: Initiative) -> Request:
         by = f"rule:{initiative.rule}"
@@ -177,14 +176,12 @@ class AutoApprover:
             initiative=initiative,
         )
 
-    async def _approve(
-        self, request: Request, initiative: Initiative, stop: asyncio.Event
-    ) -> None:
+    async def _approve(self, request: Request, initiative: Initiative) -> None:
         decisions = await self.context.outbox.approvals.of_message(initiative.content)
         earlier, rest = decisions.get(request.key), _REST
         if earlier is None or earlier.is_intent:
             was_tried = earlier is not None and earlier.posted
-            kind = await self._run_flow(request, initiative, stop, was_tried=was_tried)
+            kind = await self._run_flow(request, initiative, was_tried=was_tried)
             rest = 0.0 if kind is OutcomeKind.WITHHELD else _REST
         self._resting[initiative.content] = self.context.clock.monotonic() + rest
 
@@ -192,14 +189,12 @@ class AutoApprover:
         self,
         request: Request,
         initiative: Initiative,
-        stop: asyncio.Event,
         *,
         was_tried: bool,
     ) -> OutcomeKind | None:
         context, key = self.context, initiative.content
         intent = Intent(context, request, key, sequence=None, was_tried=was_tried)
-        flow = StartRequestFlow(context=context, intent=intent)
-        conclusion = await flow.run(stop)
+        conclusion = await context.requests.pursue(intent)
         if conclusion is None:
             return None
         if conclusion.kind is OutcomeKind.FAILED or not await intent.withdraw():

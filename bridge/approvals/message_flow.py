@@ -25,11 +25,10 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.approvals.context import ApprovalContext
+from bridge.approvals.context import ApprovalContext, Intent
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.start_request import Intent, StartRequestFlow
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
@@ -128,7 +127,7 @@ class Handling:
         self._busy = {request.key for request in requests}
         async with asyncio.TaskGroup() as flows:
             for request in requests:
-                flows.create_task(self._decide(request, len(requests), stop))
+                flows.create_task(self._decide(request, len(requests)))
         return await self._settle(requests, stop)
 
     def _parse(self) -> Approval:
@@ -193,7 +192,7 @@ class Handling:
             await asyncio.shield(self._commit(None, conclusion, count=1, earlier=same))
         return replace(_settlement([kind]), words=reason)
 
-    async def _decide(self, request: Request, count: int, stop: asyncio.Event) -> None:
+    async def _decide(self, request: Request, count: int) -> None:
         earlier = self._earlier.get(request.key)
         is_decided = earlier is not None and not earlier.is_intent
         if earlier is not None and is_decided:
@@ -218,10 +217,9 @@ class Handling:
         was_tried = earlier is not None and not is_decided and earlier.posted
         number = self.message.sequence_number
         intent = Intent(self.context, request, self.key, number, was_tried=was_tried)
-        flow = StartRequestFlow(
-            context=self.context, intent=intent, rest=lambda: self._rest(request.key)
+        conclusion = await self.context.requests.pursue(
+            intent, lambda: self._rest(request.key)
         )
-        conclusion = await flow.run(stop)
         if conclusion is None:
             return
         if (

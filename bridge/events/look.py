@@ -1,6 +1,6 @@
-"""Protocols of approvals for IMDS: reading a fresh document, and the POST. Pure."""
+"""One reading of the document, and the requests that it decides. Pure."""
 
-from collections.abc import Mapping
+import math
 from datetime import datetime
 from typing import Protocol
 
@@ -22,6 +22,7 @@ class Look(Struct, frozen=True, kw_only=True):
         now: the Date header of the response, else the clock's time; in UTC.
         began: when the GET began, in seconds of the monotonic clock.
         read: when the response had arrived.
+        number: how many reads had begun with this one.
         is_unconditional: whether the GET was sent without an ETag.
     """
 
@@ -30,60 +31,50 @@ class Look(Struct, frozen=True, kw_only=True):
     now: datetime
     began: float
     read: Moment
+    number: int = 0
     is_unconditional: bool = True
 
 
-class Posting(Protocol):
-    """What waits for a POST of one EventId."""
+class Need(Struct):
+    """What the requests need now.
 
-    @property
-    def since(self) -> float:
-        """Only a look that began later serves; in monotonic seconds."""
+    Attributes:
+        event: what may be posted next; None = nothing.
+        look: whether a request needs a fresh look.
+        at: when to ask again, in monotonic seconds, whatever happens until then.
+    """
+
+    event: ScheduledEvent | None = None
+    look: bool = False
+    at: float = math.inf
+
+
+class Requests(Protocol):
+    """What asks for POSTs; see ``bridge.approvals.requests``."""
+
+    def turn(self, look: Look | None) -> Need:
+        """Decide what can be decided; ``look`` is the last one, if it is new enough."""
         ...
 
-    def urgency(self) -> float:
-        """Return the urgency; the lowest value goes first."""
+    def begin(self) -> None:
+        """Take note that the POST begins."""
         ...
 
-    async def decide(self, look: Look) -> ScheduledEvent | None:
-        """Decide by a look, and mark on disk that a POST begins.
+    def answered(self, answer: StartAnswer) -> None:
+        """Take the answer to the POST."""
+        ...
 
-        Returns:
-            The event to post; None if nothing may be posted.
+    def failed(self, error: MetadataError, began: float) -> None:
+        """Take note of a failed read that began then, in monotonic seconds."""
+        ...
+
+    def end_late(self, began: float = -math.inf) -> float:
+        """Give up what is late; return the seconds until the next deadline.
+
+        ``began`` is when the present read began: it decides what was late already.
         """
         ...
 
-    def settle(self, result: StartAnswer | MetadataError | None) -> None:
-        """Take the answer to the POST, or why there is no document; None = no POST."""
-        ...
-
-
-class Watcher(Protocol):
-    """Reads the document again, and posts."""
-
-    @property
-    def watch(self) -> Watch:
-        """What is known from the last look, even if that is old."""
-        ...
-
-    @property
-    def latest(self) -> Look | None:
-        """The last look; None if the last read failed, or there was none yet."""
-        ...
-
-    @property
-    def line(self) -> Mapping[str, Posting]:
-        """What waits for a POST, by EventId in capitals."""
-        ...
-
-    async def fresh(self) -> Look:
-        """Return a look whose GET began after this call; all callers share one GET.
-
-        Raises:
-            MetadataError: IMDS does not return the document now.
-        """
-        ...
-
-    def line_up(self, key: str, posting: Posting) -> None:
-        """Let a POST wait for its turn; ``settle`` of the posting gets the result."""
+    def close(self) -> None:
+        """End all but those whose POST is in flight: the process stops."""
         ...

@@ -52,8 +52,8 @@ _REASONS = {
     UNREPORTED: "Azure announced it; not reported by a bridge in time: nobody is asked",
     SILENT: "nothing was heard for three heartbeats: its events may go unseen",
     BACK: "",
-    KEY: "if the machine was made anew, put the key into hub.keys; if not, somebody "
-    "else speaks in its name: what they say counts for nothing",
+    KEY: "if the machine was made anew, accept the key, or put it into hub.keys; if "
+    "not, somebody else speaks in its name: what they say counts for nothing",
     CLOCK: "nothing can be approved through ARM until the clock is right",
     SLOW: "it took over 5 s of work twice: it is put aside and tried again every hour",
 }
@@ -102,7 +102,7 @@ def _alarm(group: Sequence[AlarmRow], shared: AlarmContext) -> Alarm:
     if what == REPORT:
         return _of_report(group[0], shared)
     shown = [row.data for row in group[:_MOST_NAMES]]
-    page = "/bridges" if what in {SILENT, BACK} else "/"
+    page = "/bridges" if what in {SILENT, BACK, KEY} else "/"
     more: dict[str, object] = {"count": len(group), _LISTS[what]: shown}
     if what in {SILENT, BACK}:
         more["stillSilent"] = shared.silent

@@ -31,7 +31,6 @@ from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
 from bridge.hub.store import fleet_view
 from bridge.hub.store.store import Store
-from bridge.hub.store.told_keys import waiting
 from bridge.hub.view_rows import PAGE, Bridge, Filters, Row, Situation
 
 _DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
@@ -81,7 +80,6 @@ class Api:
             web.get("/api/v1/events", self.events),
             web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
-            web.get("/api/v1/keys", self.keys),
             web.get("/api/v1/timeline", self.timeline),
             web.get("/api/v1/report", self.report),
             web.get("/api/v1/report.csv", self.report),
@@ -103,7 +101,7 @@ class Api:
     async def event(self, request: web.Request) -> web.Response:
         """Show one event."""
         key, situation = key_of(request.match_info["id"]), self._situation()
-        before = _word(request.query, "before")
+        before = word_in(request.query, "before")
         if before and views.place_of_message(before) is None:
             raise BadQueryError("before is not a cursor of messages")
         found = await self._store.read(
@@ -116,7 +114,7 @@ class Api:
     async def bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
         limit, situation = limit_of(request.query), self._situation()
-        after = _word(request.query, "cursor")
+        after = word_in(request.query, "cursor")
         found = await self._store.read(
             lambda connection: fleet_view.fleet(
                 connection, situation, after=after, limit=limit
@@ -125,13 +123,6 @@ class Api:
         more = found[-1].vm_id if len(found) >= limit else None
         rows = tuple(row.only(Bridge) for row in found)
         return answer(request, BridgeList(bridges=rows, next=more))
-
-    async def keys(self, request: web.Request) -> web.Response:
-        """List the keys that wait for acceptance."""
-        glob, now = _word(request.query, "match"), self._situation().now
-        pins = self._store.pinned.now
-        found = await self._store.read(lambda c: waiting(c, pins, now, glob))
-        return answer(request, found)
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Show what happened to a machine in a period; by default in the last week."""
@@ -160,7 +151,7 @@ class Api:
 def machine_in(query: Mapping[str, str]) -> Machine:
     """Parse the query parameters that name a machine."""
     subscription, group, name = (
-        _word(query, key) for key in ("subscription", "resourceGroup", "name")
+        word_in(query, key) for key in ("subscription", "resourceGroup", "name")
     )
     return Machine(
         subscription=subscription.lower(), group=group.lower(), name=kept_name(name)
@@ -197,7 +188,7 @@ def moment_in(
     Raises:
         BadQueryError: it is neither.
     """
-    given = _word(query, name).strip().replace(" ", "+")  # "+" of an offset, decoded
+    given = word_in(query, name).strip().replace(" ", "+")  # "+" of an offset, decoded
     if not given:
         return None
     try:
@@ -221,11 +212,11 @@ def filters_of(query: Mapping[str, str]) -> Filters:
         raise BadQueryError('open must be "true" or "false"')
     return Filters(
         is_open=is_open[query.get("open", "")],
-        event_type=_word(query, "type"),
-        event_source=_word(query, "source"),
-        group=_word(query, "resourceGroup"),
-        status=_word(query, "status"),
-        text=_word(query, "q"),
+        event_type=word_in(query, "type"),
+        event_source=word_in(query, "source"),
+        group=word_in(query, "resourceGroup"),
+        status=word_in(query, "status"),
+        text=word_in(query, "q"),
         since=moment_in(query, "since"),
         until=moment_in(query, "until", is_end=True),
         after=_number(query, "cursor", 0, 2**62),
@@ -245,7 +236,12 @@ def limit_of(query: Mapping[str, str]) -> int:
     return found
 
 
-def _word(query: Mapping[str, str], name: str) -> str:
+def word_in(query: Mapping[str, str], name: str) -> str:
+    """Return a query parameter; "" = it is missing.
+
+    Raises:
+        BadQueryError: it is too long, or has a NUL character.
+    """
     found = query.get(name, "")
     if len(found) > LONGEST_WORD or "\0" in found:
         raise BadQueryError(f"{name} is too long, or has a NUL character")

@@ -1,19 +1,23 @@
-"""Answers ``POST /api/v1/events/{id}/approval`` and ``GET /api/v1/decisions``.
+"""Answers ``POST /api/v1/events/{id}/approval``, ``/api/v1/decisions`` and ``/keys``.
 
 A page of another site must not be able to approve in a person's name. So a POST must be
 JSON, must have the header X-Sebridge, and must come from the hub's own Origin. These
 are checked before the body is read.
 """
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 
+import msgspec
 import orjson
 from aiohttp import web
+from msgspec.structs import replace
+from sqlalchemy import Connection
 
 from bridge.events.build import clean
 from bridge.hub import decision_view, views
-from bridge.hub.access import origin_fault
+from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
     LONGEST_ADDRESS,
     LONGEST_CURSOR,
@@ -32,10 +36,13 @@ from bridge.hub.api import (
     fault,
     limit_of,
     table_of,
+    word_in,
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of
+from bridge.hub.key_rows import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
+from bridge.hub.store.accepting import Decider, decide_keys, fitting, keys_of
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
@@ -46,6 +53,8 @@ from bridge.hub.voting import (
     DROP_OFFER,
     SET_ASIDE,
 )
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
 _MORE = ("outcome", "outcomeReason", "id")
@@ -74,6 +83,8 @@ class Approving:
             web.post(f"/api/v1/events/{ANY_ID}/approval", self.approval),
             web.get("/api/v1/decisions", self.decisions),
             web.get("/api/v1/decisions.csv", self.table),
+            web.get("/api/v1/keys", self.keys),
+            web.post("/api/v1/keys", self.decide_keys),
         ]
 
     async def options(self, request: web.Request) -> web.Response:
@@ -127,6 +138,60 @@ class Approving:
         return await self._store.write(
             lambda c: handle_vote(c, vote, self._config, situation)
         )
+
+    async def keys(self, request: web.Request) -> web.Response:
+        """List the keys that wait, or those that people have accepted."""
+        state = request.query.get("state", WAITING)
+        if state not in KEY_STATES:
+            raise BadQueryError('state must be "waiting" or "accepted"')
+        glob, cursor = (word_in(request.query, name) for name in ("match", "cursor"))
+        limit = limit_of(request.query)
+        found = await self._store.read(
+            lambda c: self.keys_of(c, state=state, glob=glob)
+        )
+        rest = [one for one in found.keys if one.id > cursor]
+        more = rest[limit - 1].id if len(rest) > limit else None
+        return answer(request, replace(found, keys=tuple(rest[:limit]), next=more))
+
+    def keys_of(self, connection: Connection, *, state: str, glob: str) -> KeyList:
+        """Return the keys that wait, or those that people have accepted."""
+        pins, now = self._store.pinned.refresh(connection), self._situation().now
+        found = keys_of(connection, pins, self._config.access, now, state)
+        return fitting(found, glob)
+
+    async def decide_keys(self, request: web.Request) -> web.Response:
+        """Accept or withdraw keys."""
+        if refused := self._refusal(request):
+            return refused
+        try:
+            asked = msgspec.json.decode(await request.read(), type=KeysAsked)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadQueryError(f"the body is not as described: {error}") from error
+        found = await self.settle_keys(request, asked)
+        if isinstance(found, Refusal):
+            return fault(found.status, found.words)
+        return answer(request, found, 200 if found.done else 202)
+
+    async def settle_keys(
+        self, request: web.Request, asked: KeysAsked
+    ) -> KeysDecided | Refusal:
+        """Accept or withdraw keys for the person who sent a request."""
+        person, pinned = request[PERSON], self._store.pinned
+        now, access = self._situation().now, self._config.access
+        by = Decider(person=person, access=access, now=now)
+        found = await self._store.write(
+            lambda c: decide_keys(c, asked, by, pinned.refresh)
+        )
+        if isinstance(found, KeysDecided):
+            log.info(
+                "keys decided",
+                extra={
+                    "decision": asked.decision,
+                    "keys": found.done,
+                    "person": person.id,
+                },
+            )
+        return found
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         """Return the answer to a request that another site may have caused."""

@@ -32,6 +32,7 @@ from bridge.hub.store.alarms import (
 )
 from bridge.hub.store.fleet_view import bridge_rows, fleet, is_at
 from bridge.hub.store.intake import Incoming, end_said, slow
+from bridge.hub.store.pin_rows import mark_pins
 from bridge.hub.store.rows import insert, lock, micros, moment_of
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import (
@@ -256,17 +257,14 @@ class Housekeeping(Struct):
         """
         now, config = self.clock.now(), self.config
         await self.store.write(lambda c: note(c, _LAST_ALIVE, micros(now)))
+        times = {
+            "retention": config.retention,
+            "audit": config.audit_retention,
+            "silent": config.forget_after,
+        }
         portion = 1
         while portion and not stop.is_set():
-            portion = await self.store.write(
-                lambda c: forget(
-                    c,
-                    now,
-                    retention=config.retention,
-                    audit=config.audit_retention,
-                    silent=config.forget_after,
-                )
-            )
+            portion = await self.store.write(lambda c: forget(c, now, **times))
 
 
 class StoreWatch(Struct):
@@ -300,8 +298,10 @@ async def look_at_keys(store: Store, now: datetime) -> None:
     Raises:
         HubStoreError: the store cannot be used now.
     """
-    if store.pinned.source is not None:
-        await store.write(partial(store.pinned.look, now=now))
+    if store.pinned.source is None:
+        await store.read(store.pinned.refresh)
+    else:
+        store.pinned.text = await store.write(partial(store.pinned.look, now=now))
 
 
 def note(connection: Connection, name: str, value: int) -> None:
@@ -355,14 +355,13 @@ def forget(
         audit: for how many seconds decisions and their record are kept.
         silent: for how many seconds a key waits that its bridge tells no more.
     """
-    oldest_key = micros(now - timedelta(seconds=silent))
-    oldest = micros(now - timedelta(seconds=retention))
-    oldest_decision = micros(now - timedelta(seconds=audit))
+    ends = (now - timedelta(seconds=one) for one in (retention, audit, silent))
+    oldest, oldest_decision, oldest_key = map(micros, ends)
     return (
         _events(connection, oldest)
         + _rows(connection, decisions, "id", "time", oldest_decision)
         + _rows(connection, runs, "vm_id", "heard", oldest_decision)
-        + _rows(connection, pins, "id", "until", oldest_decision)
+        + _pins(connection, oldest_decision)
         + _rows(connection, told_keys, "id", "heard", oldest_key)
         + _rows(connection, trail, "seq", "time", oldest_decision)
         + _rows(connection, offers, "id", "heard", oldest)
@@ -383,6 +382,12 @@ def _events(connection: Connection, oldest: int) -> int:
     for table in (*_OF_EVENTS, events):
         connection.execute(delete(table).where(table.c.event_key.in_(keys)))
     return len(keys)
+
+
+def _pins(connection: Connection, oldest: int) -> int:
+    if count := _rows(connection, pins, "id", "until", oldest):
+        mark_pins(connection)
+    return count
 
 
 def _rows(

@@ -13,7 +13,7 @@ import msgspec
 from bridge import __version__
 from bridge.hub import answers
 from bridge.hub.answers import LONGEST_CURSOR, LONGEST_WORD, STATUSES
-from bridge.hub.key_rows import KeyList
+from bridge.hub.key_rows import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
 from bridge.hub.report import Report
 from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import PAGE
@@ -56,6 +56,21 @@ def _paths() -> Json:
         [_ID],
         "404",
     )
+    keys = _get(
+        "listKeys",
+        "The keys that bridges have told and that are not in hub.keys, by their ids.",
+        "KeyList",
+        [
+            _query(
+                "state",
+                {**TEXT, "enum": list(KEY_STATES), "default": WAITING},
+                "waiting: they are not pinned; accepted: people have accepted them.",
+            ),
+            _query("match", WORD, "Only of machines whose resource id fits a glob."),
+            _cursor(WORD),
+            _LIMIT,
+        ],
+    )
     return {
         "/api/v1/events": _get(
             "listEvents",
@@ -86,12 +101,7 @@ def _paths() -> Json:
             "BridgeList",
             [_cursor(WORD), _LIMIT],
         ),
-        "/api/v1/keys": _get(
-            "listKeys",
-            "The keys that wait: bridges have told them, and they are not pinned.",
-            "KeyList",
-            [_query("match", WORD, "Only of machines whose resource id fits a glob.")],
-        ),
+        "/api/v1/keys": {**keys, "post": _keys_decided()},
         "/api/v1/timeline": _get(
             "getTimeLine",
             "What happened to a machine: why was it down, how long, planned or not.",
@@ -117,7 +127,7 @@ def _paths() -> Json:
 _TYPES = (
     *(answers.Error, answers.Approval, answers.Decided, answers.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
-    *(TimeLine, Report, KeyList),
+    *(TimeLine, Report, KeyList, KeysAsked, KeysDecided),
 )
 _REF = "#/components/schemas/{name}"
 _OF_REPORT = ("ReportRow", _REF.format(name="ReportRow"))
@@ -243,6 +253,22 @@ def _approval() -> Json:
                 "content": _json(ref("Decided")),
             },
             **_refusals("404", "409", "413", "415"),
+        },
+    }
+
+
+def _keys_decided() -> Json:
+    body = {"required": True, "content": _json(ref("KeysAsked"))}
+    decided = _json(ref("KeysDecided"))
+    return {
+        "operationId": "decideKeys",
+        "summary": "Accept keys that wait, or withdraw accepted ones.",
+        "parameters": [_HEADER],
+        "requestBody": body,
+        "responses": {
+            "200": {"description": "At least one is done.", "content": decided},
+            "202": {"description": "Counted: others are missing.", "content": decided},
+            **_refusals("409", "413", "415"),
         },
     }
 

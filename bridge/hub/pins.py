@@ -1,7 +1,8 @@
 """Which key belongs to which machine, and what the word of a message is worth. Pure.
 
-``[hub] keys`` pins each key to a vmId and a resource id. A message that a pinned key
-and its successor have both signed pins the successor; see ``store.pin_rows``.
+``[hub] keys`` pins each key to a vmId and a resource id, and so do people, who accept a
+key that its bridge has told: see ``store.told_keys``. A message that a pinned key and
+its successor have both signed pins the successor; see ``store.pin_rows``.
 
     pinned      signed by the key that is pinned to its vmId and resource id
     doubtful    not so, although its machine has a pin, or ``require_signed`` names it,
@@ -100,6 +101,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
         since: EnqueuedTime of the first message that it can speak for.
         until: EnqueuedTime from which on it speaks for none; None = it still does.
         successor: the thumbprint of the key that has replaced it; "" = none.
+        accepted_by: who has accepted it, or the key that it has replaced; () = it is,
+            or was, in ``[hub] keys``.
     """
 
     key: str
@@ -109,10 +112,19 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime = datetime.min.replace(tzinfo=UTC)
     until: datetime | None = None
     successor: str = ""
+    accepted_by: tuple[str, ...] = ()
 
     def holds(self, at: datetime) -> bool:
         """Whether it holds for a message that was enqueued at a time."""
         return self.since <= at and (self.until is None or at < self.until)
+
+    def contradicts(self, other: "Pin") -> bool:
+        """Whether two pins give one key, vmId or machine to different owners."""
+        mine = (self.key, self.vm_id, self.resource_id)
+        pairs = zip(mine, (other.key, other.vm_id, other.resource_id), strict=True)
+        same_key, same_vm, same_machine = (one == two for one, two in pairs)
+        is_same_vm_alone = same_vm and not same_key
+        return is_same_vm_alone or (not same_vm and (same_key or same_machine))
 
 
 class Doubt(StrEnum):
@@ -123,7 +135,7 @@ class Doubt(StrEnum):
     """
 
     NEW_MACHINE = "new-machine"
-    NEW_KEY = "new-key"  # the vmId is pinned to another key
+    NEW_KEY = "new-key"  # the vmId is pinned to another key, or tells one
     SECOND_VM_ID = "second-vm-id"  # another vmId has, or tells, the same machine
     SHARED_KEY = "shared-key"  # another vmId has, or tells, the same key
 
@@ -262,7 +274,8 @@ class Pins(msgspec.Struct, frozen=True):
             told: the key, with the machine that the bridge claims to be.
             name: of that machine.
             at: when that counts.
-            others: the vmIds that tell a key, or a resource id; its own is one of them.
+            others: the vmIds that tell a key, or a resource id, and the keys that are
+                told for a vmId; its own are among them.
         """
 
         def pinned(*names: object) -> set[str]:
@@ -275,7 +288,18 @@ class Pins(msgspec.Struct, frozen=True):
             return Doubt.SHARED_KEY
         if pinned(*places) - mine or len(others.get(machine, ())) > 1:
             return Doubt.SECOND_VM_ID
-        return Doubt.NEW_KEY if pinned(told.vm_id) else Doubt.NEW_MACHINE
+        if pinned(told.vm_id) or len(others.get(told.vm_id, ())) > 1:
+            return Doubt.NEW_KEY
+        return Doubt.NEW_MACHINE
+
+    def rivals(self, new: Pin, at: datetime) -> list[Pin]:
+        """Return the pins that hold at a time, and that another one contradicts."""
+        names = (new.vm_id, *_places(Reporter(resource_id=new.resource_id)))
+        claims = (self.claimed.get(name, ()) for name in (("key", new.key), *names))
+        found = {
+            (one.key, one.vm_id, one.resource_id): one for of in claims for one in of
+        }
+        return [one for one in found.values() if one.holds(at) and one.contradicts(new)]
 
     def weighed(self, fact: Fact) -> Fact:
         """Return a fact with what it is worth; a doubtful one has no machine."""

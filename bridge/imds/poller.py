@@ -1,11 +1,11 @@
 """One loop sends all requests to scheduledevents: it reads the document, and posts.
 
-    read ──▶ observe ──▶ POST the most urgent that waits ──▶ read …
-                          decide by the newest document, mark on disk, POST
+    read ──▶ observe ──▶ decide the requests ──▶ POST the most urgent ──▶ read …
 
-The document is read once per interval, and when an approval needs a fresh look.
-Requests begin at least 250 ms apart. A POST goes right after a read, or is expected to
-end before the next one: so approvals cannot stop the reading, nor reads an approval.
+The document is read once per interval, and when a request needs a fresh look. Requests
+begin at least 250 ms apart. When a read is due, at most one POST goes before it: so a
+hundred approvals cannot stop the reading, and reads cannot stop an approval. A POST
+that may take longer than until the next read goes right after a read.
 
 Nothing else reads the document or posts. So every valid document goes to the observer,
 in order, and a POST is decided by the newest document. The observer parses it.
@@ -13,11 +13,12 @@ in order, and a POST is decided by the newest document. The observer parses it.
 
 import asyncio
 import logging
+import math
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from bridge.events.document import Document
-from bridge.events.look import Look, Posting
+from bridge.events.document import Document, ScheduledEvent
+from bridge.events.look import Look, Need, Requests
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Bell, Clock, PauseMeter, ReferenceClock
@@ -42,8 +43,6 @@ _CUT_SHORT = StartAnswer(
 )
 LEAST_OVERDUE = 30.0
 CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
-
-_Waiting: TypeAlias = "asyncio.Future[Look]"
 
 
 class Metadata(Protocol):
@@ -130,8 +129,11 @@ class Poller:
 
     Attributes:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
-        latest: the last look; None if the last read failed.
-        line: what waits for a POST, by EventId in capitals.
+        latest: the last good look; None before the first.
+        requests: what asks for POSTs; None while nothing does.
+        wake: is set when something has to be done at once.
+        reads: how many reads have begun.
+        is_over: whether the loop has been asked to stop.
     """
 
     name = "poller"
@@ -151,19 +153,20 @@ class Poller:
         self.pauses = observer.pauses
         self.last_success: float | None = None
         self.latest: Look | None = None
-        self.line: dict[str, Posting] = {}
+        self.requests: Requests | None = None
+        self.wake = Bell()
+        self.reads = 0
+        self.is_over = False
+        self._group: asyncio.TaskGroup | None = None
         self._spacing = spacing
         self._etag: str | None = None
         self._unconditional = float("-inf")
-        self._waiting = list[_Waiting]()
         self._used: Look | None = None  # the look of the last POST
-        self._is_over = False
         self._is_clock_wrong = False
-        self._wake = Bell()
         self._getting: asyncio.Timeout | None = None  # the GET in flight
         self._patience = Patience(started=clock.monotonic())
         # In monotonic seconds: when the next request may begin; when the next read is
-        # due; when it is if somebody asks for a fresh look.
+        # due; when it is if a request needs a fresh look.
         self._free_at = self._due_at = self._asked_at = float("-inf")
         self._has_read = False  # whether the last request was a read
         self._post_seconds = 0.0  # how long the last POST took
@@ -175,102 +178,78 @@ class Poller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Read and post until ``stop`` is set; a POST in flight ends before."""
-        async with asyncio.TaskGroup() as group:
-            watcher = group.create_task(self._end_at(stop))
+        async with asyncio.TaskGroup() as self._group:
+            watcher = self._group.create_task(self._end_at(stop))
             while not stop.is_set():
                 await self.turn(stop)
             watcher.cancel()
-        self._dismiss()
+        self.close()
         await self.observer.touch()
 
     async def _end_at(self, stop: asyncio.Event) -> None:
         """End the wait or the GET at the stop: a GET may take two minutes."""
         await stop.wait()
-        self._wake.set()
+        self.close()
+        self.wake.set()
         if self._getting is not None:
             self._getting.reschedule(asyncio.get_running_loop().time())
 
-    async def fresh(self) -> Look:
-        """Return a look whose GET began after this call; all callers share one GET.
-
-        Raises:
-            MetadataError: the document cannot be read now.
-        """
-        if self._is_over:
-            raise _stopping()
-        future: _Waiting = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._wake.set()
-        return await future
-
-    def line_up(self, key: str, posting: Posting) -> None:
-        """Let a POST wait for its turn; ``settle`` of the posting gets the result."""
-        if self._is_over:
-            posting.settle(None)
-            return
-        self.line[key] = posting
-        self._wake.set()
+    def close(self) -> None:
+        """End all requests but those whose POST is in flight; take no others."""
+        self.is_over = True
+        if self.requests is not None:
+            self.requests.close()
 
     async def turn(self, stop: asyncio.Event) -> None:
         """Send the next request to IMDS, or wait until there may be one."""
-        self._wake.clear()
-        now, good = self.clock.monotonic(), list[str]()
-        wait = self._free_at - now
-        if not self.line and not self._waiting:
-            wait = max(wait, self._due_at - now)
-        elif wait <= 0:
-            good = self._postable()
-            wait = self._next_read(good) - now
-        if good and self._may_post(good):
-            await self._post(min(good, key=lambda key: self.line[key].urgency()), stop)
-        elif wait > 0 and not good:
-            await self._wait(self._wake, wait)
-        else:
+        self.wake.clear()
+        need, due = Need(), self._due_at
+        if self.requests:
+            need = self.requests.turn(self._usable())
+            due = min(due, self._asked_at) if need.look else due
+        now = self.clock.monotonic()
+        if self._free_at > now:
+            await self._wait(stop, self._free_at - now)
+        elif need.event is not None and self._may_post(due, now):
+            await self._post(need.event, stop)
+        elif need.event is not None or due <= now:
             await self.step(stop)
             if self.observer.is_touch_due(has_read=not self._patience.wait):
                 await self.observer.touch()
+        else:
+            late = self.requests.end_late() if self.requests else math.inf
+            await self._wait(self.wake, min(due, max(need.at, now), now + late) - now)
 
-    def _postable(self) -> list[str]:
-        """Return the EventIds for whose POST the last look is new enough."""
-        look, config = self.latest, self.client.config
+    def _usable(self) -> Look | None:
+        """Return the last look if a POST may follow it."""
+        look, version = self.latest, self.client.config.api_version
         if look is None or not look.is_unconditional or self._is_old(look):
-            return []
-        if look is self._used and config.api_version == COUNTED_VERSION:
-            return []  # IMDS compares the DocumentIncarnation, which a POST changes
-        return [key for key, one in self.line.items() if look.began >= one.since]
+            return None
+        if self._patience.wait:
+            return None  # the last read has failed
+        if look is self._used and version == COUNTED_VERSION:
+            return None  # IMDS compares the DocumentIncarnation, which a POST changes
+        return look
 
-    def _next_read(self, good: list[str]) -> float:
-        """Return when the next read is due; ``good`` can be posted before it."""
-        is_asked = self._waiting or len(good) < len(self.line)
-        return self._asked_at if is_asked else self._due_at
-
-    def _may_post(self, good: list[str]) -> bool:
+    def _may_post(self, due: float, now: float) -> bool:
         """Return whether a POST may go before the next read."""
-        end = self.clock.monotonic() + self._post_seconds
-        return self._has_read or end <= self._next_read(good)
+        return self._has_read or now + self._post_seconds <= due
 
-    async def _post(self, key: str, stop: asyncio.Event) -> None:
-        """Decide by the newest document; POST if that is still allowed after it."""
-        posting, look = self.line[key], self.latest
-        event = None if look is None else await posting.decide(look)
-        if look is None or event is None:
-            del self.line[key]
-            posting.settle(None)
-            return
+    async def _post(self, event: ScheduledEvent, stop: asyncio.Event) -> None:
+        look, requests = self.latest, self.requests
         async with self.client.alone:
-            is_late = self._is_old(look) or not self._may_post(self._postable())
-            if stop.is_set() or is_late:
-                return  # to store the mark took too long: decide again
-            del self.line[key]
+            if stop.is_set() or look is None or requests is None or self._is_old(look):
+                return
             self._begin(is_read=False)
             self._used, answer, began = look, _CUT_SHORT, self.clock.monotonic()
+            requests.begin()
             try:
                 answer = await self.client.start(
                     event.event_id, incarnation=look.document.incarnation
                 )
             finally:
                 self._post_seconds = self.clock.monotonic() - began
-                posting.settle(answer)
+                requests.answered(answer)
 
     def _is_old(self, look: Look) -> bool:
         """Return whether a look is too old for a POST, by the longer of both clocks."""
@@ -286,47 +265,33 @@ class Poller:
         self._has_read = is_read
 
     async def step(self, stop: asyncio.Event | None = None) -> None:
-        """Read once, unless ``stop`` is set first; wake the callers of ``fresh``."""
+        """Read once, unless ``stop`` is set first; tell the requests."""
         async with self.client.alone:
             if stop is not None and stop.is_set():
                 return
             self._begin(is_read=True)
-            waiting, self._waiting = self._waiting, []
+            self.reads += 1
+            began = self.clock.monotonic()
             try:
-                self.latest = look = await self._look(is_asked=bool(waiting))
+                self.latest = look = await self._look(began)
             except (MetadataError, OutboxFullError) as fault:
-                if stop is not None and stop.is_set():
-                    _refuse(waiting, _stopping())
-                else:
-                    self._fail(fault, waiting)
+                if stop is None or not stop.is_set():
+                    self._fail(fault, began)
                 return
         self._due_at = look.began + self.client.config.poll_interval
         self._asked_at = float("-inf")
-        for future in waiting:
-            if not future.done():
-                future.set_result(look)
 
-    def _fail(
-        self, fault: MetadataError | OutboxFullError, waiting: list[_Waiting]
-    ) -> None:
-        """Tell all that wait; hold the next read back."""
-        error = fault
-        if isinstance(error, OutboxFullError):
-            error = MetadataUnavailableError(str(fault), outcome="no-room")
-        self.latest = None
+    def _fail(self, fault: MetadataError | OutboxFullError, began: float) -> None:
+        """Tell the requests; hold the next read back."""
+        error = fault if isinstance(fault, MetadataError) else _no_room(fault)
         self._note(error)
         now, patience = self.clock.monotonic(), self._patience
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
-        self._asked_at = self._due_at = now + patience.wait
-        if not patience.is_asked_for:
-            self._asked_at = now + min(patience.wait, least)
-        _refuse(waiting, error)
-        self._clear_line(error)
-
-    def _clear_line(self, result: MetadataError | None) -> None:
-        line, self.line = self.line, {}
-        for posting in line.values():
-            posting.settle(result)
+        is_fixed = patience.is_asked_for
+        self._due_at = now + patience.wait
+        self._asked_at = self._due_at if is_fixed else now + min(patience.wait, least)
+        if self.requests:
+            self.requests.failed(error, began)
 
     @property
     def imds_state(self) -> str:
@@ -357,26 +322,15 @@ class Poller:
         await self.clock.wait(event, seconds)
         self.pauses.late(self.clock.monotonic() - end)
 
-    def _dismiss(self) -> None:
-        self._is_over = True  # from now on, ``fresh`` raises at once
-        _refuse(self._waiting, _stopping())
-        self._waiting = []
-        self._clear_line(None)
-
-    async def _look(self, *, is_asked: bool) -> Look:
-        config, began = self.client.config, self.clock.monotonic()
+    async def _look(self, began: float) -> Look:
+        config = self.client.config
         is_stale = began - self._unconditional >= _UNCONDITIONAL_EVERY
-        is_for_approval = is_asked or bool(self.line)
-        etag = None if is_for_approval or is_stale else self._etag
+        etag = None if self.requests or is_stale else self._etag
         is_patient = self._patience.is_patient()
         timeout = config.first_request_timeout if is_patient else config.request_timeout
         try:
-            async with asyncio.timeout(None) as self._getting:
-                answer = await self.client.fetch(etag=etag, timeout=timeout)
-        except TimeoutError as error:
-            raise _stopping() from error
+            answer = await self._fetch(etag, timeout, began)
         finally:
-            self._getting = None
             self.pauses.late(self.clock.monotonic() - began - timeout)
         if etag is None:
             self._unconditional = began
@@ -392,8 +346,28 @@ class Poller:
             now=read.at if is_reference else answer.date or read.at,
             began=began,
             read=read,
+            number=self.reads,
             is_unconditional=etag is None,
         )
+
+    async def _fetch(self, etag: str | None, limit: float, began: float) -> Answer:
+        """Read the document, until the stop; give up meanwhile what is late."""
+        late, group, requests = None, self._group, self.requests
+        if group and requests and requests.end_late(began) < math.inf:
+            late = group.create_task(self._end_late(requests, began))
+        try:
+            async with asyncio.timeout(None) as self._getting:
+                return await self.client.fetch(etag=etag, timeout=limit)
+        except TimeoutError as error:
+            raise _stopping() from error
+        finally:
+            self._getting = None
+            if late is not None:
+                late.cancel()
+
+    async def _end_late(self, requests: Requests, began: float) -> None:
+        while (left := requests.end_late(began)) < math.inf:
+            await self.clock.wait(Bell(), left)
 
     def _follow(self, answer: Answer, sent: float) -> None:
         """Let the clock follow IMDS's; log once when it begins or ends to differ."""
@@ -440,10 +414,9 @@ class Poller:
             )
 
 
-def _refuse(waiting: list[_Waiting], error: MetadataError) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_exception(error)
+def _no_room(fault: OutboxFullError) -> MetadataError:
+    """Treat a full outbox as a failed read."""
+    return MetadataUnavailableError(str(fault), outcome="no-room")
 
 
 def _stopping() -> MetadataError:

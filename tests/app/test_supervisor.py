@@ -51,11 +51,11 @@ def listener(address: str) -> Iterator[Listener]:
 def test_states_are_sent_in_the_format_of_systemd(
     address: str, listener: Listener
 ) -> None:
-    told = supervisor_of({"NOTIFY_SOCKET": address})
+    found = supervisor_of({"NOTIFY_SOCKET": address})
 
-    told.ready()
-    told.alive()
-    told.stopping()
+    found.ready()
+    found.alive()
+    found.stopping()
 
     assert listener.heard() == ["READY=1", "WATCHDOG=1", "STOPPING=1"]
 
@@ -72,12 +72,12 @@ def test_abstract_socket_gets_notifications() -> None:
 
 @pytest.mark.parametrize("address", [None, "", "vsock:2:1234", "notify"])
 def test_without_a_socket_nothing_is_sent(address: str | None) -> None:
-    told = supervisor_of({"NOTIFY_SOCKET": address} if address is not None else {})
+    found = supervisor_of({"NOTIFY_SOCKET": address} if address is not None else {})
 
-    assert told is NO_SUPERVISOR
-    told.ready()
-    told.alive()
-    told.stopping()
+    assert found is NO_SUPERVISOR
+    found.ready()
+    found.alive()
+    found.stopping()
 
 
 def test_missing_socket_is_only_a_warning(
@@ -93,10 +93,10 @@ def test_missing_socket_is_only_a_warning(
 def test_full_socket_does_not_block_the_forwarder(
     address: str, listener: Listener
 ) -> None:
-    told = Systemd(address)
+    found = Systemd(address)
 
     for _ in range(2000):  # a full queue would block a blocking socket
-        told.alive()
+        found.alive()
 
     assert listener.heard()
 
@@ -115,18 +115,18 @@ def test_full_socket_does_not_block_the_forwarder(
 def test_watchdog_gets_three_signs_in_its_limit(
     address: str, environ: dict[str, str], interval: float
 ) -> None:
-    told = supervisor_of({"NOTIFY_SOCKET": address, **environ})
+    found = supervisor_of({"NOTIFY_SOCKET": address, **environ})
 
-    assert told.interval == pytest.approx(interval)
+    assert found.interval == pytest.approx(interval)
 
 
 async def test_signs_of_life_go_on_through_the_stop(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
     stop = asyncio.Event()
-    told: Supervisor = Systemd(address, interval=20.0)
+    found: Supervisor = Systemd(address, interval=20.0)
 
-    async with attended(told, stop, clock):
+    async with attended(found, stop, clock):
         await clock.advance(20)
         assert listener.heard() == ["WATCHDOG=1"] * 2
         stop.set()
@@ -155,9 +155,9 @@ async def test_forwarder_that_is_not_alive_sends_no_sign(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
     answers = iter([True, False, True])
-    told = Systemd(address, interval=20.0)
+    found = Systemd(address, interval=20.0)
 
-    async with attended(told, asyncio.Event(), clock, lambda: next(answers)):
+    async with attended(found, asyncio.Event(), clock, lambda: next(answers)):
         await turns()
         assert listener.heard() == ["WATCHDOG=1"]
         await clock.advance(20)
@@ -191,8 +191,8 @@ async def test_sign_of_life_that_fails_once_is_not_the_last(
             raise faults.pop()
         return True
 
-    told = Systemd(address, interval=20.0)
-    async with attended(told, asyncio.Event(), clock, is_alive):
+    found = Systemd(address, interval=20.0)
+    async with attended(found, asyncio.Event(), clock, is_alive):
         await clock.advance(60)
 
         assert len(listener.heard()) == 3

@@ -16,8 +16,8 @@ from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import Requests
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
@@ -205,8 +205,7 @@ class Life:
             replies=ReplyRules.of([], []),
             outbox=self.outbox,
             event_context=event_context_of(self.me),
-            watcher=self.poller,
-            waits=Waits(self.poller, self.time),
+            requests=Requests(self.poller),
             clock=self.time,
             chance=lambda: 0.5,
             count=self.counts.append,

@@ -16,12 +16,12 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import Requests
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.look import Look, Posting
+from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
-from bridge.foundation.clock import PauseMeter
+from bridge.foundation.clock import Bell, PauseMeter
 from bridge.foundation.errors import (
     ApprovalQueueError,
     MetadataError,
@@ -37,7 +37,7 @@ from bridge.pipeline.observer import Observer
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import SINK, body_of, event_context_of, router
-from tests.support.fakes import START
+from tests.support.fakes import START, settled
 
 ENTITY = "vm-approvals"
 
@@ -70,30 +70,49 @@ class HastyClock:
         self.monotonic_at += seconds
 
 
+class WorkBell(Bell):
+    """A bell that lets the poller work."""
+
+    poller: "PlayedPoller"
+
+    def set(self) -> None:
+        super().set()
+        self.poller.work()
+
+
 class PlayedPoller(Poller):
-    """A poller that works only while somebody waits for it: no time passes by polls."""
+    """A poller that works only while somebody waits for it: no time passes by polls.
+
+    It waits only when nothing is being written.
+    """
 
     stop: asyncio.Event
+    outbox: Outbox
     working: "asyncio.Task[None] | None" = None
 
-    async def fresh(self) -> Look:
-        self.work()
-        return await super().fresh()
-
-    def line_up(self, key: str, posting: Posting) -> None:
-        super().line_up(key, posting)
-        self.work()
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+        await settled(self.outbox)
+        if not event.is_set():
+            await super()._wait(event, seconds)
 
     def work(self) -> None:
         if self.working is None or self.working.done():
             self.working = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
+        ending = asyncio.create_task(self._end_at(self.stop))
         await asyncio.sleep(0)
-        while (self.line or self._waiting) and not self.stop.is_set():
+        while self.requests and not self.stop.is_set():
             await self.turn(self.stop)
         if self.stop.is_set():
-            self._dismiss()
+            self.close()
+        ending.cancel()
+        self.is_over = False
+
+    async def ended(self) -> None:
+        """Let it end first if it was stopped."""
+        if self.working is not None and self.stop.is_set():
+            await self.working
 
     async def die(self) -> None:
         if self.working is not None:
@@ -235,8 +254,20 @@ class World:
     ) -> Settlement | None:
         """Handle one delivery of a message, as a bridge does that has just started."""
         handling = Handling(self.context, message, key_of(self.context, message))
+        await self.poller.ended()
         self.poller.stop = stop or asyncio.Event()
         return await handling.run(self.poller.stop)
+
+    def hangs_after_a_look(self) -> Callable[[], None]:
+        """Let all GETs after the next one hang, until the result is called."""
+        gate = asyncio.Event()
+        self.imds.on_look = lambda: setattr(self.imds, "gate", gate)
+
+        def go_on() -> None:
+            self.imds.on_look, self.imds.gate = lambda: None, None
+            gate.set()
+
+        return go_on
 
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""
@@ -272,7 +303,9 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
         pauses, metrics = PauseMeter(clock), Metrics([SINK], "1")
         observer = Observer(outbox, event_context_of(), clock, metrics, 1.0, pauses)
         poller = PlayedPoller(imds, observer, clock, metrics, spacing=0.0)
-        poller.stop = asyncio.Event()
+        poller.stop, poller.outbox = asyncio.Event(), outbox
+        poller.wake = WorkBell()
+        poller.wake.poller = poller
         counts: list[str] = []
         context = ApprovalContext(
             entity=ENTITY,
@@ -281,8 +314,7 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             replies=ReplyRules.of(["replies"], [ENTITY]),
             outbox=outbox,
             event_context=event_context_of(),
-            watcher=poller,
-            waits=Waits(poller, clock),
+            requests=Requests(poller),
             clock=clock,
             chance=lambda: 0.5,
             count=counts.append,

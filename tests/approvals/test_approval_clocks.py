@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge.approvals.context import Intent
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Post, Request
-from bridge.approvals.start_request import Intent, StartRequestFlow
+from bridge.approvals.requests import Pending
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MetadataUnavailableError
 from tests.approvals.approval_world import World, message, world_of
@@ -147,11 +148,11 @@ async def test_decision_counts_the_time_since_the_look(
         event_id=EVENT_ID,
         enqueued_at=START + HOUR,
     )
-    intent = Intent(world.context, request, "m", sequence=1, was_tried=False)
-    flow = StartRequestFlow(context=world.context, intent=intent)
+    intent = Intent(world.context, request, "m", 1, was_tried=False)
+    pending = Pending(intent, lambda: None)
 
     world.clock.pass_by(waited)
-    step = await flow.decide(look)
+    step = pending.decide(look, world.clock.monotonic())
 
     if kind is None:
         assert isinstance(step, Post)

@@ -60,7 +60,7 @@ def show(world: World, *events: object) -> None:
 async def tick(world: World, pilot: AutoApprover | None = None) -> None:
     """Run one step of an auto_approver (by default a new one), with all its flows."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-        await (pilot or AutoApprover(world.context)).step(asyncio.Event(), pursuits)
+        await (pilot or AutoApprover(world.context)).step(pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
@@ -402,14 +402,15 @@ def restart(world: World, away: float) -> None:
 
 async def die(world: World, place: str) -> None:
     """Run an auto_approver until it reaches the place of its death, and kill it."""
-    reached = asyncio.Event()
-    if place == "intent":
-        world.imds.on_look = reached.set
-    world.imds.hanging = asyncio.Event() if place == "intent" else reached
+    hanging = world.imds.hanging = asyncio.Event()
+    world.imds.gate = asyncio.Event() if place == "intent" else None
     pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(asyncio.Event()))
     async with asyncio.timeout(60):
-        await reached.wait()
+        if place == "post":
+            await hanging.wait()
+        while place == "intent" and await is_without_intent(world):
+            await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -516,7 +517,7 @@ async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:
 async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
     show(world, REBOOT)
     world.imds.gate = asyncio.Event()
-    stop = asyncio.Event()
+    stop = world.poller.stop
     pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(stop))
     async with asyncio.timeout(60):

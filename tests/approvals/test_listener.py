@@ -440,17 +440,18 @@ async def test_outcome_of_an_invalid_message_sent_twice_is_published_twice(
 async def died_with_intent(world: World, *, posted: bool) -> None:
     """Store the rows of a bridge that was killed after its intent."""
     approval = message(EVENT_ID)
-    from_life = world.handle(approval)
-    world.imds.faults.append(NO_ANSWER)
+    task = asyncio.create_task(world.handle(approval))
     if posted:
-        world.imds.faults.clear()
-        world.imds.answers.append(NO_ANSWER)
-    task = asyncio.create_task(from_life)
-    while not world.clock.waits:
-        await asyncio.sleep(0)
+        world.imds.hanging = asyncio.Event()
+        await world.imds.hanging.wait()
+    else:
+        world.imds.faults.append(NO_ANSWER)
+        while not world.clock.waits:
+            await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    world.imds.answers.clear()
+    await world.poller.die()
+    world.imds.hanging = None
     world.imds.faults.clear()
 
 
@@ -818,7 +819,7 @@ async def test_waiting_message_is_abandoned_at_the_stop(
 ) -> None:
     world.imds.shows()
     world.imds.gate = asyncio.Event()
-    queue, stop = PlayedQueue(), asyncio.Event()
+    queue, stop = PlayedQueue(), world.poller.stop
     queue.waiting.put_nowait(message(EVENT_ID))
     running = asyncio.create_task(Listener(queue, world.context).run(stop))
     while queue.waiting.qsize():

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
-from bridge.approvals.posting import Waits
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import PlayedQueue, World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event
-from tests.support.fakes import START, FakeClock
+from tests.support.fakes import START
 from tests.support.schemas import validator
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
@@ -102,8 +100,7 @@ async def test_repeated_message_about_a_missing_event_has_no_event(
 async def test_redelivery_decides_only_the_open_event_ids(world: World) -> None:
     """The outcome of an EventId is not published again because another one waits."""
     world.imds.shows(imds_event())
-    still = Waits(world.poller, FakeClock())  # the other one still waits
-    world.context, hasty = replace(world.context, waits=still), world.context
+    go_on = world.hangs_after_a_look()  # the other one still waits
     stop = asyncio.Event()
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
     handling = asyncio.create_task(world.handle(asked, stop))
@@ -113,7 +110,7 @@ async def test_redelivery_decides_only_the_open_event_ids(world: World) -> None:
     assert await handling is None
     assert not await world.replies()
 
-    world.context = hasty
+    go_on()
     world.imds.shows(imds_event(), imds_event(OTHER_ID))
     await world.handle(asked)
 

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from bridge.approvals.policy import Conclusion, Post, Wait
-from bridge.approvals.posting import post
-from bridge.events.look import Look
-from bridge.events.start_result import StartAnswer, StartResult
+from bridge.approvals.context import Intent
+from bridge.approvals.message import Approval
+from bridge.approvals.policy import Conclusion, Request
+from bridge.approvals.rules import Rule
 from bridge.events.vocabulary import OutcomeKind
+from bridge.foundation.values import Duration
 from tests.approvals.approval_world import World, world_of
 from tests.approvals.slow_world import (
     SlowImds,
@@ -21,171 +22,191 @@ from tests.approvals.slow_world import (
     now,
     slow_world,
 )
-from tests.support.builders import EVENT_ID, imds_event
-from tests.support.fakes import turns
+from tests.support.builders import EVENT_ID, imds_event, started
+from tests.support.fakes import START, settled, turns
 
-DENIED = Conclusion(kind=OutcomeKind.DENIED)
-ACCEPTED = StartAnswer(result=StartResult.ACCEPTED, status=200)
+DENY = Rule(name="no", action="deny")
+LATER = Rule(name="later", action="allow", delay=Duration(600.0))
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with world_of(tmp_path / "state.db") as found:
-        found.imds.shows(imds_event())
+        found.imds.shows(imds_event(), next_=(started(),))
         yield found
 
 
-@dataclass(slots=True)
-class Asker:
-    """A fake request whose decision the test sets."""
+class Asker(Intent):
+    """A request, and whether its mark hangs on the disk until ``gate`` is set."""
 
-    world: World
-    step: Conclusion | Wait | None = None
-    key: str = EVENT_ID
-    began: float = 0.0
-    marks: int = 0
     gate: asyncio.Event | None = None
-    looks: list[Look] = field(default_factory=list)
-
-    async def decide(self, look: Look) -> Conclusion | Post | Wait:
-        self.looks.append(look)
-        return self.step or Post(event=look.document.events[EVENT_ID])
+    marks: int = 0
 
     async def mark(self) -> None:
         self.marks += 1
         if self.gate is not None:
             await self.gate.wait()
+        await super().mark()
 
-    def asks(self) -> "asyncio.Task[object]":
-        return asyncio.create_task(post(self.world.poller, self))
+    def asks(self) -> "asyncio.Task[Conclusion | None]":
+        return asyncio.create_task(self.context.requests.pursue(self))
+
+
+def asker(
+    world: World, *rules: Rule, name: str = "m", gate: asyncio.Event | None = None
+) -> Asker:
+    """Return a request that these rules decide."""
+    terms = replace(world.context.terms, rules=rules)
+    request = Request(
+        approval=Approval(event_ids=(EVENT_ID,)), event_id=EVENT_ID, enqueued_at=START
+    )
+    context = replace(world.context, terms=terms)
+    return Asker(context, request, name, 1, was_tried=False, gate=gate)
+
+
+def kinds(met: list[Conclusion | None]) -> list[OutcomeKind | None]:
+    return [None if one is None else one.kind for one in met]
 
 
 async def test_requests_are_decided_separately_and_share_a_post(
     world: World,
 ) -> None:
-    askers = [Asker(world), Asker(world, DENIED), Asker(world), Asker(world, Wait())]
+    rules: list[tuple[Rule, ...]] = [(), (DENY,), (), (LATER,)]
+    askers = [asker(world, *own, name=str(n)) for n, own in enumerate(rules)]
 
-    met = await asyncio.gather(*(asker.asks() for asker in askers))
+    met = await asyncio.gather(*(one.asks() for one in askers))
 
-    assert met == [ACCEPTED, DENIED, ACCEPTED, Wait()]
+    assert kinds(met) == [
+        OutcomeKind.RELAYED,
+        OutcomeKind.DENIED,
+        OutcomeKind.RELAYED,
+        OutcomeKind.ALREADY_STARTED,
+    ]
     assert world.imds.posts == [EVENT_ID]
-    assert [asker.marks for asker in askers] == [1, 0, 1, 0]
-    assert len({id(look) for asker in askers for look in asker.looks}) == 1
+    assert [one.marks for one in askers] == [1, 0, 1, 0]
 
 
 async def test_no_post_is_sent_if_no_request_may_be_posted(world: World) -> None:
-    first, second = Asker(world, DENIED), Asker(world, DENIED)
+    askers = [asker(world, DENY, name=name) for name in "ab"]
 
-    met = await asyncio.gather(*[first.asks(), second.asks()])
+    met = await asyncio.gather(*(one.asks() for one in askers))
 
-    assert met == [DENIED, DENIED]
+    assert kinds(met) == [OutcomeKind.DENIED] * 2
     assert not world.imds.posts
+
+
+async def marking(one: Asker) -> None:
+    """Wait until its mark is being stored."""
+    async with asyncio.timeout(30):
+        while not one.marks:
+            await asyncio.sleep(0)
 
 
 async def test_request_that_joins_during_the_marks_shares_the_post(
     world: World,
 ) -> None:
     gate = asyncio.Event()
-    first, late, too_late = Asker(world, gate=gate), Asker(world), Asker(world, DENIED)
+    first, late = asker(world, gate=gate), asker(world, name="late", gate=gate)
+    too_late = asker(world, DENY, name="too late")
     tasks = [first.asks()]
-    while not first.marks:
-        await asyncio.sleep(0)
+    await marking(first)
     tasks += [late.asks(), too_late.asks()]
-    await turns()
+    await marking(late)
     gate.set()
 
-    assert await asyncio.gather(*tasks) == [ACCEPTED, ACCEPTED, DENIED]
+    met = await asyncio.gather(*tasks)
+    relayed, denied = OutcomeKind.RELAYED, OutcomeKind.DENIED
+    assert kinds(met) == [relayed, relayed, denied]
     assert world.imds.posts == [EVENT_ID]
 
 
 async def test_cancelled_request_leaves_the_others_in_line(world: World) -> None:
-    others = [Asker(world), Asker(world, DENIED), Asker(world)]
+    rules: list[tuple[Rule, ...]] = [(), (DENY,), ()]
+    others = [asker(world, *own, name=str(n)) for n, own in enumerate(rules)]
     async with world.imds.alone:
-        tasks = [asker.asks() for asker in others]
+        tasks = [one.asks() for one in others]
         await turns()
         tasks[1].cancel()
         tasks[2].cancel()
         await turns()
 
-    assert await tasks[0] == ACCEPTED
+    assert kinds([await tasks[0]]) == [OutcomeKind.RELAYED]
     assert world.imds.posts == [EVENT_ID]
 
 
-async def test_cancelled_post_is_in_doubt_for_all_requests(world: World) -> None:
-    """The process is ending; other requests must not assume that no POST was sent."""
+async def test_cut_post_is_in_doubt_for_all_requests(world: World) -> None:
+    """The process is ending; the next one must not assume that no POST was sent."""
     world.imds.hanging = asyncio.Event()
-    tasks = [Asker(world).asks(), Asker(world).asks()]
+    askers = [asker(world, name=name) for name in "ab"]
+    tasks = [one.asks() for one in askers]
     await world.imds.hanging.wait()
     await world.poller.die()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
-    for met in await asyncio.gather(*tasks):
-        assert isinstance(met, StartAnswer)
-        assert (met.result, met.status) == (StartResult.IN_DOUBT, None)
+    assert all(one.was_posted for one in askers)
+    assert await world.outbox.approvals.posted() == {EVENT_ID}
 
 
 async def test_cancelled_request_does_not_cut_the_post_of_the_others(
     world: World,
 ) -> None:
-    first = Asker(world, gate=asyncio.Event())
-    tasks = [first.asks(), Asker(world).asks()]
-    while not first.marks:
-        await asyncio.sleep(0)
+    first = asker(world, gate=asyncio.Event())
+    tasks = [first.asks(), asker(world, name="second").asks()]
+    await marking(first)
     tasks[0].cancel()
-    assert first.gate is not None
-    first.gate.set()
 
-    assert await tasks[1] == ACCEPTED
+    assert kinds([await tasks[1]]) == [OutcomeKind.RELAYED]
     assert world.imds.posts == [EVENT_ID]
 
 
-async def test_stop_during_the_mark_prevents_the_post(
-    world: World,
-) -> None:
-    gate = asyncio.Event()
-    asker = Asker(world, gate=gate)
-    task = asker.asks()
-    while not asker.marks:
-        await asyncio.sleep(0)
+async def test_stop_during_the_mark_prevents_the_post(world: World) -> None:
+    one = asker(world, gate=asyncio.Event())
+    task = one.asks()
+    await marking(one)
     world.poller.stop.set()
-    gate.set()
+    await turns()
+    assert one.gate is not None
+    one.gate.set()
 
     assert await task is None
     assert not world.imds.posts
+    assert not await world.outbox.approvals.posted()
 
 
 async def test_look_with_an_etag_is_not_used_for_an_approval(world: World) -> None:
     """A look with an ETag shows only that nothing changed; an approval needs more."""
+    look = replace(await world.looks(), is_unconditional=False, number=99)
+    world.poller.latest = look
+    before = world.poller.reads
+
+    assert kinds([await asker(world).asks()]) == [OutcomeKind.RELAYED]
+    assert world.poller.reads == before + 1
+
+
+async def test_look_from_before_the_message_is_not_used(world: World) -> None:
     await world.looks()
-    assert world.poller.latest is not None
-    is_conditional = _without_proof(world.poller.latest)
-    world.poller.latest = is_conditional
-    asker = Asker(world)
+    before = world.poller.reads
 
-    assert await asker.asks() == ACCEPTED
-    assert is_conditional not in asker.looks
+    assert kinds([await asker(world).asks()]) == [OutcomeKind.RELAYED]
+    assert world.poller.reads == before + 1
 
 
-def _without_proof(look: Look) -> Look:
-    return Look(
-        document=look.document,
-        watch=look.watch,
-        now=look.now,
-        began=look.began,
-        read=look.read,
-        is_unconditional=False,
-    )
-
-
-async def test_look_from_before_the_message_is_not_used(
+async def test_look_that_was_under_way_when_the_message_came_is_not_used(
     world: World,
 ) -> None:
-    await world.looks()
-    before = world.poller.latest
-    world.clock.pass_by(0.5)
-    asker = Asker(world, began=world.clock.monotonic())
+    gate = world.imds.gate = asyncio.Event()
+    look = asyncio.create_task(world.looks())
+    await turns()
+    task = asker(world).asks()
+    await settled(world.outbox)
+    assert world.poller.reads == 1
+    gate.set()
+    await look
 
-    assert await asker.asks() == ACCEPTED
-    assert before not in asker.looks
+    assert kinds([await task]) == [OutcomeKind.RELAYED]
+    assert world.poller.reads == 2
 
 
 # -- IMDS stops answering while requests wait ------------------------------------------

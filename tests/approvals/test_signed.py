@@ -330,7 +330,7 @@ async def test_own_rules_need_no_signature(world: World) -> None:
     world.with_terms(rules=(Rule(event_types=("Freeze",), action="auto-approve"),))
     await world.looks()
     async with asyncio.TaskGroup() as flows:
-        await AutoApprover(world.context).step(asyncio.Event(), flows)
+        await AutoApprover(world.context).step(flows)
 
     assert world.imds.posts == [EVENT_ID]
 

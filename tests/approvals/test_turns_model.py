@@ -5,14 +5,17 @@ the POST, with documents that change at any moment.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass, field
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.approvals.rules import Rule
 from bridge.events.document import ScheduledEvent
-from bridge.events.look import Look
+from bridge.events.look import Look, Need
 from bridge.imds.poller import Poller
 from tests.approvals.slow_world import (
     Event,
@@ -25,6 +28,7 @@ from tests.approvals.slow_world import (
     slow_world,
 )
 from tests.approvals.test_turn_at_imds import seen
+from tests.simulation.timeline import true_time
 
 TICK = st.integers(0, 40).map(lambda n: n * 0.05)
 
@@ -35,9 +39,11 @@ class Client:
 
     Attributes:
         posts: whether it is for a POST.
-        holds: for how long the first decision takes before the POST.
+        holds: for how long its mark is written after the first decision.
         gives_up: whether it is decided that nothing is posted.
-        seen: when its request began, in seconds.
+        after: only a look with a higher number serves.
+        ready: when its mark is there, in seconds.
+        seen: when its request had ended, in seconds.
     """
 
     posts: bool = True
@@ -45,38 +51,74 @@ class Client:
     holds: float = 0.0
     nearness: float = 0.0
     gives_up: bool = False
-    is_marked: bool = False
+    after: int = 0
+    ready: float | None = None
     seen: float | None = None
-    since: float = 0.0
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def urgency(self) -> float:
-        return self.nearness
-
-    async def decide(self, look: Look) -> ScheduledEvent | None:
-        assert look.began >= self.since
-        if not self.is_marked:  # a mark is stored once
-            await asyncio.sleep(self.holds)
-            self.is_marked = True
-        name = f"E{self.nearness}"
-        return None if self.gives_up else ScheduledEvent(event_id=name, raw={})
-
-    def settle(self, result: object) -> None:
-        self.done.set()
-
-    async def live(self, number: int, poller: Poller) -> None:
-        await asyncio.sleep(self.arrives)
-        self.since = now()
-        if self.posts:
-            poller.line_up(str(number), self)
-            await self.done.wait()
-        else:
-            assert (await poller.fresh()).began >= self.since
+    def end(self) -> None:
         self.seen = now()
+        self.done.set()
 
     def waits_at(self, moment: float) -> bool:
         """Whether it surely waits: not if it comes or goes at that moment."""
         return self.arrives + 1e-6 < moment < (self.seen or moment) - 1e-6
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Requests without approvals: what the poller asks, for any arrivals."""
+
+    poller: Poller
+    clients: list[Client] = field(default_factory=list)
+    next: Client | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.clients)
+
+    async def live(self, client: Client) -> None:
+        await asyncio.sleep(client.arrives)
+        client.after = self.poller.reads
+        self.clients.append(client)
+        self.poller.wake.set()
+        await client.done.wait()
+
+    def turn(self, look: Look | None) -> Need:
+        need, ready = Need(), list[Client]()
+        for client in [*self.clients]:
+            if look is None or look.number <= client.after:
+                need.look = True
+            elif client.gives_up or not client.posts:
+                self.clients.remove(client)
+                client.end()
+            elif client.ready is None:
+                client.ready = now() + client.holds
+                need.at = min(need.at, client.ready)
+            elif client.ready > now():
+                need.at = min(need.at, client.ready)
+            else:
+                ready.append(client)
+        self.next = min(ready, key=lambda client: client.nearness, default=None)
+        if self.next is not None:
+            need.event = ScheduledEvent(event_id=f"E{self.next.nearness}", raw={})
+        return need
+
+    def begin(self) -> None:
+        assert self.next is not None
+        self.clients.remove(self.next)
+
+    def answered(self, answer: object) -> None:
+        assert self.next is not None
+        self.next.end()
+
+    def failed(self, error: object, began: float) -> None:
+        raise AssertionError(error)
+
+    def end_late(self, began: float = 0.0) -> float:
+        return math.inf
+
+    def close(self) -> None:
+        assert not self.clients
 
 
 clients = st.builds(
@@ -108,8 +150,9 @@ def test_turns_are_taken_one_at_a_time_apart_and_alternating(
             asyncio.timeout(200),
             asyncio.TaskGroup() as group,
         ):
-            for number, client in enumerate(people):
-                group.create_task(client.live(number, world.poller))
+            crowd = world.poller.requests = Crowd(world.poller)
+            for client in people:
+                group.create_task(crowd.live(client))
 
     in_virtual_time(scenario())
 
@@ -132,51 +175,58 @@ def assert_fair(
     kinds = [request.method for request in three]
     if kinds == ["GET", "POST", "POST"]:
         assert after.began < read.began + interval
-    if kinds == ["POST", "GET", "GET"] and all(c.holds < 1.0 for c in people):
+    if kinds == ["POST", "GET", "GET"] and not any(c.holds for c in people):
         both = (before.began, after.began)  # so the first of the reads is new enough
         assert not [c for c in people if c.posts and all(map(c.waits_at, both))]
 
 
 def test_most_urgent_goes_first() -> None:
+    minutes = {"E0": 30, "E1": 40, "E2": 20, "E3": 10}
+    events = [
+        {
+            **freeze(name),
+            "NotBefore": format_datetime(true_time(60.0 * n), usegmt=True),
+        }
+        for name, n in minutes.items()
+    ]
+
     async def scenario() -> None:
-        imds = SlowImds(lambda _: [], post_seconds=1.0)
-        async with slow_world(imds) as world, asyncio.TaskGroup() as group:
-            for number, nearness in enumerate([2.0, 3.0, 1.0, 0.0]):
-                client = Client(arrives=0.5, nearness=nearness)
-                group.create_task(client.live(number, world.poller))
+        imds = SlowImds(lambda _: events, post_seconds=1.0)
+        async with slow_world(imds, approval(1, *minutes)) as world:
+            await world.settles(1)
         order = [request.event_id for request in imds.posts]
-        assert order == ["E0.0", "E1.0", "E2.0", "E3.0"]
+        assert order == ["E3", "E2", "E0", "E1"]
 
     in_virtual_time(scenario())
 
 
-def test_post_that_is_given_up_lets_the_next_one_pass() -> None:
-    """It was not sent, so the next turn is for a POST, although a read is wanted."""
+def test_request_that_may_not_be_posted_lets_the_next_one_pass() -> None:
+    """No read comes between: its decision needs no turn."""
 
     async def scenario() -> None:
-        imds = SlowImds(lambda _: [])
-        gives_up = Client(holds=0.1, gives_up=True)
-        posts, reads = Client(nearness=1.0), Client(posts=False, arrives=0.3)
-        async with slow_world(imds) as world, asyncio.TaskGroup() as group:
-            for number, client in enumerate((gives_up, posts, reads)):
-                group.create_task(client.live(number, world.poller))
+        events = [freeze("E0"), freeze("E1", EventType="Reboot")]
+        imds = SlowImds(lambda _: events)
+        no_freeze = Rule(action="deny", event_types=("Freeze",))
+        rules = (no_freeze, Rule(action="allow"))
+        async with slow_world(imds, approval(1, "E0", "E1"), rules=rules) as world:
+            await world.settles(1)
+        assert [post.event_id for post in imds.posts] == ["E1"]
         methods = [request.method for request in imds.requests]
-        assert methods[:3] == ["GET", "POST", "GET"]
+        assert methods[:3] == ["GET", "GET", "POST"]  # the first came too early
 
     in_virtual_time(scenario())
 
 
-def test_requests_get_the_error_if_no_document_can_be_read() -> None:
-    """A later request waits in a new line."""
-
+def test_requests_wait_until_a_document_can_be_read() -> None:
     async def scenario() -> None:
-        imds = SlowImds(lambda _: [], getting=lambda at: 503 if at < 3.0 else 200)
-        async with slow_world(imds) as world:
-            early = Client(arrives=0.5)
-            await early.live(1, world.poller)
-            assert not imds.posts
-            await Client(arrives=2.0).live(2, world.poller)
-        assert len(imds.posts) == 1
+        events = [freeze("E0"), freeze("E1")]
+        imds = SlowImds(lambda _: events, getting=lambda at: 503 if at < 3.0 else 200)
+        async with slow_world(imds, approval(0, "E0")) as world:
+            await asyncio.sleep(2.0)
+            world.queue.put(approval(1, "E1"))
+            await world.settles(2)
+        assert sorted(post.event_id for post in imds.posts) == ["E0", "E1"]
+        assert all(post.began >= 3.0 for post in imds.posts)
 
     in_virtual_time(scenario())
 

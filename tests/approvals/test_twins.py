@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from msgspec.structs import replace
 
-from bridge.approvals.posting import Waits
 from bridge.foundation.hashing import hash32
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.approvals.test_approval_deaths import die, live_again
 from tests.support.builders import EVENT_ID, imds_event, started
-from tests.support.fakes import START, FakeClock
+from tests.support.fakes import START
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
 FIRST = message(EVENT_ID, sequence=7, reply_to="replies")
@@ -47,14 +45,14 @@ def resent(twin: ReceivedMessage, world: World) -> ReceivedMessage:
 
 async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
     """Kill the handling after the first outcome, while the other EventId is unknown."""
-    still = Waits(world.poller, FakeClock())
-    world.context = replace(world.context, waits=still)
+    go_on = world.hangs_after_a_look()
     handling = asyncio.create_task(world.handle(approval))
     async with asyncio.timeout(30):
         while not world.counts:
             await asyncio.sleep(0)
     handling.cancel()
     await asyncio.gather(handling, return_exceptions=True)
+    go_on()
 
 
 @pytest.mark.parametrize("before", [(imds_event(),), (started(),), ()])

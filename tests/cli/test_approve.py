@@ -535,9 +535,9 @@ async def test_reply_is_part_of_the_json(broker: Broker, tmp_path: Path) -> None
         bridge(broker, "relayed"),
     )
 
-    told = json.loads(result.stdout)
-    assert told["outcome"] == "relayed"
-    assert [one["eventId"] for one in told["outcomes"]] == [EVENT_ID]
+    found = json.loads(result.stdout)
+    assert found["outcome"] == "relayed"
+    assert [one["eventId"] for one in found["outcomes"]] == [EVENT_ID]
 
 
 async def test_no_reply_in_time_ends_with_1(broker: Broker, tmp_path: Path) -> None:

@@ -158,13 +158,13 @@ def test_help_of_every_command_is_whole_sentences() -> None:
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
 def test_list_of_commands_has_the_first_sentence_of_each_help(name: str) -> None:
     """The list has its own copy of each text, so that no command must be loaded."""
-    _, told = ELSEWHERE[name]
+    _, found = ELSEWHERE[name]
     command = main.get_command(click.Context(main), name)
     listed = " ".join(sebridge("--help").stdout.split())
 
     assert command is not None
-    assert told == command.get_short_help_str(200)
-    assert f" {name} {told} " in f"{listed} "
+    assert found == command.get_short_help_str(200)
+    assert f" {name} {found} " in f"{listed} "
 
 
 def every(group: click.Group) -> Iterator[click.Command]:

@@ -90,8 +90,8 @@ def test_samples_cover_each_type_of_the_schema() -> None:
     assert [f"#/definitions/{name}" for name, _ in CLASSES.values()] == [
         kind["$ref"] for kind in json_schema.event()["oneOf"]
     ]
-    told = {*EVENTS, *(alarm.type for alarm in ALARMS)}
-    assert {example for one in types for example in one["examples"]} == told
+    found = {*EVENTS, *(alarm.type for alarm in ALARMS)}
+    assert {example for one in types for example in one["examples"]} == found
 
 
 @pytest.mark.integration
@@ -105,10 +105,10 @@ def test_event_of_each_type_is_read_as_that_type(
     assert (type(read).__name__, type(read.data).__name__) == CLASSES[kind]
     assert read.data.reporter.vmName == "web-0"
     assert read.data.observedAt.isoformat() == "2026-03-02T12:00:00+00:00"
-    told = json.loads(event.to_json())
+    found = json.loads(event.to_json())
     again = json.loads(read.model_dump_json(exclude_unset=True))
-    assert {**again, "data": None} == {**told, "data": None}
-    assert set(again["data"]) == set(told["data"])
+    assert {**again, "data": None} == {**found, "data": None}
+    assert set(again["data"]) == set(found["data"])
 
 
 @pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm.type)
@@ -153,10 +153,10 @@ def test_types_of_approvals_make_an_approval(approval_types: ModuleType) -> None
     event["type"] = "sebridge.startrequest.v1"
 
     plain = approval_types.Approval.model_validate({"StartRequests": [entry]})
-    told = approval_types.Approval.model_validate(event)
+    found = approval_types.Approval.model_validate(event)
 
     assert plain.root.StartRequests[0].EventId == "E-1"
-    assert told.root.data.approvedBy == "ops"
+    assert found.root.data.approvedBy == "ops"
 
 
 # -- all examples, and back ------------------------------------------------------------
@@ -187,9 +187,9 @@ def test_examples_are_the_same_after_classes_of_python(event_types: ModuleType) 
     for line in LINES:
         read = event_types.Event.model_validate_json(line).root
         again = json.loads(read.model_dump_json(exclude_unset=True, by_alias=True))
-        told = json.loads(line)
-        assert plain({**again, "data": None}) == plain({**told, "data": None})
-        for name, value in told["data"].items():
+        found = json.loads(line)
+        assert plain({**again, "data": None}) == plain({**found, "data": None})
+        for name, value in found["data"].items():
             if name != "event":  # of IMDS: its class need not have all fields
                 assert plain(again["data"][name]) == plain(value), name
 

@@ -57,8 +57,8 @@ def faults(what: str, value: object) -> list[str]:
     return [f"{e.json_path}: {e.message}" for e in found]
 
 
-def sent(told: OutgoingEvent) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(told.event.to_json())
+def sent(event: OutgoingEvent) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(event.event.to_json())
     return found
 
 
@@ -165,8 +165,8 @@ def test_descriptions_of_the_configuration_are_those_of_the_sections() -> None:
     assert "poll_interval: how often to read the document" in str(ImdsConfig.__doc__)
     assert interval["description"].startswith("How often to read the document; at")
     assert interval["description"].endswith('"500ms", "30s", "5m", "24h".')
-    told = schema["properties"]["imds"]["description"]
-    assert told == "Where and how often the document of scheduled events is read."
+    found = schema["properties"]["imds"]["description"]
+    assert found == "Where and how often the document of scheduled events is read."
     lent = schema["properties"]["approvals"]["properties"]["namespace"]
     assert bus["properties"]["namespace"] == lent
 
@@ -252,8 +252,8 @@ def test_every_kind_of_transition_is_valid() -> None:
             document(incarnation=9),
         )
     ):
-        watch, told = step(watch, found, number)
-        for one in told:
+        watch, shown = step(watch, found, number)
+        for one in shown:
             assert faults("event", sent(one)) == []
             kinds.add(one.event.data["transition"])
 
@@ -312,7 +312,7 @@ def test_example_of_a_scheduled_event_is_what_a_bridge_makes_of_it() -> None:
         poll_interval=1,
     )
 
-    told = from_transition(
+    shown = from_transition(
         reporter_of(example),
         one,
         incarnation=found.incarnation,
@@ -320,7 +320,7 @@ def test_example_of_a_scheduled_event_is_what_a_bridge_makes_of_it() -> None:
         repeats=0,
     )
 
-    assert sent(told) == example
+    assert sent(shown) == example
 
 
 def test_example_of_an_outcome_is_what_a_bridge_makes_of_it() -> None:
@@ -337,12 +337,12 @@ def test_example_of_an_outcome_is_what_a_bridge_makes_of_it() -> None:
     )
     at = datetime.fromisoformat(example["time"])
 
-    told = from_outcome(reporter_of(example), relayed, at)
+    found = from_outcome(reporter_of(example), relayed, at)
 
     # Of the message, which is not in it, or of what is not set.
     hashed = ("id", "traceparent", "sebridgetest", "dssematerial")
     shown = {name: value for name, value in example.items() if name not in hashed}
-    assert {name: sent(told).get(name) for name in shown} == shown
+    assert {name: sent(found).get(name) for name in shown} == shown
 
 
 @pytest.mark.slow
@@ -352,8 +352,8 @@ def test_events_from_any_document_fit_the_schema(
 ) -> None:
     watch = Watch()
     for number, found in enumerate(history):
-        watch, told = step(watch, found, number)
-        told.append(
+        watch, shown = step(watch, found, number)
+        shown.append(
             from_document(
                 event_context_of(),
                 found,
@@ -362,16 +362,16 @@ def test_events_from_any_document_fit_the_schema(
                 repeats=number,
             )
         )
-        for one in told:
+        for one in shown:
             assert faults("event", sent(one)) == []
 
 
 def test_truncated_event_is_valid() -> None:
     huge = document(imds_event(Description="x" * 70_000, Resources=["é" * 90] * 200))
-    _, (told,) = step(Watch(), huge, 0)
+    _, (found,) = step(Watch(), huge, 0)
 
-    assert "truncated" in told.event.data
-    assert faults("event", sent(told)) == []
+    assert "truncated" in found.event.data
+    assert faults("event", sent(found)) == []
 
 
 def outcome(kind: str, **fields: Any) -> Outcome:
@@ -413,9 +413,9 @@ def test_outcome_of_an_unreadable_message_is_valid() -> None:
         confirmed=None,
         origin=("q", None, None),
     )
-    told = from_outcome(event_context_of(Identity()), nothing, START)
+    found = from_outcome(event_context_of(Identity()), nothing, START)
 
-    assert faults("event", sent(told)) == []
+    assert faults("event", sent(found)) == []
 
 
 @pytest.mark.parametrize(
@@ -436,11 +436,11 @@ def test_outcome_of_an_unreadable_message_is_valid() -> None:
 def test_event_of_the_bridge_itself_is_valid(
     what: str, more: Mapping[str, object]
 ) -> None:
-    told = from_bridge(
+    found = from_bridge(
         event_context_of(Identity()), what, observed_at=START, reason="429", more=more
     )
 
-    assert faults("event", sent(told)) == []
+    assert faults("event", sent(found)) == []
 
 
 ALL_TYPES = {
@@ -474,8 +474,8 @@ def test_types_are_an_enumeration_behind_a_prefix() -> None:
     assert sorted(examples) == sorted(f"sebridge.{name}.v1" for name in ALL_TYPES)
     for name in examples:
         for prefix in ("sebridge", "com.contoso-1.web"):
-            told = name.replace("sebridge", prefix, 1)
-            assert [re.search(one["pattern"], told) for one in types].count(None) == 5
+            found = name.replace("sebridge", prefix, 1)
+            assert [re.search(one["pattern"], found) for one in types].count(None) == 5
 
 
 @pytest.mark.parametrize(

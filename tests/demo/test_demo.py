@@ -159,9 +159,9 @@ async def test_eviction_that_is_too_fast_to_drain_is_shown_without(
     assert process.returncode == 0, text
     assert "Everything arrived, and the approval reached IMDS." in text
     assert "drain" not in text
-    *_, told = text.split("Next:\n")
-    assert len(told.splitlines()) == 4
-    assert told.splitlines()[-1].startswith('README, "No Azure yet?"')
+    *_, found = text.split("Next:\n")
+    assert len(found.splitlines()) == 4
+    assert found.splitlines()[-1].startswith('README, "No Azure yet?"')
     assert str(tmp_path) not in text
     assert list(tmp_path.iterdir()) == []
 

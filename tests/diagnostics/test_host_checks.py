@@ -264,12 +264,12 @@ def test_secret_readable_by_all_is_named_but_not_shown(folder: Path) -> None:
     path.chmod(0o644)
     config = config_of(folder, http={"listen": "", "token": f"file:{path}"})
 
-    told, warning = host_checks.secrets(config)
+    found, warning = host_checks.secrets(config)
     path.chmod(0o640)
 
-    assert told.text == "secrets: 1 can be read"
+    assert found.text == "secrets: 1 can be read"
     assert warning.text == f"secrets: http.token: every user can access {path} (644)"
-    assert "S3CR3T" not in f"{told}{warning}"
+    assert "S3CR3T" not in f"{found}{warning}"
     assert len(list(host_checks.secrets(config))) == 1
 
 

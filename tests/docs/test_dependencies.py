@@ -73,19 +73,19 @@ def test_size_and_licence_are_those_of_the_package(name: str) -> None:
         found = distribution(name)
     except PackageNotFoundError:
         pytest.skip(f"{name} is not installed on this system")
-    told = float(rows()[name][4])
+    shown = float(rows()[name][4])
     files = [one for one in found.files or () if one.suffix != ".pyc"]
     size = sum(one.size or 0 for one in files) / 1e6
     key = "License-Expression"
     licence = found.metadata[key] if key in found.metadata else rows()[name][6]
 
-    assert size / WIDE - 0.1 <= told <= size * WIDE + 0.1
+    assert size / WIDE - 0.1 <= shown <= size * WIDE + 0.1
     assert rows()[name][6] == licence
 
 
 def test_what_comes_along_is_told() -> None:
     """Once each, at the first that brings it."""
-    told = {word for row in rows().values() for word in re.findall(r"[\w-]+", row[5])}
+    shown = {word for row in rows().values() for word in re.findall(r"[\w-]+", row[5])}
     direct = {canonicalize_name(name) for name in rows()}
     wanted = [
         *PROJECT["dependencies"],
@@ -95,4 +95,4 @@ def test_what_comes_along_is_told() -> None:
     installed = [name for name in rows() if name not in ELSEWHERE]
     along = (brought(name, extras[name]) for name in installed)
 
-    assert told == set().union(*along) - direct
+    assert shown == set().union(*along) - direct

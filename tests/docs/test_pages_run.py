@@ -35,9 +35,9 @@ def shape(text: str) -> list[str]:
 
 async def misprint(here: World, block: Block) -> str | None:
     """Compare the output on a page with the command's output; … stands for the rest."""
-    command, _, told = block.text.partition("\n")
+    command, _, shown = block.text.partition("\n")
     _, said = await here.run(command.removeprefix("$ "))
-    expected, found = shape(told), shape(said)
+    expected, found = shape(shown), shape(said)
     if expected[-1] == "…":
         expected.pop()
         found = found[: len(expected)]

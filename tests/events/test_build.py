@@ -61,8 +61,8 @@ SOURCE = (
 )
 
 
-def data_of(told: OutgoingEvent) -> dict[str, object]:
-    found: dict[str, object] = orjson.loads(told.event.to_json())["data"]
+def data_of(event: OutgoingEvent) -> dict[str, object]:
+    found: dict[str, object] = orjson.loads(event.event.to_json())["data"]
     return found
 
 
@@ -462,9 +462,9 @@ def test_outcome_names_the_event_as_the_document_spells_it() -> None:
 
 
 def test_outcome_without_an_event_names_it_as_the_approver_spelled_it() -> None:
-    told = outcome("unknown-event", event_id=EVENT_ID.lower(), event=None)
+    shown = outcome("unknown-event", event_id=EVENT_ID.lower(), event=None)
 
-    found = from_outcome(event_context_of(), told, START)
+    found = from_outcome(event_context_of(), shown, START)
 
     assert found.event.subject == EVENT_ID.lower()
     assert found.event.extensions["correlationid"] == EVENT_ID.lower()

@@ -124,14 +124,14 @@ def test_any_bytes_are_carried_or_refused(body: bytes, at: int, noise: bytes) ->
         return
 
     assert_remembered(found)
-    for told in told_of(found):
-        assert_told(told)
+    for shown in events_of(found):
+        assert_readable(shown)
 
 
-def told_of(found: Document) -> list[OutgoingEvent]:
+def events_of(found: Document) -> list[OutgoingEvent]:
     watch, steps = diff(Watch(), found, NOW, poll_interval=1)
     _, ends = diff(watch, parse(b'{"Events": []}'), NOW, poll_interval=1)
-    told = [
+    shown = [
         from_transition(
             event_context_of(),
             step,
@@ -148,15 +148,15 @@ def told_of(found: Document) -> list[OutgoingEvent]:
         observed_at=NOW.at,
         repeats=0,
     )
-    return [*told, whole]
+    return [*shown, whole]
 
 
-def assert_told(told: OutgoingEvent) -> None:
-    written = told.event.to_json()
+def assert_readable(event: OutgoingEvent) -> None:
+    written = event.event.to_json()
     again = CloudEvent.from_json(written)
 
     assert again.to_json() == written
-    assert exact(again.data) == exact(told.event.data)
+    assert exact(again.data) == exact(event.event.data)
 
 
 def assert_remembered(found: Document) -> None:

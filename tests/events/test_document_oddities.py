@@ -130,15 +130,15 @@ def test_whatever_is_read_can_be_told_hashed_and_remembered(
 
     watch, steps = diff(Watch(), found, NOW, poll_interval=1, relayed=frozenset())
     (step,) = steps
-    told = from_transition(
+    shown = from_transition(
         event_context_of(),
         step,
         incarnation=found.incarnation,
         observed_at=NOW.at,
         repeats=0,
     )
-    again = CloudEvent.from_json(told.event.to_json())
-    assert again.to_json() == told.event.to_json()
+    again = CloudEvent.from_json(shown.event.to_json())
+    assert again.to_json() == shown.event.to_json()
     assert again.data["event"] == found.events["A"].raw
     raw = again.data["event"]
     assert isinstance(raw, dict)

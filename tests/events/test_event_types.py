@@ -69,8 +69,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         check=False,
     )
     assert found.returncode == 0, found.stderr.decode()
-    told: dict[str, Any] = json.loads(found.stdout)
-    return told
+    shown: dict[str, Any] = json.loads(found.stdout)
+    return shown
 
 
 @pytest.mark.integration

@@ -28,7 +28,7 @@ PAGE = "https://hub.example/events/{event_id}?from=a&to=b"
 LINK = f"https://hub.example/events/{EVENT_ID}?from=a&to=b"
 
 
-def told(link: str = PAGE) -> CloudEvent:
+def scheduled(link: str = PAGE) -> CloudEvent:
     context = structs.replace(event_context_of(), link=link)
     return published(transition(), context=context).event
 
@@ -46,14 +46,14 @@ def test_every_step_and_outcome_has_the_link_of_its_event() -> None:
     )
     answer = from_outcome(event_context, found, START).event
 
-    for one in (told(), answer):
+    for one in (scheduled(), answer):
         assert one.data["link"] == link_of(one) == LINK
         assert faults("event", orjson.loads(one.to_json())) == []
 
 
 def test_link_is_no_part_of_the_id_and_absent_unless_configured() -> None:
-    assert told().id == told("").id
-    assert "link" not in told("").data
+    assert scheduled().id == scheduled("").id
+    assert "link" not in scheduled("").data
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_makes_no_link_is_a_fault(template: str) -> None:
     "value", ["javascript:alert(1)", "https://x/<b>", "https://x/|y", 7, None, "x" * 9]
 )
 def test_what_is_no_link_is_not_shown(value: Any) -> None:
-    found = told("")
+    found = scheduled("")
     assert link_of(replace(found, data={**found.data, "link": value})) == ""
 
 
@@ -112,7 +112,7 @@ def elements(blocks: Any) -> list[str]:
 
 
 def test_slack_shows_it() -> None:
-    one, now = told(), datetime(2026, 3, 2, 12, tzinfo=UTC)
+    one, now = scheduled(), datetime(2026, 3, 2, 12, tzinfo=UTC)
     first = after(None, one)
     assert first is not None
     card = Card.from_bytes(first.to_bytes())
@@ -122,7 +122,7 @@ def test_slack_shows_it() -> None:
     for found in (render(one), render_card(card, now, None).message):
         assert elements(found["blocks"])[-1] == shown
     assert shown not in elements(render_step(one, now)["blocks"])
-    assert len(elements(render(told(""))["blocks"])) == 1
+    assert len(elements(render(scheduled(""))["blocks"])) == 1
 
 
 def test_teams_opens_it() -> None:
@@ -131,12 +131,12 @@ def test_teams_opens_it() -> None:
         return body["attachments"][0]["content"].get("actions")
 
     opens = {"type": "Action.OpenUrl", "title": "Open", "url": LINK}
-    assert actions(told()) == [opens]
-    assert actions(told("")) is None
+    assert actions(scheduled()) == [opens]
+    assert actions(scheduled("")) is None
 
 
 def test_mail_has_it_as_text_and_as_html() -> None:
-    sent = message(told(), sender="a@x.example", recipients=["b@x.example"])
+    sent = message(scheduled(), sender="a@x.example", recipients=["b@x.example"])
     plain, html, *_ = (
         part.get_content()
         for part in email.message_from_bytes(sent, policy=default).walk()
@@ -148,6 +148,6 @@ def test_mail_has_it_as_text_and_as_html() -> None:
 
 
 def test_services_of_alerts_are_told_it() -> None:
-    found = alert.alert(told())
+    found = alert.alert(scheduled())
     assert found is not None
     assert found.details["Link"] == LINK

@@ -50,11 +50,13 @@ def test_sink_without_limits_is_told_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"), [(("scheduled", "started"), True), (("completed",), False)]
+    ("wanted", "is_wanted"), [(("scheduled", "started"), True), (("completed",), False)]
 )
-def test_transitions_limit_the_steps(wanted: tuple[str, ...], *, told: bool) -> None:
+def test_transitions_limit_the_steps(
+    wanted: tuple[str, ...], *, is_wanted: bool
+) -> None:
     when = When(transitions=wanted)  # type: ignore[arg-type]  # literals
-    assert is_told(subject(EVENT), when) is told
+    assert is_told(subject(EVENT), when) is is_wanted
 
 
 def test_transitions_do_not_concern_approvals_and_lifecycle() -> None:
@@ -121,7 +123,7 @@ def test_resource_names_are_compared_without_the_old_underscore() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "me", "told"),
+    ("scope", "me", "is_wanted"),
     [
         ("all", "other", True),
         ("own", "WEB-1", True),
@@ -134,10 +136,10 @@ def test_resource_names_are_compared_without_the_old_underscore() -> None:
     ],
 )
 def test_scope_decides_by_the_vms_own_name(
-    scope: Scope, me: str | None, *, told: bool
+    scope: Scope, me: str | None, *, is_wanted: bool
 ) -> None:
-    assert is_told(subject(EVENT), scope=scope, me=me) is told
-    assert is_told(subject(EVENT), house=scope, me=me) is told
+    assert is_told(subject(EVENT), scope=scope, me=me) is is_wanted
+    assert is_told(subject(EVENT), house=scope, me=me) is is_wanted
 
 
 def test_first_of_resources_is_found_without_case() -> None:
@@ -446,7 +448,7 @@ HERE, AWAY = imds_event(Resources=["web-1"]), imds_event(Resources=["db-1"])
 
 
 @pytest.mark.parametrize(
-    ("looks", "transitions", "told"),
+    ("looks", "transitions", "is_wanted"),
     [
         ((AWAY, HERE), ("scheduled", "updated"), True),
         ((AWAY, HERE), None, True),
@@ -458,7 +460,7 @@ HERE, AWAY = imds_event(Resources=["web-1"]), imds_event(Resources=["db-1"])
     ],
 )
 def test_start_that_names_this_vm_no_more_is_an_update_for_who_acts(
-    looks: tuple[dict[str, object], ...], transitions: Any, *, told: bool
+    looks: tuple[dict[str, object], ...], transitions: Any, *, is_wanted: bool
 ) -> None:
     """It has prepared for the event: it must be told to undo that."""
     route = Route(
@@ -470,7 +472,7 @@ def test_start_that_names_this_vm_no_more_is_an_update_for_who_acts(
     started = subject(*looks, transition="started")
     router = Router(routes={A: route}, scope="all", identity=Identity(vm_name="web-1"))
 
-    assert (router.sinks(started, {A}) == (A,)) is told
+    assert (router.sinks(started, {A}) == (A,)) is is_wanted
 
 
 def test_start_is_a_start_for_who_is_only_told() -> None:

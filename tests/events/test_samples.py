@@ -17,11 +17,11 @@ from tests.support.nested import HERE, holding, lists
 from tests.support.schemas import validator
 from tests.support.sink_fixtures import cloud_event
 
-TELLER = event_context_of()
+CONTEXT = event_context_of()
 
 
 def read(body: bytes) -> Sample:
-    return samples.read(body, TELLER, START)
+    return samples.read(body, CONTEXT, START)
 
 
 def data_of(event: CloudEvent) -> Any:
@@ -34,7 +34,7 @@ def data_of(event: CloudEvent) -> Any:
 
 
 def test_sample_is_an_event_of_this_vm() -> None:
-    made = sample(TELLER, START)
+    made = sample(CONTEXT, START)
 
     data = data_of(made.event)
     assert data["affectsThisVm"] is True
@@ -46,7 +46,7 @@ def test_sample_is_an_event_of_this_vm() -> None:
 
 
 def test_test_event_has_the_real_shape_and_says_that_it_is_none() -> None:
-    event = marked_event(TELLER, "Preempt", unique="1", now=START)
+    event = marked_event(CONTEXT, "Preempt", unique="1", now=START)
 
     data = data_of(event)
     assert event.type == "sebridge.scheduledevent.scheduled.v1"
@@ -58,14 +58,14 @@ def test_test_event_has_the_real_shape_and_says_that_it_is_none() -> None:
 
 
 def test_nobody_is_hit_by_a_test_event() -> None:
-    event = marked_event(TELLER, "Reboot", unique="1", now=START)
+    event = marked_event(CONTEXT, "Reboot", unique="1", now=START)
 
     assert data_of(event)["affectsThisVm"] is False
     assert data_of(event)["event"]["Resources"] == ["TEST (no machine)"]
 
 
 def test_no_two_test_events_are_repetitions_of_each_other() -> None:
-    one, two = (marked_event(TELLER, "Reboot", unique=u, now=START) for u in "12")
+    one, two = (marked_event(CONTEXT, "Reboot", unique=u, now=START) for u in "12")
 
     assert one.id != two.id
 
@@ -132,8 +132,8 @@ def test_lifecycle_is_read_as_such(what: str) -> None:
 
 def changed(**members: object) -> bytes:
     """Return an event with other members; None leaves one out."""
-    told = json.loads(cloud_event().to_json()) | members
-    return json.dumps({k: v for k, v in told.items() if v is not None}).encode()
+    found = json.loads(cloud_event().to_json()) | members
+    return json.dumps({k: v for k, v in found.items() if v is not None}).encode()
 
 
 def nested(depth: int) -> bytes:
@@ -204,18 +204,18 @@ def test_content_type_may_have_parameters() -> None:
 
 def test_prefix_of_others_is_no_hindrance() -> None:
     body = cloud_event("started").to_json().replace(b"sebridge.st", b"a.bridge.b.st")
-    told = from_bridge(TELLER, "started", observed_at=START).event.to_json()
+    found = from_bridge(CONTEXT, "started", observed_at=START).event.to_json()
 
     with pytest.raises(ValueError, match=r"its type is 'a\.bridge\.b\.started\.v1'"):
         read(body)
-    assert read(told.replace(b"sebridge.bridge", b"document.x.v1.bridge")).subject == (
+    assert read(found.replace(b"sebridge.bridge", b"document.x.v1.bridge")).subject == (
         Subject(is_lifecycle=True)
     )
 
 
 def test_reporter_that_is_none_says_nothing() -> None:
     assert read(cloud_event(reporter=7).to_json()).reporter == Identity()
-    assert sample(TELLER, START).reporter.vm_name == ME.vm_name
+    assert sample(CONTEXT, START).reporter.vm_name == ME.vm_name
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,15 @@ def test_all_machines_and_steps_of_an_event_share_a_trace() -> None:
     step, other = published(transition()).event, published(transition("started")).event
     approval = from_outcome(event_context_of(), outcome(), START).event
     ran = from_command(event_context_of(), result_of(step), START).event
-    told = [parent_of(event) for event in (step, other, approval, ran)]
+    shown = [parent_of(event) for event in (step, other, approval, ran)]
 
-    assert {found["trace"] for found in told} == {EVENT_ID.replace("-", "").lower()}
-    assert len({found["span"] for found in told}) == len(told)
+    assert {found["trace"] for found in shown} == {EVENT_ID.replace("-", "").lower()}
+    assert len({found["span"] for found in shown}) == len(shown)
     assert parent_of(step)["span"] == step.id[:16]
 
 
 def test_what_belongs_to_no_event_has_no_trace() -> None:
-    told = [
+    found = [
         from_bridge(event_context_of(), "heartbeat", observed_at=START),
         from_document(
             event_context_of(),
@@ -65,7 +65,7 @@ def test_what_belongs_to_no_event_has_no_trace() -> None:
         from_outcome(event_context_of(), outcome(event_id=None, event=None), START),
     ]
 
-    assert [one.event.text("traceparent") for one in told] == [None] * 3
+    assert [one.event.text("traceparent") for one in found] == [None] * 3
 
 
 @pytest.mark.parametrize("key", ["LIVE-MIGRATION-1", "0" * 32, "x" * 300])

@@ -55,7 +55,7 @@ class Observer:
         )
         return steps
 
-    def told(self, *events: object, number: object, after: float = 1.0) -> list[str]:
+    def steps(self, *events: object, number: object, after: float = 1.0) -> list[str]:
         """Return what ``sees`` does, as words."""
         return [
             f"{step.event.event_id} {step.kind}"
@@ -152,7 +152,7 @@ def test_order_of_resources_is_no_change() -> None:
 def test_same_number_with_other_content_is_a_change() -> None:
     eye = observer_of(imds_event(), number=2)
 
-    assert eye.told(started(), number=2) == [f"{EVENT_ID} started"]
+    assert eye.steps(started(), number=2) == [f"{EVENT_ID} started"]
 
 
 def test_other_number_with_the_same_content_is_no_change() -> None:
@@ -164,9 +164,9 @@ def test_other_number_with_the_same_content_is_no_change() -> None:
 def test_document_without_a_number_is_compared_all_the_same() -> None:
     eye = observer_of(imds_event("a"), started("b"), number=None)
 
-    told = eye.told(started("a"), number=None)
+    found = eye.steps(started("a"), number=None)
 
-    assert told == ["a started", "b completed"]
+    assert found == ["a started", "b completed"]
 
 
 def test_event_that_was_gone_and_returns_is_new() -> None:
@@ -181,9 +181,9 @@ def test_event_that_was_gone_and_returns_is_new() -> None:
 def test_steps_are_sorted_by_event_id_without_case() -> None:
     eye = observer_of(imds_event("b"), imds_event("D"))
 
-    told = eye.told(imds_event("c"), imds_event("A"), number=3)
+    found = eye.steps(imds_event("c"), imds_event("A"), number=3)
 
-    assert told == ["A scheduled", "b cancelled", "c scheduled", "D cancelled"]
+    assert found == ["A scheduled", "b cancelled", "c scheduled", "D cancelled"]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_started_event_that_is_gone_is_completed() -> None:
 def test_started_event_that_is_gone_is_completed_whatever_was_missed(
     after: float, number: int
 ) -> None:
-    assert observer_of(started()).told(number=number, after=after) == [
+    assert observer_of(started()).steps(number=number, after=after) == [
         f"{EVENT_ID} completed"
     ]
 
@@ -237,21 +237,21 @@ def test_started_event_with_another_status_at_the_end_is_completed(
         eye.watch = restarted(eye.watch)
     eye.sees(imds_event(EventStatus="Odd"), number=4)
 
-    assert eye.told(number=5) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=5) == [f"{EVENT_ID} completed"]
 
 
 def test_event_of_another_status_that_was_never_started_is_ended() -> None:
     eye = observer_of(imds_event())
     eye.sees(imds_event(EventStatus="InProgress"), number=3)
 
-    assert eye.told(number=4) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=4) == [f"{EVENT_ID} ended"]
 
 
 def test_started_event_that_is_scheduled_again_is_cancelled() -> None:
     eye = observer_of(started())
     eye.sees(imds_event(), number=3)
 
-    assert eye.told(number=4) == [f"{EVENT_ID} cancelled"]
+    assert eye.steps(number=4) == [f"{EVENT_ID} cancelled"]
 
 
 def test_scheduled_event_that_vanishes_under_our_eyes_is_cancelled() -> None:
@@ -265,7 +265,7 @@ def test_scheduled_event_that_vanishes_under_our_eyes_is_cancelled() -> None:
 def test_event_of_unknown_status_that_is_gone_has_ended(status: object) -> None:
     eye = observer_of(imds_event(EventStatus=status))
 
-    assert eye.told(number=3) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} ended"]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_cancelled_only_if_seen_within_three_polls_or_ten_seconds(
 ) -> None:
     eye = observer_of(imds_event(), interval=interval)
 
-    assert eye.told(number=3, after=after) == [f"{EVENT_ID} {kind}"]
+    assert eye.steps(number=3, after=after) == [f"{EVENT_ID} {kind}"]
 
 
 def test_cancelled_only_if_the_wall_clock_agrees_how_long_ago() -> None:
@@ -291,21 +291,21 @@ def test_cancelled_only_if_the_wall_clock_agrees_how_long_ago() -> None:
     eye = observer_of(imds_event())
     eye.at += timedelta(seconds=60)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} ended"]
 
 
 def test_cancelled_only_if_the_monotonic_clock_agrees_how_long_ago() -> None:
     eye = observer_of(imds_event())
     eye.at -= timedelta(seconds=3600)
 
-    assert eye.told(number=3, after=60) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3, after=60) == [f"{EVENT_ID} ended"]
 
 
 def test_wall_clock_set_back_does_not_hide_a_cancellation() -> None:
     eye = observer_of(imds_event())
     eye.at -= timedelta(seconds=30)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} cancelled"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} cancelled"]
 
 
 def test_cancelled_is_never_said_when_the_clock_ran_backwards_over_a_restart() -> None:
@@ -313,27 +313,27 @@ def test_cancelled_is_never_said_when_the_clock_ran_backwards_over_a_restart() -
     eye.watch = restarted(eye.watch)
     eye.at -= timedelta(seconds=30)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} ended"]
 
 
 def test_cancelled_may_be_said_after_a_quick_restart() -> None:
     eye = observer_of(imds_event())
     eye.watch = restarted(eye.watch)
 
-    assert eye.told(number=3, after=5) == [f"{EVENT_ID} cancelled"]
+    assert eye.steps(number=3, after=5) == [f"{EVENT_ID} cancelled"]
 
 
 @pytest.mark.parametrize("number", [2, 4, 99, None, "x"])
 def test_cancelled_only_if_the_number_rose_by_one(number: object) -> None:
     eye = observer_of(imds_event(), number=2)
 
-    assert eye.told(number=number) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=number) == [f"{EVENT_ID} ended"]
 
 
 def test_cancelled_never_of_an_event_seen_without_a_number() -> None:
     eye = observer_of(imds_event(), number=None)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} ended"]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_cancelled_only_more_than_five_seconds_before_not_before(
     eye.sees(number=1)
     eye.sees(imds_event(NotBefore=not_before(seconds, since=eye.at)), number=2)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} {kind}"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} {kind}"]
 
 
 @pytest.mark.parametrize("text", ["", "soon", None, "0001-01-01T00:00:00Z"])
@@ -354,7 +354,7 @@ def test_cancelled_never_when_not_before_says_nothing_to_come(text: object) -> N
     """The year 1 is how .NET writes that there is no time."""
     eye = observer_of(imds_event(NotBefore=text))
 
-    assert eye.told(number=3) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} ended"]
 
 
 def test_cancelled_never_of_an_event_whose_approval_was_relayed() -> None:
@@ -362,7 +362,7 @@ def test_cancelled_never_of_an_event_whose_approval_was_relayed() -> None:
         imds_event("a"), imds_event("b"), relayed=frozenset({"A", "other"})
     )
 
-    assert eye.told(number=3) == ["a ended", "b cancelled"]
+    assert eye.steps(number=3) == ["a ended", "b cancelled"]
 
 
 def test_event_held_over_a_fall_is_never_cancelled() -> None:
@@ -370,14 +370,14 @@ def test_event_held_over_a_fall_is_never_cancelled() -> None:
     eye = observer_of(imds_event(), number=2)
     eye.sees(number=1)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} ended"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} ended"]
 
 
 def test_event_seen_again_after_a_fall_may_be_cancelled() -> None:
     eye = observer_of(imds_event(), number=9)
     eye.sees(imds_event(), number=2)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} cancelled"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} cancelled"]
 
 
 def test_ended_is_said_of_an_event_gone_while_nobody_looked() -> None:
@@ -523,22 +523,22 @@ def test_unobserved_is_not_known_when_the_clock_ran_backwards_over_a_restart() -
 def test_nothing_is_gone_in_a_document_with_an_unreadable_element() -> None:
     eye = observer_of(imds_event("a"), started("b"))
 
-    told = eye.told("unreadable", started("a"), imds_event("c"), number=3)
+    found = eye.steps("unreadable", started("a"), imds_event("c"), number=3)
 
-    assert told == ["a started", "c scheduled"]
+    assert found == ["a started", "c scheduled"]
 
 
 def test_what_was_held_is_gone_in_the_next_complete_document() -> None:
     eye = observer_of(imds_event("a"), started("b"))
     eye.sees("unreadable", number=3)
 
-    assert eye.told(number=4) == ["a ended", "b completed"]
+    assert eye.steps(number=4) == ["a ended", "b completed"]
 
 
 def test_nothing_is_gone_when_the_number_fell() -> None:
     eye = observer_of(imds_event("a"), started("b"), number=7)
 
-    assert eye.told(number=2) == []
+    assert eye.steps(number=2) == []
     assert set(eye.watch.known) == {"A", "B"}
 
 
@@ -546,22 +546,22 @@ def test_what_returns_after_a_fall_unchanged_is_not_told() -> None:
     eye = observer_of(imds_event("a"), started("b"), number=7)
     eye.sees(number=2)
 
-    assert eye.told(imds_event("a"), started("b"), number=3, after=60) == []
+    assert eye.steps(imds_event("a"), started("b"), number=3, after=60) == []
 
 
 def test_what_has_changed_when_the_number_fell_is_told_at_once() -> None:
     eye = observer_of(imds_event("a"), number=7)
 
-    told = eye.told(started("a"), imds_event("b"), number=2)
+    found = eye.steps(started("a"), imds_event("b"), number=2)
 
-    assert told == ["a started", "b scheduled"]
+    assert found == ["a started", "b scheduled"]
 
 
 def test_absence_counts_when_the_number_has_risen_again() -> None:
     eye = observer_of(started(), number=7)
     eye.sees(number=2)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} completed"]
 
 
 @pytest.mark.parametrize("after", [1, 100])
@@ -569,15 +569,15 @@ def test_absence_does_not_count_while_the_number_stands(after: float) -> None:
     eye = observer_of(started(), number=7)
     eye.sees(number=2)
 
-    assert eye.told(number=2, after=after) == []
+    assert eye.steps(number=2, after=after) == []
 
 
 def test_absence_counts_five_minutes_after_the_fall() -> None:
     eye = observer_of(started(), number=7)
     eye.sees(number=2)
 
-    assert eye.told(number=2, after=299) == []
-    assert eye.told(number=2, after=1) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=2, after=299) == []
+    assert eye.steps(number=2, after=1) == [f"{EVENT_ID} completed"]
 
 
 def test_second_fall_begins_the_five_minutes_anew() -> None:
@@ -585,8 +585,8 @@ def test_second_fall_begins_the_five_minutes_anew() -> None:
     eye.sees(number=2)
     eye.sees(number=1, after=200)
 
-    assert eye.told(number=1, after=200) == []
-    assert eye.told(number=1, after=100) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=1, after=200) == []
+    assert eye.steps(number=1, after=100) == [f"{EVENT_ID} completed"]
 
 
 def test_rise_above_the_second_fall_is_enough() -> None:
@@ -594,7 +594,7 @@ def test_rise_above_the_second_fall_is_enough() -> None:
     eye.sees(number=3)
     eye.sees(number=1)
 
-    assert eye.told(number=2) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=2) == [f"{EVENT_ID} completed"]
 
 
 @pytest.mark.parametrize("jump", [3600, -3600])
@@ -605,8 +605,8 @@ def test_clock_that_jumps_neither_ends_nor_prolongs_the_five_minutes(
     eye.sees(number=2)
     eye.at += timedelta(seconds=jump)
 
-    assert eye.told(number=2, after=290) == []
-    assert eye.told(number=2, after=10) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=2, after=290) == []
+    assert eye.steps(number=2, after=10) == [f"{EVENT_ID} completed"]
 
 
 def test_five_minutes_go_on_over_a_restart() -> None:
@@ -614,23 +614,23 @@ def test_five_minutes_go_on_over_a_restart() -> None:
     eye.sees(number=2)
     eye.watch = restarted(eye.watch)
 
-    assert eye.told(number=2, after=299) == []
-    assert eye.told(number=2, after=1) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=2, after=299) == []
+    assert eye.steps(number=2, after=1) == [f"{EVENT_ID} completed"]
 
 
 def test_documents_without_a_number_do_not_end_the_hold() -> None:
     eye = observer_of(started(), number=7)
     eye.sees(number=2)
 
-    assert eye.told(number=None) == []
-    assert eye.told(number=None, after=300) == [f"{EVENT_ID} completed"]
+    assert eye.steps(number=None) == []
+    assert eye.steps(number=None, after=300) == [f"{EVENT_ID} completed"]
 
 
 def test_fall_is_noticed_across_a_document_without_a_number() -> None:
     eye = observer_of(started(), number=7)
     eye.sees(started(), number=None)
 
-    assert eye.told(number=2) == []
+    assert eye.steps(number=2) == []
 
 
 # -- the very same bytes again -----------------------------------------------
@@ -642,7 +642,7 @@ def test_same_again_moves_the_last_sight_of_what_is_in_the_document() -> None:
     eye.monotonic += 600
     eye.watch = same_again(eye.watch, eye.now)
 
-    assert eye.told(number=3) == [f"{EVENT_ID} cancelled"]
+    assert eye.steps(number=3) == [f"{EVENT_ID} cancelled"]
 
 
 def test_same_again_does_not_make_a_held_event_look_seen() -> None:

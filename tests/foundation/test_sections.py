@@ -250,8 +250,8 @@ def test_no_fault_follows_from_another(table: dict[str, object]) -> None:
     """What cannot be read counts as given, but of its value nothing is known."""
     _, faults = read(table)
 
-    told = [f for f in faults if "is given beside" not in f]
-    assert len(told) == 1
+    found = [f for f in faults if "is given beside" not in f]
+    assert len(found) == 1
 
 
 def test_two_are_told_from_one_another_though_one_of_them_cannot_be_read() -> None:

@@ -81,17 +81,17 @@ def document(body: bytes) -> None:
     now = Moment(at=NOW, monotonic=1.0)
     watch, steps = diff(Watch(), found, now, poll_interval=1, relayed=frozenset())
     for step in steps:
-        told = from_transition(
+        shown = from_transition(
             event_context_of(),
             step,
             incarnation=found.incarnation,
             observed_at=NOW,
             repeats=0,
         )
-        body = told.event.to_json()
+        body = shown.event.to_json()
         assert len(body) <= 60 * 1024
         assert CloudEvent.from_json(body).to_json() == body
-        orjson.dumps(render(told.event))
+        orjson.dumps(render(shown.event))
     kept = checkpoint.encode(watch)
     assert checkpoint.encode(checkpoint.decode(kept)) == kept
 
@@ -149,7 +149,7 @@ def amqp(payload: bytes) -> None:
 def reply(body: bytes) -> None:
     """A reply: what ``sebridge approve`` shows is lines that forge nothing."""
     message: Any = _Received(body)
-    told = Answer(
+    found = Answer(
         message_id="m",
         event_id=EVENT_ID,
         to=ApprovalAddress(namespace="n", entity="e", session=None),
@@ -158,7 +158,7 @@ def reply(body: bytes) -> None:
     for as_json in (True, False):
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
-            told.show(as_json=as_json)
+            found.show(as_json=as_json)
         assert shown.getvalue().endswith("\n")
         if as_json:
             json.loads(shown.getvalue())
@@ -299,7 +299,7 @@ def announcement(body: bytes) -> None:
 
 
 _IMDS = json.dumps({"DocumentIncarnation": 1, "Events": [imds_event()]}).encode()
-_TOLD = orjson.dumps(
+_PUBLISHED = orjson.dumps(
     {
         "specversion": "1.0",
         "id": "1",
@@ -438,9 +438,10 @@ TARGETS = {
             b'{"outcomes":[1]}',
         ),
     ),
-    "cloudevent": Target(run=cloudevent, seeds=(_TOLD, _BOMB)),
+    "cloudevent": Target(run=cloudevent, seeds=(_PUBLISHED, _BOMB)),
     "from-event": Target(
-        run=from_event, seeds=(_TOLD, _TOLD.replace(b"previous", b"Resources"), _BOMB)
+        run=from_event,
+        seeds=(_PUBLISHED, _PUBLISHED.replace(b"previous", b"Resources"), _BOMB),
     ),
     "checkpoint": Target(run=kept, seeds=(_checkpoint(), _BOMB)),
     "retry-after": Target(
@@ -509,15 +510,15 @@ TARGETS = {
         ),
     ),
     "button": Target(run=button, seeds=(json.dumps(_BUTTON).encode(), _BOMB[:1900])),
-    "announcement": Target(run=announcement, seeds=(_TOLD, _BOMB)),
+    "announcement": Target(run=announcement, seeds=(_PUBLISHED, _BOMB)),
     "event-file": Target(
         run=outward.event_file,
         seeds=(
-            _TOLD,
+            _PUBLISHED,
             _IMDS,
             json.dumps(imds_event()).encode(),
-            _TOLD.replace(b"scheduledevent.scheduled", b"startrequest.denied"),
-            _TOLD.replace(b"scheduledevent.scheduled", b"bridge.heartbeat"),
+            _PUBLISHED.replace(b"scheduledevent.scheduled", b"startrequest.denied"),
+            _PUBLISHED.replace(b"scheduledevent.scheduled", b"bridge.heartbeat"),
             _BOMB,
         ),
     ),

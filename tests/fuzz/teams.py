@@ -63,7 +63,7 @@ def _config() -> TeamsConfig:
 
 
 def _ballot() -> Ballot:
-    told = Announcement(
+    shown = Announcement(
         id="1",
         event_id=EVENT_ID,
         transition="scheduled",
@@ -71,7 +71,7 @@ def _ballot() -> Ballot:
         event=_EVENT,
         is_whole=True,
     )
-    found = announced(None, told)
+    found = announced(None, shown)
     assert found is not None
     return found
 

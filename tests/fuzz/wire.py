@@ -55,7 +55,7 @@ def conversation(octets: bytes) -> None:
     """A client's bytes are understood, or end the connection with a reason."""
     server = Server()
     server.receive([octets])
-    closed = [told for told in server.told if told.startswith("ConnectionClosed")]
+    closed = [found for found in server.events if found.startswith("ConnectionClosed")]
     assert len(closed) == int(server.connection.is_finished)
     server.connection.take_output()
 

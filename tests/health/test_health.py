@@ -727,13 +727,13 @@ async def test_readiness_gives_only_kinds_to_a_foreign_host(
 async def test_readiness_gives_details_on_this_machine(bridge: Bridge) -> None:
     await break_everything(bridge)
 
-    told = await bridge.json("/readyz")
+    found = await bridge.json("/readyz")
 
     assert (
         "approvals: vm-approvals session web-7 is not attached (contoso refuses)"
-        in (told)
+        in (found)
     )
-    assert [text.split(":")[0] for text in told] == [
+    assert [text.split(":")[0] for text in found] == [
         *("imds", "approvals", "approvals", "sinks.siem"),
     ]
 
@@ -771,7 +771,7 @@ async def test_full_disk_is_a_kind_of_its_own(bridge: Bridge) -> None:
 
 
 def test_unknown_kind_is_called_other() -> None:
-    told = [
+    found = [
         "contoso: x",
         "imds web-7: x",
         "imds.contoso: x",
@@ -780,7 +780,7 @@ def test_unknown_kind_is_called_other() -> None:
         "imds: y",
     ]
 
-    assert kinds_of(told) == ["other", "imds", "sinks"]
+    assert kinds_of(found) == ["other", "imds", "sinks"]
 
 
 async def test_probe_without_a_token_does_not_read_its_file(

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from bridge.events.build import EventContext
-from bridge.events.look import Watcher
+from bridge.events.look import Look, Need
 from bridge.events.watch import Moment
 from bridge.foundation.errors import (
     MetadataError,
@@ -90,6 +90,8 @@ class Rig:
             self.metadata.answers.clear()
             self.metadata.says(body, etag=etag)
             await self.poller.step()
+            if self.poller.requests:
+                self.poller.requests.turn(self.poller.latest)
             self.clock.pass_by(1)
 
     async def fails(self, *errors: MetadataError) -> None:
@@ -425,7 +427,7 @@ async def test_request_after_a_failed_unconditional_one_is_unconditional(
 async def test_request_for_an_approval_is_unconditional(rig: Rig) -> None:
     await rig.sees(EMPTY, etag="1")
     async with asyncio.TaskGroup() as group:
-        group.create_task(rig.poller.fresh())
+        group.create_task(fresh(rig.poller))
         await turns()
         await rig.sees(EMPTY, etag="1")
 
@@ -663,6 +665,57 @@ async def test_end_of_trouble_is_logged(
 # -- fresh looks ---------------------------------------------------------------
 
 
+class Askers:
+    """Requests that need a fresh look, and nothing else."""
+
+    def __init__(self, poller: Poller) -> None:
+        self.poller = poller
+        self.waiting = list[tuple[int, asyncio.Future[Look]]]()
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting)
+
+    def turn(self, look: Look | None) -> Need:
+        if look is not None:
+            for after, one in self.waiting:
+                if look.number > after and not one.done():
+                    one.set_result(look)
+            self.waiting = [(n, one) for n, one in self.waiting if not one.done()]
+        return Need(look=bool(self.waiting))
+
+    def begin(self) -> None:
+        raise AssertionError
+
+    def answered(self, answer: object) -> None:
+        raise AssertionError(answer)
+
+    def failed(self, error: MetadataError, began: float) -> None:
+        waiting, self.waiting = self.waiting, []
+        for _, one in waiting:
+            if not one.done():
+                one.set_exception(error)
+
+    def end_late(self, began: float = 0.0) -> float:
+        return float("inf")
+
+    def close(self) -> None:
+        self.failed(
+            MetadataUnavailableError("the bridge is stopping", outcome="stopping"), 0.0
+        )
+
+
+async def fresh(poller: Poller) -> Look:
+    """Return the next look that a request has asked for."""
+    if poller.is_over:
+        raise unavailable("stopping")
+    if not isinstance(poller.requests, Askers):
+        poller.requests = Askers(poller)
+    one: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+    poller.requests.waiting.append((poller.reads, one))
+    poller.wake.set()
+    return await one
+
+
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[asyncio.Event]:
     """Let the poller run; time is moved by ``live``."""
@@ -680,18 +733,6 @@ async def live(rig: Rig, seconds: float, step: float = 0.25) -> None:
         await settled(rig.outbox)
 
 
-async def test_fresh_look_is_one_that_began_after_the_call(rig: Rig) -> None:
-    rig.metadata.gate = asyncio.Event()
-    rig.metadata.says(EMPTY, SCHEDULED)
-    async with running(rig), asyncio.TaskGroup() as group:
-        look = group.create_task(rig.poller.fresh())  # one is already under way
-        await turns()
-        rig.metadata.gate.set()
-        await settled(rig.outbox)
-
-        assert (await look).document.incarnation == 2
-
-
 async def test_requests_are_a_quarter_of_a_second_apart(rig: Rig) -> None:
     rig.metadata.says(EMPTY)
     rig.poller, _ = observed(
@@ -704,7 +745,7 @@ async def test_requests_are_a_quarter_of_a_second_apart(rig: Rig) -> None:
     )
     async with running(rig), asyncio.TaskGroup() as group:
         await rig.clock.advance(0.1)
-        look = group.create_task(rig.poller.fresh())
+        look = group.create_task(fresh(rig.poller))
         await rig.clock.advance(0.14)
         assert len(rig.metadata.asked) == 1
         await rig.clock.advance(0.01)
@@ -717,7 +758,7 @@ async def test_fresh_look_is_shared_by_all_that_wait(rig: Rig) -> None:
     rig.metadata.says(EMPTY)
     async with running(rig), asyncio.TaskGroup() as group:
         before = len(rig.metadata.asked)
-        looks = [group.create_task(rig.poller.fresh()) for _ in range(5)]
+        looks = [group.create_task(fresh(rig.poller)) for _ in range(5)]
         await settled(rig.outbox)
 
         assert len(rig.metadata.asked) == before + 1
@@ -728,7 +769,7 @@ async def test_fresh_look_does_not_wait_for_the_interval(rig: Rig) -> None:
     configured(rig, poll_interval=3600)
     rig.metadata.says(EMPTY, SCHEDULED)
     async with running(rig), asyncio.TaskGroup() as group:
-        look = group.create_task(rig.poller.fresh())
+        look = group.create_task(fresh(rig.poller))
         await settled(rig.outbox)
 
         assert look.done()
@@ -738,7 +779,7 @@ async def test_fresh_look_does_not_wait_for_the_interval(rig: Rig) -> None:
 async def test_fresh_look_shows_what_is_committed_already(rig: Rig) -> None:
     rig.metadata.says(SCHEDULED)
     async with running(rig), asyncio.TaskGroup() as group:
-        look = await group.create_task(rig.poller.fresh())
+        look = await group.create_task(fresh(rig.poller))
 
     assert EVENT_ID in look.document.events
     assert look.watch == rig.observer.watch
@@ -752,7 +793,7 @@ async def test_fresh_look_tells_the_time_of_imds_else_of_the_clock(
     date = None if ahead is None else START + ahead
     rig.metadata.says(EMPTY, date=date)
     async with running(rig), asyncio.TaskGroup() as group:
-        look = await group.create_task(rig.poller.fresh())
+        look = await group.create_task(fresh(rig.poller))
 
     assert look.now == START + (ahead or timedelta())
 
@@ -768,7 +809,7 @@ async def test_fresh_look_that_fails_fails_for_all_that_wait(rig: Rig) -> None:
 
 async def outcome_of(poller: Poller) -> str:
     try:
-        await poller.fresh()
+        await fresh(poller)
     except MetadataError as error:
         return error.outcome
     return "ok"
@@ -816,9 +857,6 @@ async def test_caller_that_gave_up_is_not_told_of_the_stop(rig: Rig) -> None:
         rig.metadata.gate.set()
 
     assert gone.cancelled()
-
-
-_WATCHER: type[Watcher] = Poller  # what the listener asks
 
 
 # -- the pace ------------------------------------------------------------------

@@ -11,6 +11,7 @@ from tests.imds.test_poller import (
     SCHEDULED,
     Rig,
     data_of,
+    fresh,
     live,
     rig,
     running,
@@ -113,7 +114,7 @@ async def test_stop_ends_a_get_that_hangs_at_once(
     stop = asyncio.Event()
     polling = asyncio.create_task(rig.poller.run(stop))
     await turns()
-    asking = asyncio.create_task(rig.poller.fresh())
+    asking = asyncio.create_task(fresh(rig.poller))
     await turns()
     assert len(rig.metadata.asked) == 1
 

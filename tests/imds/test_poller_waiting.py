@@ -9,7 +9,7 @@ from bridge.events.identity import Identity
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from tests.imds.test_poller import Rig, data_of, running, unavailable
+from tests.imds.test_poller import Rig, data_of, fresh, running, unavailable
 from tests.support.builders import (
     body_of,
     event_context_of,
@@ -210,7 +210,7 @@ async def test_whoever_asks_for_a_fresh_look_gets_it_while_events_wait(
 ) -> None:
     rig.metadata.says(body_of(LATER))
     async with running(rig):
-        look = await rig.poller.fresh()
+        look = await fresh(rig.poller)
 
     assert set(look.document.events) == set(look.watch.known) == {"LATER"}
     assert await told(rig) == []

@@ -95,14 +95,14 @@ class Vm:
         document = parse(body.encode())
         self.watch, steps = diff(self.watch, document, moment, poll_interval=1.0)
         for step in steps:
-            told = from_transition(
+            found = from_transition(
                 self.event_context,
                 step,
                 incarnation=self.number,
                 observed_at=now,
                 repeats=0,
             )
-            yield self.marked(told.event)
+            yield self.marked(found.event)
 
     def marked(self, event: CloudEvent) -> CloudEvent:
         """Return an event as the outbox tells it while the disk fails."""
@@ -111,14 +111,14 @@ class Vm:
 
     def says(self, what: str, now: datetime, **more: object) -> CloudEvent:
         reason = more.pop("reason", None)
-        told = from_bridge(
+        found = from_bridge(
             self.event_context,
             what,
             observed_at=now,
             reason=str(reason) if reason else None,
             more=more,
         )
-        return self.marked(told.event)
+        return self.marked(found.event)
 
     def answers(
         self, outcome: str, raw: Raw, who: str | None, now: datetime
@@ -192,8 +192,8 @@ def week() -> list[CloudEvent]:
     fleet = {name: Vm(name) for name in NAMES}
     parts = (_start, _usual, _user, _host_failure, _refused, _many, _short, _failed)
     later = (_disk, _imds, _newcomer, _dead, _beats)
-    told = [event for part in (*parts, *later) for event in part(fleet)]
-    return sorted(told, key=lambda event: (event.time, event.id))
+    found = [event for part in (*parts, *later) for event in part(fleet)]
+    return sorted(found, key=lambda event: (event.time, event.id))
 
 
 Fleet = Mapping[str, Vm]

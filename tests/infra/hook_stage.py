@@ -88,18 +88,18 @@ class Stage:
         (self.tools / name).write_text(text)
         (self.tools / name).chmod(0o755)
 
-    def run(self, told: dict[str, str], **more: str) -> str:
+    def run(self, given: dict[str, str], **more: str) -> str:
         """Run the hook, which must not fail; returns what it said."""
-        found = self.tried(told, **more)
+        found = self.tried(given, **more)
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout
 
     def tried(
-        self, told: dict[str, str], **more: str
+        self, given: dict[str, str], **more: str
     ) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(  # noqa: S603 - our own hook
             [self.hook],
-            env=self.environment({**told, **more}),
+            env=self.environment({**given, **more}),
             input=EVENT,
             capture_output=True,
             text=True,
@@ -107,10 +107,10 @@ class Stage:
             check=False,
         )
 
-    def environment(self, told: dict[str, str]) -> dict[str, str]:
+    def environment(self, given: dict[str, str]) -> dict[str, str]:
         """Return what the bridge gives a command, with ``told`` in its place."""
         path = f"{self.tools}:/usr/sbin:/usr/bin:/sbin:/bin"
-        return inherited({**os.environ, "PATH": path}) | GIVEN | told
+        return inherited({**os.environ, "PATH": path}) | GIVEN | given
 
     def forget(self) -> None:
         """Forget what was called until now."""

@@ -117,8 +117,8 @@ class TeamsStage:
         after: float = 0.0,
     ) -> None:
         """Let the bridge tell what became of an approval, and the app hear it."""
-        told = outcome_event(outcome, event, message_id, after)
-        await self.events.send(on_the_bus(told))
+        found = outcome_event(outcome, event, message_id, after)
+        await self.events.send(on_the_bus(found))
         await self.host.hear()
 
     async def click(self, user: str, verb: str, post: Post) -> dict[str, Any]:

@@ -217,9 +217,9 @@ WRONG = re.search(r"(?s)\nvar wrong = concat\((.*?)\n\)\n", MAIN)
 
 def test_wrong_combinations_end_a_deployment_before_it_begins() -> None:
     assert WRONG is not None
-    told = re.findall(r"\? \['(.+?)'\] : \[\]", WRONG[1])
+    found = re.findall(r"\? \['(.+?)'\] : \[\]", WRONG[1])
 
-    assert len(told) == 10
+    assert len(found) == 10
     assert "fail(join(wrong, '; '))" in MAIN
     first = read("main.bicep")["modules"]["identity"]["config"]["params"]
     assert first["location"] == "region"
@@ -396,11 +396,11 @@ def test_cloud_init_writes_a_configuration_that_is_valid(
 
 
 def test_readme_has_every_kind_of_resource() -> None:
-    told = (HERE / "README.md").read_text()
+    found = (HERE / "README.md").read_text()
     kinds = {
         resource["type"]
         for path in FILES
         for resource in read(str(path.relative_to(HERE))).get("resources", {}).values()
     }
 
-    assert [kind for kind in kinds if kind not in told] == []
+    assert [kind for kind in kinds if kind not in found] == []

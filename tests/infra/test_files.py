@@ -95,13 +95,13 @@ def files() -> list[PurePosixPath]:
     """Return what is under infra, as git would commit it."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     try:
-        told = subprocess.run(  # noqa: S603  fixed words
+        shown = subprocess.run(  # noqa: S603  fixed words
             [*command, "infra"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.split("\n")
     except (OSError, subprocess.CalledProcessError):  # a copy without its history
         found = (path for path in (ROOT / "infra").rglob("*") if path.is_file())
-        told = [path.relative_to(ROOT).as_posix() for path in found]
-    found_paths = [PurePosixPath(one) for one in told if one]
+        shown = [path.relative_to(ROOT).as_posix() for path in found]
+    found_paths = [PurePosixPath(one) for one in shown if one]
     return [one.relative_to("infra") for one in found_paths if one.suffix != ".pyc"]
 
 

@@ -43,9 +43,9 @@ def test_readme_has_every_setting_and_no_other() -> None:
     first_cells = "\n".join(
         line.split("|")[1] for line in table.split("\n") if "|" in line
     )
-    told = set(re.findall(r"`([A-Z]\w+)`", first_cells))
+    found = set(re.findall(r"`([A-Z]\w+)`", first_cells))
 
-    assert told == settings_of_the_code()
+    assert found == settings_of_the_code()
 
 
 def test_local_settings_are_taken() -> None:
@@ -118,9 +118,9 @@ def test_requirement_is_what_is_tested_and_no_later_major(wanted: Requirement) -
 def test_requirement_can_be_had_for_the_python_that_is_deployed(
     wanted: Requirement,
 ) -> None:
-    told = (APP / "README.md").read_text()
+    found = (APP / "README.md").read_text()
     bicep = (APP.parent / "bicep" / "modules" / "approver.bicep").read_text()
-    runtime = re.findall(r"--runtime-version (\S+)", told)
+    runtime = re.findall(r"--runtime-version (\S+)", found)
     runtime += re.findall(r"name: 'python'\s+version: '([\d.]+)'", bicep)
     needed = SpecifierSet(metadata(wanted.name)["Requires-Python"])
 

@@ -93,8 +93,8 @@ class Stage:
         self, outcome: str, event: Mapping[str, object], message_id: str | None
     ) -> None:
         """Let the bridge tell what became of an approval, and the app hear it."""
-        told = outcome_event(outcome, event, message_id)
-        await self._events.send(on_the_bus(told))
+        found = outcome_event(outcome, event, message_id)
+        await self._events.send(on_the_bus(found))
         await self.host.hear()
 
     async def click(self, user: str, value: str, at: str = "1") -> dict[str, object]:
@@ -179,11 +179,11 @@ async def test_button_that_the_bridge_posts_is_clicked_and_approves(
     stage: Stage,
 ) -> None:
     event = imds_event("E-0")
-    told = cloud_event("scheduled", event)
+    found = cloud_event("scheduled", event)
     await stage.tell("scheduled", event)
 
     async with slack_with_the_app() as (inbox, bot):
-        await bot.deliver(told)
+        await bot.deliver(found)
         (channel,) = inbox.slack.workspace.channels.values()
         ts = next(iter(channel.posts))
         click = {"ts": ts, "actionId": "sebridge-approve", "user": ALICE}
@@ -357,10 +357,10 @@ async def test_redelivered_click_sends_the_same_signature(stage: Stage) -> None:
     assert b"".join(one.body) == b"".join(two.body)
     assert {opinion(one, key) for key in (KEY, OTHER)} == {Verdict.HOLDS}
     data = json.loads(b"".join(one.body))["data"]
-    told = cloud_event("scheduled", event)
-    assert data["audience"] == told.source
+    found = cloud_event("scheduled", event)
+    assert data["audience"] == found.source
     ends = datetime.fromisoformat(data["expiresAt"])
-    assert ends == datetime.fromisoformat(str(told.data["notBefore"]))
+    assert ends == datetime.fromisoformat(str(found.data["notBefore"]))
 
 
 async def test_approval_of_a_tool_is_signed_and_ends_within_a_day(stage: Stage) -> None:

@@ -94,15 +94,15 @@ def test_outcome_of_the_bridge_is_understood(event_id: str | None) -> None:
         request={"messageId": "m-1", "approvedBy": "alice"},
         origin=("q", "m-1", 1),
     )
-    told = from_outcome(event_context_of(), outcome, START).event
-    body = told.to_json()
+    found = from_outcome(event_context_of(), outcome, START).event
+    body = found.to_json()
 
     expected = Outcome(
         outcome="denied",
         event_id=EVENT_ID,
         message_id="m-1",
-        id=told.id,
-        time=told.time,
+        id=found.id,
+        time=found.time,
         by="alice",
         because="EventChanged",
     )
@@ -335,10 +335,10 @@ async def test_slack_that_cannot_be_told_is_no_failure(
     async with Slack() as slack:
         for path in ("actions/1", "gone"):
             answer = {**CLICK, "response_url": f"{slack.hooks}{path}"}
-            await told(answer, verdict, slack.hooks)
+            await respond(answer, verdict, slack.hooks)
         hooks = slack.hooks
-    await told({**CLICK, "response_url": f"{hooks}actions/1"}, verdict, hooks)
-    await told(CLICK, verdict, hooks)
+    await respond({**CLICK, "response_url": f"{hooks}actions/1"}, verdict, hooks)
+    await respond(CLICK, verdict, hooks)
 
     assert [post["text"] for post in slack.posts] == ["No."]
     said = [each.getMessage() for each in caplog.records if each.name == "approver"]
@@ -349,7 +349,7 @@ async def test_slack_that_cannot_be_told_is_no_failure(
     ]
 
 
-async def told(payload: dict[str, object], verdict: Refused, hooks: str) -> None:
+async def respond(payload: dict[str, object], verdict: Refused, hooks: str) -> None:
     """Answer a click."""
     click = clicks.read(form(payload))
     assert click is not None
@@ -409,9 +409,9 @@ def test_all_faults_of_settings_are_told_at_once_and_no_secret() -> None:
         Settings.from_environment(faulty)
 
     names = (*faulty, "BUTTON_SECRET", "SERVICEBUS__fullyQualifiedNamespace")
-    told = str(caught.value)
-    assert [name for name in names if name not in told] == []
-    assert "hush" not in told
+    found = str(caught.value)
+    assert [name for name in names if name not in found] == []
+    assert "hush" not in found
 
 
 REFERENCE = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/hush-1)"
@@ -444,10 +444,10 @@ def test_reference_that_was_not_resolved_is_no_setting(
     with pytest.raises(SettingsError) as caught:
         Settings.from_environment({**GOOD, name: reference})
 
-    told = str(caught.value)
-    assert told.startswith(f"{name} holds a reference that was not resolved: ")
-    assert "hush" not in told
-    assert ";" not in told
+    found = str(caught.value)
+    assert found.startswith(f"{name} holds a reference that was not resolved: ")
+    assert "hush" not in found
+    assert ";" not in found
 
 
 @pytest.mark.parametrize(
@@ -492,10 +492,10 @@ def test_setting_that_only_looks_like_one_is_told(
     with pytest.raises(SettingsError) as caught:
         Settings.from_environment({**GOOD, name: value})
 
-    told = str(caught.value)
-    assert name in told
-    assert allowed in told
-    assert "hush" not in told
+    found = str(caught.value)
+    assert name in found
+    assert allowed in found
+    assert "hush" not in found
 
 
 @pytest.mark.parametrize(

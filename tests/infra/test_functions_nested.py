@@ -56,9 +56,11 @@ async def test_nested_event_is_recorded_or_unreadable(nest: Nest, stage: Stage) 
     for name in ("Unknown", "Resources", "EventType", "DurationInSeconds"):
         for depth in DEPTHS:
             event = imds_event(f"R-{name}-{depth}-{nest.__name__}")
-            told = json.loads(cloud_event("scheduled", event).to_json())
-            told["data"]["event"][name] = HERE
-            recorded = handlers().record(holding(told, nest(depth)), APPROVALS, SESSION)
+            found = json.loads(cloud_event("scheduled", event).to_json())
+            found["data"]["event"][name] = HERE
+            recorded = handlers().record(
+                holding(found, nest(depth)), APPROVALS, SESSION
+            )
             if depth < MOST_LEVELS:
                 await recorded
                 continue

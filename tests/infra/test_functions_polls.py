@@ -30,7 +30,7 @@ OWNERS = {"westno_0": frozenset({ALICE}), "westno_1*": frozenset({BOB})}
 EACH = Rules(approvers=APPROVERS, rule=Rule.RESOURCES, owners=OWNERS)
 
 
-def told(
+def announcement(
     transition: str = "scheduled",
     event: dict[str, object] | None = None,
     after: float = 0.0,
@@ -46,7 +46,7 @@ def told(
 
 
 def open_ballot(**fields: object) -> Ballot:
-    ballot = announced(None, told(event=imds_event(EVENT_ID, **fields)))
+    ballot = announced(None, announcement(event=imds_event(EVENT_ID, **fields)))
     assert ballot is not None
     return ballot
 
@@ -204,7 +204,7 @@ def test_click_whose_vote_was_deleted_counts_for_nothing() -> None:
     """The queue may deliver it once more, after the refusal."""
     ballot, _ = click(open_ballot(), ALICE, "1", TWO)
     ballot, _ = click(ballot, BOB, "2", TWO, action="refuse")
-    told_again = announced(ballot, told("updated", after=1))
+    told_again = announced(ballot, announcement("updated", after=1))
     assert told_again is not None
     _, late = click(told_again, ALICE, "1", TWO)
 
@@ -223,8 +223,8 @@ def test_who_has_voted_may_still_refuse() -> None:
     ("ballot", "said"),
     [
         (None, "does not know the event"),
-        (announced(None, told("started", started())), "already started"),
-        (announced(None, told(is_whole=False)), "more resources"),
+        (announced(None, announcement("started", started())), "already started"),
+        (announced(None, announcement(is_whole=False)), "more resources"),
         (open_ballot(DurationInSeconds=60), "has changed since this message"),
     ],
 )
@@ -240,7 +240,7 @@ def test_what_cannot_be_decided_is_refused(ballot: Ballot | None, said: str) -> 
 def test_changed_event_voids_votes_and_decisions() -> None:
     voted, _ = click(open_ballot(), ALICE, "1", TWO)
     decided, _ = click(open_ballot(), ALICE, "1")
-    changed = told("updated", imds_event(DurationInSeconds=-1), after=5)
+    changed = announcement("updated", imds_event(DurationInSeconds=-1), after=5)
 
     for ballot in (voted, decided):
         after = announced(ballot, changed)
@@ -251,27 +251,33 @@ def test_changed_event_voids_votes_and_decisions() -> None:
 def test_unchanged_event_keeps_votes() -> None:
     voted, _ = click(open_ballot(), ALICE, "1", TWO)
 
-    for step in (told(), told("updated", imds_event(Description="x"), after=5)):
+    for step in (
+        announcement(),
+        announcement("updated", imds_event(Description="x"), after=5),
+    ):
         after = announced(voted, step)
         assert after is not None
         assert after.votes == voted.votes
 
 
 def test_older_news_changes_nothing() -> None:
-    ballot = announced(None, told(after=5))
+    ballot = announced(None, announcement(after=5))
 
-    assert announced(ballot, told("updated", imds_event(EventType="Reboot"))) == ballot
-    assert announced(ballot, told("cancelled")) == ballot
+    assert (
+        announced(ballot, announcement("updated", imds_event(EventType="Reboot")))
+        == ballot
+    )
+    assert announced(ballot, announcement("cancelled")) == ballot
 
 
 @pytest.mark.parametrize("transition", ["completed", "cancelled", "ended"])
 def test_gone_event_leaves_nothing(transition: str) -> None:
-    assert announced(open_ballot(), told(transition, after=5)) is None
+    assert announced(open_ballot(), announcement(transition, after=5)) is None
 
 
 def test_address_is_kept_when_a_step_names_none() -> None:
-    ballot = announced(None, told(reply_to="q", session="s"))
-    after = announced(ballot, told("started", started(), after=5))
+    ballot = announced(None, announcement(reply_to="q", session="s"))
+    after = announced(ballot, announcement("started", started(), after=5))
 
     assert after is not None
     assert (after.reply_to, after.session) == ("q", "s")

@@ -101,7 +101,7 @@ def test_both_ids_of_a_person_may_vote() -> None:
 
 
 def ballot_of(**fields: object) -> Ballot:
-    told = Announcement(
+    shown = Announcement(
         transition="scheduled",
         event_id=EVENT_ID,
         time=START,
@@ -110,7 +110,7 @@ def ballot_of(**fields: object) -> Ballot:
         id="1",
         not_before=START + timedelta(seconds=900),
     )
-    found = announced(None, told)
+    found = announced(None, shown)
     assert found is not None
     return found
 

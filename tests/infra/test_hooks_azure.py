@@ -91,11 +91,11 @@ class Azure:
         assert request.path == NIC
         if request.method == "PUT":
             return await self.put(request)
-        told = copy.deepcopy(self.nic)
+        found = copy.deepcopy(self.nic)
         if self.pending:
             self.pending -= 1
-            told["properties"]["provisioningState"] = "Updating"
-        return web.json_response(told)
+            found["properties"]["provisioningState"] = "Updating"
+        return web.json_response(found)
 
     async def put(self, request: web.Request) -> web.Response:
         if self.refusals:
@@ -124,8 +124,8 @@ def stage_at(folder: Path, at: str, more: str = "") -> Stage:
     return Stage(folder, "azure-lb-drain", settings)
 
 
-async def run(stage: Stage, told: dict[str, str], **more: str) -> str:
-    return await asyncio.to_thread(stage.run, told, **more)
+async def run(stage: Stage, given: dict[str, str], **more: str) -> str:
+    return await asyncio.to_thread(stage.run, given, **more)
 
 
 async def test_vm_leaves_its_pools_and_comes_back(

@@ -341,9 +341,9 @@ def test_replica_that_is_secondary_has_nothing_to_do(tmp_path: Path) -> None:
     assert not stage.marker
 
 
-@pytest.mark.parametrize("told", [PREPARE, RESTORE])
+@pytest.mark.parametrize("given", [PREPARE, RESTORE])
 def test_role_that_is_not_settled_is_asked_for_again(
-    told: dict[str, str], tmp_path: Path
+    given: dict[str, str], tmp_path: Path
 ) -> None:
     """Such as while a cluster elects: it may be primary the next moment."""
     stage = sqlserver(tmp_path, "FAIL_BACK=yes")
@@ -351,7 +351,7 @@ def test_role_that_is_not_settled_is_asked_for_again(
     marked = stage.marker
     (stage.world / "resolving").touch()
 
-    found = stage.tried(told)
+    found = stage.tried(given)
 
     assert found.returncode == 75
     assert "is not settled yet" in found.stderr

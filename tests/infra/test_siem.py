@@ -77,10 +77,10 @@ def _paths(
 
 def sent() -> list[dict[str, Any]]:
     """Return one event of each kind, in structured JSON."""
-    return [json.loads(event.to_json()) for event in told()]
+    return [json.loads(event.to_json()) for event in published()]
 
 
-def told() -> list[CloudEvent]:
+def published() -> list[CloudEvent]:
     """Return one event of each kind."""
     event_context = event_context_of()
     doc = document(imds_event(), started("other"))
@@ -228,7 +228,7 @@ def test_stream_of_the_preset_is_what_it_sends() -> None:
     stream = json.loads((HERE / "sentinel" / "stream.preset.json").read_text())
     names = {c["name"] for c in stream["columns"]}
 
-    assert {name for event in told() for name in record(event)} == names
+    assert {name for event in published() for name in record(event)} == names
 
 
 def test_agent_of_azure_monitor_fills_the_same_table() -> None:
@@ -445,7 +445,7 @@ def _fits(value: object, kind: str) -> bool:
 
 
 def test_elastic_takes_every_kind_of_event_whole() -> None:
-    found = {e.type: refusals(elastic.document(e), MAPPING, "") for e in told()}
+    found = {e.type: refusals(elastic.document(e), MAPPING, "") for e in published()}
 
     assert {name: faults for name, faults in found.items() if faults} == {}
 
@@ -460,7 +460,9 @@ def test_elastic_maps_the_schema_and_nothing_else() -> None:
 
 def test_elastic_maps_no_field_that_is_never_sent() -> None:
     ecs = {n: m for n, m in MAPPING["properties"].items() if n != "sebridge"}
-    used = {path for event in told() for path in _used("", elastic.document(event))}
+    used = {
+        path for event in published() for path in _used("", elastic.document(event))
+    }
 
     assert set(_paths("", {"properties": ecs})) <= used
 
@@ -479,7 +481,7 @@ def _used(above: str, value: dict[str, Any]) -> list[str]:
     [("severitynumber", "ERROR"), ("time", "yesterday"), ("data", 1), ("new", 1)],
 )
 def test_checker_of_the_mapping_can_refuse(field: str, value: object) -> None:
-    event = elastic.document(told()[0])
+    event = elastic.document(published()[0])
     event["sebridge"] = {**sent()[0], field: value}
 
     assert refusals(event, MAPPING, "") != []

@@ -68,10 +68,10 @@ def run(log: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess
     (programs / "bicep").write_text(STAND_IN)
     (programs / "bicep").chmod(0o755)
     path = f"{programs}:{os.environ['PATH']}"
-    told = messages()
+    found = messages()
     return subprocess.run(  # noqa: S603 - our own script
         [SCRIPT, *arguments],
-        env={"PATH": path, "LOG": str(log), "TOLD": told, **more},
+        env={"PATH": path, "LOG": str(log), "TOLD": found, **more},
         capture_output=True,
         text=True,
         check=False,
@@ -102,7 +102,7 @@ def test_every_template_and_deployment_is_tried(log: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "words"),
     [
         ({"SAY": "build main.bicep"}, "✗ build main.bicep"),
         ({"SAY": "lint policy.bicep"}, "✗ lint policy.bicep"),
@@ -114,12 +114,12 @@ def test_every_template_and_deployment_is_tried(log: Path) -> None:
     ],
 )
 def test_whatever_does_not_hold_is_told_and_the_rest_is_tried(
-    log: Path, more: dict[str, str], told: str
+    log: Path, more: dict[str, str], words: str
 ) -> None:
     done = run(log, **more)
 
     assert done.returncode == 1
-    assert told in done.stdout.splitlines()
+    assert words in done.stdout.splitlines()
     assert done.stdout.count("✓ snapshot ") >= 10
 
 

@@ -285,12 +285,12 @@ def test_names_in_the_commands_of_the_application_are_those_of_the_archive(
 
 def test_every_place_knows_the_same_systems() -> None:
     bicep = ROOT / "infra/bicep"
-    told = [
+    found = [
         re.findall(r"@allowed\(\[(.+)\]\)\nparam osType", (bicep / name).read_text())
         for name in ("application.bicep", "policy.bicep")
     ]
 
-    assert told == [["'Linux', 'Windows'"]] * 2
+    assert found == [["'Linux', 'Windows'"]] * 2
 
 
 def test_page_calls_scripts_that_are_there() -> None:

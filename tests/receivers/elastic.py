@@ -71,8 +71,8 @@ class Elastic:
     def _indexed(
         self, verb: str, meta: dict[str, Any], source: dict[str, Any]
     ) -> tuple[int, str]:
-        if told := self.items.get(meta["_id"], self.item):
-            return told, "as told"
+        if found := self.items.get(meta["_id"], self.item):
+            return found, "as told"
         if verb != "create":
             return 400, "only write ops with an op_type of create are allowed"
         if len(meta["_id"].encode()) > 512:

@@ -61,7 +61,7 @@ async def put(client: ServiceBusClient, session_id: str, body: str) -> None:
         await sender.send_messages(ServiceBusMessage(body, session_id=session_id))
 
 
-async def told(
+async def received(
     client: ServiceBusClient, event_id: str, *kinds: str
 ) -> list[dict[str, object]]:
     """Receive until the subscription has told these of an EventId."""
@@ -116,10 +116,10 @@ async def test_event_is_told_approved_relayed_and_started(tmp_path: Path) -> Non
         forwarder(imds, tmp_path, session_id),
     ):
         imds.schedule(life)
-        (scheduled,) = await told(client, event_id, "scheduled")
+        (scheduled,) = await received(client, event_id, "scheduled")
         body = json.dumps({"StartRequests": [{"EventId": event_id}]})
         await put(client, session_id, body)
-        later = await told(client, event_id, "relayed", "started")
+        later = await received(client, event_id, "relayed", "started")
 
     assert scheduled["specversion"] == "1.0"
     assert len(later) == 2

@@ -256,14 +256,14 @@ async def test_session_held_elsewhere_is_stood_by_for_and_had_later(
     await holder.reach()
     waiting = await stage.opened(source, lock_time=LockTime(0.4))
     received = await waiting.receive(stage.stop)
-    told, stood_by = waiting.last_error, waiting.stands_by
+    found, stood_by = waiting.last_error, waiting.stands_by
     await holder.close()
     await stage.put(approval("mine"), into="sessions")
     await stage.received(waiting)
 
     assert received == []
     assert stood_by
-    assert "session mine: is held elsewhere" in str(told)
+    assert "session mine: is held elsewhere" in str(found)
     assert (waiting.last_error, waiting.stands_by) == (None, False)
 
 

@@ -1,17 +1,18 @@
 """Bugs to be planted on the way of an approval, in memory, and in what is kept."""
 
 import asyncio
+import math
 import sqlite3
 from typing import Any
 
 from msgspec.structs import replace
 
 from bridge.approvals import policy
-from bridge.approvals.context import ApprovalContext
+from bridge.approvals.context import ApprovalContext, Intent
 from bridge.approvals.message_flow import Handling
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import Pending, Requests
 from bridge.approvals.rules import judge
-from bridge.approvals.start_request import StartRequestFlow
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -31,35 +32,33 @@ from tests.simulation.planting import Patch, bug
 
 @bug
 def post_is_not_marked_before_it_is_begun(patch: Patch) -> None:
-    async def mark(self: StartRequestFlow) -> None:
-        pass
+    async def mark(self: Intent) -> None:
+        self.is_marked = True
 
-    patch.setattr(StartRequestFlow, "mark", mark)
+    patch.setattr(Intent, "mark", mark)
 
 
 @bug
 def intent_is_ignored_after_a_crash(patch: Patch) -> None:
-    begin = StartRequestFlow.__post_init__
+    pursue = Requests.pursue
 
-    def forgetful(self: StartRequestFlow) -> None:
-        self.intent.was_tried = False
-        begin(self)
+    async def forgetful(self: Requests, intent: Intent, *more: Any) -> Any:
+        intent.was_tried = intent.is_marked = False
+        return await pursue(self, intent, *more)
 
-    patch.setattr(StartRequestFlow, "__post_init__", forgetful)
+    patch.setattr(Requests, "pursue", forgetful)
 
 
 @bug
 def post_without_an_answer_did_not_work(patch: Patch) -> None:
-    answered = StartRequestFlow._answered
+    answered = Pending.answered
 
-    async def sure(
-        self: StartRequestFlow, answer: StartAnswer, stop: asyncio.Event
-    ) -> Any:
+    def sure(self: Pending, answer: StartAnswer, now: float) -> Any:
         if answer.result is StartResult.IN_DOUBT:
             answer = StartAnswer(result=StartResult.UNAVAILABLE, text=answer.text)
-        return await answered(self, answer, stop)
+        return answered(self, answer, now)
 
-    patch.setattr(StartRequestFlow, "_answered", sure)
+    patch.setattr(Pending, "answered", sure)
 
 
 @bug
@@ -157,7 +156,16 @@ def what_the_approver_saw_is_not_compared(patch: Patch) -> None:
 
 @bug
 def post_goes_out_on_an_old_document(patch: Patch) -> None:
-    patch.setattr(Poller, "_postable", lambda self: [*self.line])
+    turn = Requests.turn
+
+    def by_any(self: Requests, look: Look | None) -> Any:
+        for one in self._all:
+            if one.since <= self.poller.clock.monotonic():
+                one.after, one.since = 0, -math.inf
+        return turn(self, look)
+
+    patch.setattr(Requests, "turn", by_any)
+    patch.setattr(Poller, "_usable", lambda self: self.latest)
     patch.setattr(Poller, "_is_old", lambda *_: False)
 
 
@@ -174,12 +182,14 @@ def requests_to_imds_keep_no_distance(patch: Patch) -> None:
 
 @bug
 def fresh_look_waits_for_the_next_poll(patch: Patch) -> None:
-    async def patient(self: Poller) -> Any:
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)  # and wakes nobody
-        return await future
+    turn = Requests.turn
 
-    patch.setattr(Poller, "fresh", patient)
+    def patient(self: Requests, look: Look | None) -> Any:
+        need = turn(self, look)
+        need.look = False
+        return need
+
+    patch.setattr(Requests, "turn", patient)
 
 
 # -- memory, and what is kept --------------------------------------------------------

@@ -10,8 +10,8 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
-from bridge.approvals.posting import Waits
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Rule
 from bridge.events.routing import Route, Router, When
 from bridge.foundation.clock import Clock
@@ -203,7 +203,7 @@ class Forwarder:
         )
 
     def _desk(self) -> ApprovalContext:
-        life, poller = self.life, self.poller
+        life = self.life
         return ApprovalContext(
             entity=ENTITY,
             terms=Terms(
@@ -217,8 +217,7 @@ class Forwarder:
             replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=self.outbox,
             event_context=event_context_of(),
-            watcher=poller,
-            waits=Waits(poller, life.clock),
+            requests=Requests(self.poller),
             clock=life.clock,
             chance=chance_of(life, "pursuit"),
             count=lambda _: None,

@@ -25,7 +25,7 @@ SEEDS = {
     "delay_of_a_rule_counts_a_jump_before_a_restart": 167,
     "rule_approves_only_what_is_asked_for": 7,
     "what_the_approver_saw_is_not_compared": 79,
-    "post_goes_out_on_an_old_document": 127,
+    "post_goes_out_on_an_old_document": 13,
     "requests_to_imds_keep_no_distance": 4,
     "fresh_look_waits_for_the_next_poll": 67,
     "what_the_disk_has_done_is_done_once_more": 31,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bridge.approvals import policy, posting
+from bridge.approvals import policy
 from bridge.approvals.message_flow import Handling, Settlement
+from bridge.approvals.requests import Requests
 from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
@@ -143,16 +144,16 @@ def whatever_is_asked_for_is_sent_to_imds(patch: Patch) -> None:
 
 @mutation
 def event_id_is_sent_as_the_sender_spelled_it(patch: Patch) -> None:
-    whole = posting._Group.decide
+    turn = Requests.turn
 
-    async def decide(self: Any, look: Any) -> Any:
-        event = await whole(self, look)
-        if event is None:
-            return None
-        spelled = self.agreed[0][0].request.event_id
-        return ScheduledEvent(event_id=spelled, raw=event.raw)
+    def spelled(self: Requests, look: Any) -> Any:
+        need = turn(self, look)
+        if need.event is not None:
+            asked = self._ready[0].request.event_id
+            need.event = ScheduledEvent(event_id=asked, raw=need.event.raw)
+        return need
 
-    patch.setattr(posting._Group, "decide", decide)
+    patch.setattr(Requests, "turn", spelled)
 
 
 @mutation

@@ -383,9 +383,9 @@ async def test_request_needs_the_right_of_its_operation(guarded: Broker) -> None
         {"operation": "com.microsoft:peek-message"},
         {"from-sequence-number": 0, "message-count": 1},
     )
-    told: Any = reply.properties
-    assert told["statusCode"] == 401
-    assert "'Listen' claim" in told["statusDescription"]
+    found: Any = reply.properties
+    assert found["statusCode"] == 401
+    assert "'Listen' claim" in found["statusDescription"]
 
 
 # -- in the entity file ------------------------------------------------------------

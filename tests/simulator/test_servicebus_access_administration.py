@@ -52,8 +52,8 @@ def queue(rules: str) -> str:
 
 
 def rule(name: str, *rights: str, keys: str = "<PrimaryKey>k1</PrimaryKey>") -> str:
-    told = "".join(f"<AccessRights>{each}</AccessRights>" for each in rights)
-    inner = f"<KeyName>{name}</KeyName>{keys}<Rights>{told}</Rights>"
+    found = "".join(f"<AccessRights>{each}</AccessRights>" for each in rights)
+    inner = f"<KeyName>{name}</KeyName>{keys}<Rights>{found}</Rights>"
     return f"<AuthorizationRule>{inner}</AuthorizationRule>"
 
 
@@ -137,16 +137,16 @@ async def test_open_connection_keeps_what_its_token_allows(
 async def test_rule_without_keys_gets_new_ones_that_are_told(
     bus: Broker, http: aiohttp.ClientSession
 ) -> None:
-    told = await put(http, "/orders", queue(rule("shop", "Send", keys="")))
+    found = await put(http, "/orders", queue(rule("shop", "Send", keys="")))
 
-    keys = re.findall(r"<(?:Primary|Secondary)Key>([^<]{44})<", told)
+    keys = re.findall(r"<(?:Primary|Secondary)Key>([^<]{44})<", found)
     assert len(set(keys)) == 2
     for key in keys:
         await sends(bus, "shop", key, "orders")
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "words"),
     [
         (rule("shop"), "The AuthorizationRule 'shop' needs Rights: some of Listen,"),
         (
@@ -156,10 +156,10 @@ async def test_rule_without_keys_gets_new_ones_that_are_told(
     ],
 )
 async def test_faulty_rule_makes_no_queue(
-    bus: Broker, http: aiohttp.ClientSession, rules: str, told: str
+    bus: Broker, http: aiohttp.ClientSession, rules: str, words: str
 ) -> None:
     async with http.put("/orders", data=queue(rules)) as reply:
         text = (await reply.text()).replace("&apos;", "'")
 
-    assert (reply.status, told in text) == (400, True), text
+    assert (reply.status, words in text) == (400, True), text
     assert set(bus.snapshot()) == {"other"}

@@ -154,7 +154,7 @@ async def test_partitioned_entity_tells_the_size_of_16_partitions(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "words"),
     [
         ({"max_size_in_megabytes": 6144}, "is one of 1024, 2048, 3072, 4096, 5120"),
         ({"max_size_in_megabytes": 1000}, "MaxSizeInMegabytes is one of 1024"),
@@ -163,9 +163,9 @@ async def test_partitioned_entity_tells_the_size_of_16_partitions(
     ],
 )
 async def test_sizes_are_those_of_the_tier_standard(
-    admin: Admin, given: dict[str, int], told: str
+    admin: Admin, given: dict[str, int], words: str
 ) -> None:
-    with pytest.raises(HttpResponseError, match=told):
+    with pytest.raises(HttpResponseError, match=words):
         await admin.create_queue("big", **given)
 
 
@@ -314,7 +314,7 @@ async def test_queue_is_changed(admin: Admin, broker_client: ServiceBusClient) -
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "words"),
     [
         ({"requires_session": True}, "RequiresSession property of an existing Queue"),
         ({"requires_duplicate_detection": True}, "RequiresDuplicateDetection property"),
@@ -333,7 +333,7 @@ async def test_queue_is_changed(admin: Admin, broker_client: ServiceBusClient) -
     ],
 )
 async def test_change_that_is_not_allowed_is_refused(
-    admin: Admin, change: dict[str, Any], told: str
+    admin: Admin, change: dict[str, Any], words: str
 ) -> None:
     queue = await admin.get_queue("plain")
 
@@ -341,7 +341,7 @@ async def test_change_that_is_not_allowed_is_refused(
         await admin.update_queue(queue, **change)
 
     assert error.value.status_code in {400, 404}
-    assert told in str(error.value)
+    assert words in str(error.value)
     assert dict(await admin.get_queue("plain")) == dict(queue)
 
 

@@ -62,7 +62,7 @@ async def test_health_is_that_of_the_emulator(http: aiohttp.ClientSession) -> No
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "words"),
     [
         ("", "The body is not XML: "),
         ("<entry>", "The body is not XML: "),
@@ -107,13 +107,13 @@ async def test_health_is_that_of_the_emulator(http: aiohttp.ClientSession) -> No
     ],
 )
 async def test_body_that_cannot_be_read_is_refused(
-    http: aiohttp.ClientSession, body: str | bytes, told: str
+    http: aiohttp.ClientSession, body: str | bytes, words: str
 ) -> None:
     status, text = await put(http, "/q", body)
 
     assert status == 400
     assert text.startswith("<Error><Code>400</Code><Detail>SubCode=40000. Bad Request.")
-    assert told in text.replace("'", "&apos;")
+    assert words in text.replace("'", "&apos;")
     async with http.get("/q") as reply:
         assert "<entry" not in await reply.text()
 
@@ -137,7 +137,7 @@ TYPED = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance" i:type'
 
 
 @pytest.mark.parametrize(
-    ("inner", "told"),
+    ("inner", "words"),
     [
         ("<Filter/>", "A Filter is a SqlFilter, CorrelationFilter, TrueFilter or Fals"),
         (f"<Filter {TYPED}='SqlFilter'/>", "A SqlFilter needs a SqlExpression."),
@@ -171,11 +171,11 @@ TYPED = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance" i:type'
     ],
 )
 async def test_rule_that_cannot_be_read_is_refused(
-    http: aiohttp.ClientSession, inner: str, told: str
+    http: aiohttp.ClientSession, inner: str, words: str
 ) -> None:
     status, text = await put(http, RULE, entry("RuleDescription", inner))
 
-    assert (status, told in text) == (400, True), text
+    assert (status, words in text) == (400, True), text
 
 
 async def test_latest_time_of_net_is_told_again(http: aiohttp.ClientSession) -> None:
@@ -233,10 +233,10 @@ async def test_value_of_a_rule_keeps_its_type(
     assert status == 201
 
     async with http.get(RULE) as reply:
-        told = await reply.text()
+        found = await reply.text()
 
-    assert f'i:type="d6p1:{kind}"' in told
-    assert f">{text}</Value>" in told
+    assert f'i:type="d6p1:{kind}"' in found
+    assert f">{text}</Value>" in found
 
 
 async def test_int_of_a_rule_has_32_bits(http: aiohttp.ClientSession) -> None:
@@ -246,10 +246,10 @@ async def test_int_of_a_rule_has_32_bits(http: aiohttp.ClientSession) -> None:
         f"<Properties>{PAIR.format('int', 2**31)}</Properties></Filter>"
     )
 
-    status, told = await put(http, RULE, entry("RuleDescription", admits))
+    status, found = await put(http, RULE, entry("RuleDescription", admits))
 
     assert status == 400
-    assert "is not of type int" in told
+    assert "is not of type int" in found
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ async def test_dead_letters_are_no_entity_of_their_own(
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "words"),
     [
         ("/$Resources/tables", "There are no 'tables'; allowed: queues, topics."),
         ("/$Resources/queues?$skip=-1", "$skip is a whole number from 0, not '-1'."),
@@ -292,10 +292,10 @@ async def test_dead_letters_are_no_entity_of_their_own(
     ],
 )
 async def test_list_that_does_not_exist_is_refused(
-    http: aiohttp.ClientSession, path: str, told: str
+    http: aiohttp.ClientSession, path: str, words: str
 ) -> None:
     async with http.get(path) as reply:
-        assert (reply.status, told in await reply.text()) == (400, True)
+        assert (reply.status, words in await reply.text()) == (400, True)
 
 
 async def test_pages_lead_to_each_other(http: aiohttp.ClientSession) -> None:

@@ -134,9 +134,9 @@ async def test_nothing_is_scheduled_where_nothing_can_be_sent_to(
         {"messages": [{"message": encoded("x")}]},
     )
 
-    told: Any = reply.properties
-    assert told["statusCode"] == 403
-    assert "cannot be sent to" in told["statusDescription"]
+    found: Any = reply.properties
+    assert found["statusCode"] == 403
+    assert "cannot be sent to" in found["statusDescription"]
     assert set(broker.snapshot().values()) == {Counts()}
 
 
@@ -236,17 +236,17 @@ async def test_unknown_request_is_refused_in_words(
     broker: Broker, properties: dict[str, Any], status: int, words: str
 ) -> None:
     reply = await request(broker, MANAGEMENT, properties)
-    told: Any = reply.properties
+    found: Any = reply.properties
 
-    assert told["statusCode"] == status
-    assert words in told["statusDescription"]
+    assert found["statusCode"] == status
+    assert words in found["statusDescription"]
 
 
 async def test_cbs_knows_one_operation(broker: Broker) -> None:
-    told: Any = (await request(broker, "$cbs", {"operation": "take-token"})).properties
+    found: Any = (await request(broker, "$cbs", {"operation": "take-token"})).properties
 
-    assert told["status-code"] == 501
-    assert "'put-token' only, not 'take-token'" in told["status-description"]
+    assert found["status-code"] == 501
+    assert "'put-token' only, not 'take-token'" in found["status-description"]
 
 
 async def test_request_without_a_link_for_the_reply_is_refused(broker: Broker) -> None:

@@ -74,7 +74,7 @@ SDK_HABIT = pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
 
 @pytest.mark.parametrize("way", WAYS[1:])
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "words"),
     [
         ({"Origin": "https://evil.example"}, "a page of another site"),
         ({"Origin": "http://localhost:1"}, "a page of another site"),
@@ -84,7 +84,7 @@ SDK_HABIT = pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
     ],
 )
 async def test_page_of_another_site_opens_no_websocket(
-    way: str, headers: dict[str, str], told: str, files: TlsFiles
+    way: str, headers: dict[str, str], words: str, files: TlsFiles
 ) -> None:
     async with broker_by(way, files) as broker, aiohttp.ClientSession() as http:
         url = broker.addresses["webSocket"].replace("ws", "http", 1)
@@ -98,7 +98,7 @@ async def test_page_of_another_site_opens_no_websocket(
         context = ssl.create_default_context(cafile=files.authority)
         async with http.get(url, headers=upgrade | headers, ssl=context) as refused:
             assert refused.status == 403
-            assert told in await refused.text()
+            assert words in await refused.text()
         # Qpid JMS names http:// for a WebSocket over TLS, too.
         for site in {url.partition("/$")[0], f"http://{url.split('/')[2]}"}:
             own = {"Origin": site}

@@ -355,9 +355,9 @@ async def test_properties_that_fit_are_taken(
         assert isinstance((await client.hear(Disposition)).state, Accepted)
 
 
-@pytest.mark.parametrize(("sent", "told"), [(None, 60), (30, 30), (90, 60)])
+@pytest.mark.parametrize(("sent", "given"), [(None, 60), (30, 30), (90, 60)])
 async def test_time_to_live_is_capped_by_the_entity(
-    wire: Wire, sent: int | None, told: int
+    wire: Wire, sent: int | None, given: int
 ) -> None:
     minute = timedelta(minutes=1)
     capped = QueueSettings(name="capped", default_time_to_live=minute)
@@ -382,15 +382,15 @@ async def test_time_to_live_is_capped_by_the_entity(
             await client.receive(handle)
             found = sections(client.payload)[0x70]
             assert isinstance(found, list)
-            assert found[2] == told * 1000
+            assert found[2] == given * 1000
 
 
 @pytest.mark.parametrize(
-    ("queue", "place", "told", "count"),
+    ("queue", "place", "words", "count"),
     [("kept", "kept/$DeadLetterQueue", None, 1), ("moved", "grave", "moved", 0)],
 )
 async def test_dead_letter_tells_its_source_after_it_was_forwarded(
-    wire: Wire, queue: str, place: str, told: str | None, count: int
+    wire: Wire, queue: str, place: str, words: str | None, count: int
 ) -> None:
     """In the dead-letter queue, the deliveries that failed count on."""
     moved = QueueSettings(name="moved", forward_dead_letters_to="grave")
@@ -412,7 +412,7 @@ async def test_dead_letter_tells_its_source_after_it_was_forwarded(
     assert isinstance(header, list)
     assert isinstance(notes, dict)
     assert header[4] == count
-    assert notes.get("x-opt-deadletter-source") == told
+    assert notes.get("x-opt-deadletter-source") == words
 
 
 def settled(sent: Transfer, state: State) -> Disposition:

@@ -149,7 +149,7 @@ async def test_links_are_detached(
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "words"),
     [
         ({"fault": "explode"}, 400, "'explode' - at `$.fault`; allowed: drop-conn"),
         ({}, 400, "missing required field `fault`; allowed: drop-connections, det"),
@@ -169,9 +169,9 @@ async def test_links_are_detached(
     ],
 )
 async def test_what_is_not_understood_is_told(
-    http: HttpClient, body: object, status: int, told: str
+    http: HttpClient, body: object, status: int, words: str
 ) -> None:
     reply = await http.send("POST", FAULTS, body)
 
     assert (reply.status, list(reply.json)) == (status, ["error"])
-    assert told in reply.json["error"]
+    assert words in reply.json["error"]

@@ -102,13 +102,13 @@ async def play(
     )
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
-            told, _ = await process.communicate()
+            found, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
 
-    assert process.returncode == 0, told.decode(errors="replace")
+    assert process.returncode == 0, found.decode(errors="replace")
 
 
 def test_there_are_scenarios() -> None:

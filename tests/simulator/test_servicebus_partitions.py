@@ -38,7 +38,7 @@ def test_messages_of_one_partition_pass(batch: list[Message]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"),
+    ("batch", "words"),
     [
         ([keyed("a"), keyed("b")], "all messages of a batch need the same"),
         ([keyed(None, "a"), keyed("b")], "all messages of a batch need the same"),
@@ -46,9 +46,9 @@ def test_messages_of_one_partition_pass(batch: list[Message]) -> None:
     ],
 )
 def test_messages_of_several_partitions_are_refused(
-    batch: list[Message], told: str
+    batch: list[Message], words: str
 ) -> None:
-    with pytest.raises(RefusedError, match=f"q is partitioned: {told}") as caught:
+    with pytest.raises(RefusedError, match=f"q is partitioned: {words}") as caught:
         check_partition("q", batch)
 
     assert caught.value.condition is Condition.NOT_ALLOWED

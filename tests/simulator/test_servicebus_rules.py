@@ -70,7 +70,7 @@ def test_rule_that_is_not_there_cannot_be_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "words"),
     [
         ({}, "rule-name is a text of 1 to 50"),
         ({"rule-name": ""}, "rule-name is a text of 1 to 50"),
@@ -108,13 +108,13 @@ def test_rule_that_is_not_there_cannot_be_removed() -> None:
         ),
     ],
 )
-def test_rule_that_cannot_be_read_is_refused(body: object, told: str) -> None:
+def test_rule_that_cannot_be_read_is_refused(body: object, words: str) -> None:
     queue = subscription()
 
     reply = ask(queue, "add-rule", body)
 
     assert (reply.status, reply.condition) == (400, Condition.ARGUMENT_ERROR)
-    assert told in reply.description
+    assert words in reply.description
     assert names(queue) == ["$Default"]
 
 

@@ -132,7 +132,7 @@ async def test_commit_does_everything_over_several_entities(local: Broker) -> No
     async with shop(local) as client:
         number = await client.receive("plain")
         txn_id = await client.declare()
-        told = [
+        shown = [
             await client.send("unique", txn_id),
             await client.send("news", txn_id),
             await client.settle(number, Accepted(), txn_id),
@@ -141,7 +141,7 @@ async def test_commit_does_everything_over_several_entities(local: Broker) -> No
         ended = await client.discharge(txn_id)
         after = found(local, "plain", "unique", "news/Subscriptions/all")
 
-    assert told == [Transactional(txn_id, Accepted())] * 3
+    assert shown == [Transactional(txn_id, Accepted())] * 3
     assert list(before.values()) == [Counts(active=1, locked=1), Counts(), Counts()]
     assert ended == Accepted()
     assert list(after.values()) == [Counts(), Counts(active=1), Counts(active=1)]
@@ -214,9 +214,9 @@ async def test_part_that_is_refused_rolls_everything_back(local: Broker) -> None
     async with shop(local) as client:
         txn_id = await client.declare()
         await client.send("unique", txn_id)
-        told = [await client.send("small", txn_id) for _ in range(10)]
+        shown = [await client.send("small", txn_id) for _ in range(10)]
 
-        assert failure(told[-1])[0] == "amqp:resource-limit-exceeded"
+        assert failure(shown[-1])[0] == "amqp:resource-limit-exceeded"
         assert failure(await client.discharge(txn_id))[0] == "amqp:transaction:rollback"
         assert found(local, "unique", "small") == {
             "unique": Counts(),

@@ -249,15 +249,15 @@ def test_delivery_says_no_more_than_the_cloud_of_a_message_that_is_active() -> N
     """Its first number only if it was forwarded, its state only if it is another."""
     fresh = replace(delivery(proton_message()), enqueued_sequence_number=7)
 
-    told = decoded(encode_delivery(fresh)).annotations
+    found = decoded(encode_delivery(fresh)).annotations
     other = decoded(encode_delivery(replace(fresh, state=State.DEFERRED))).annotations
 
-    assert set(told) == {
+    assert set(found) == {
         "x-opt-sequence-number",
         "x-opt-enqueued-time",
         "x-opt-locked-until",
     }
-    assert other == {**told, "x-opt-message-state": 1}
+    assert other == {**found, "x-opt-message-state": 1}
 
 
 def test_annotations_of_the_sender_are_kept() -> None:

@@ -186,7 +186,7 @@ def test_removed_message_id_time_and_key_leave_a_valid_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "words"),
     [
         ("SET sys.Label = 5", "sys.Label takes a text, not a number"),
         ("SET sys.TimeToLive = 5", "sys.TimeToLive takes a duration, not a number"),
@@ -199,12 +199,12 @@ def test_removed_message_id_time_and_key_leave_a_valid_message() -> None:
     ],
 )
 def test_value_that_does_not_fit_is_an_error_of_evaluation(
-    expression: str, told: str
+    expression: str, words: str
 ) -> None:
     with pytest.raises(EvaluationError) as error:
         changed(expression, years=timedelta(days=10_675_199))
 
-    assert told in str(error.value)
+    assert words in str(error.value)
 
 
 def rule(name: str, admits: Filter, action: str | None = None) -> Rule:

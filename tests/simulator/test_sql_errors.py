@@ -11,7 +11,7 @@ from bridge.simulator.sql.operators import SqlSyntaxError
 
 
 @pytest.mark.parametrize(
-    ("expression", "position", "told"),
+    ("expression", "position", "words"),
     [
         ("", 1, "the text ends too early; expected "),
         ("colour", 1, "a condition is expected, not a value"),
@@ -58,18 +58,18 @@ from bridge.simulator.sql.operators import SqlSyntaxError
     ],
 )
 def test_filter_is_refused_with_its_place(
-    expression: str, position: int, told: str
+    expression: str, position: int, words: str
 ) -> None:
     with pytest.raises(SqlSyntaxError) as error:
         SqlFilter.of(expression)
 
-    assert told in error.value.what
+    assert words in error.value.what
     assert error.value.position == position
     assert str(error.value).endswith(f", at character {position}")
 
 
 @pytest.mark.parametrize(
-    ("expression", "position", "told"),
+    ("expression", "position", "words"),
     [
         ("", 1, "the text ends too early; expected REMOVE or SET"),
         ("a = 1", 1, "'a' is not expected; expected REMOVE or SET"),
@@ -87,12 +87,12 @@ def test_filter_is_refused_with_its_place(
     ],
 )
 def test_action_is_refused_with_its_place(
-    expression: str, position: int, told: str
+    expression: str, position: int, words: str
 ) -> None:
     with pytest.raises(SqlSyntaxError) as error:
         SqlAction.of(expression)
 
-    assert (error.value.position, told in error.value.what) == (position, True), error
+    assert (error.value.position, words in error.value.what) == (position, True), error
 
 
 def test_long_chains_are_not_deep() -> None:

@@ -251,7 +251,7 @@ def test_parameters_have_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "words"),
     [
         ("quantity < 'x'", "a number < a text has no answer"),
         ("urgent > FALSE", "a boolean > a boolean has no answer"),
@@ -270,12 +270,12 @@ def test_parameters_have_types() -> None:
     ],
 )
 def test_values_that_do_not_fit_are_an_error_of_evaluation(
-    expression: str, told: str
+    expression: str, words: str
 ) -> None:
     with pytest.raises(EvaluationError) as error:
         admits(expression)
 
-    assert told in str(error.value)
+    assert words in str(error.value)
 
 
 def test_what_decides_first_spares_the_rest() -> None:

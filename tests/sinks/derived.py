@@ -157,10 +157,13 @@ def _toml(value: object) -> str:
 
 def golden() -> Iterator[tuple[Path, str]]:
     """Yield the files of the golden bodies, and what is to be in them."""
-    from tests.sinks.test_command_views import told  # noqa: PLC0415 - imports pytest
+    from tests.sinks.test_command_views import command_event  # noqa: PLC0415 - imports pytest
     from tests.sinks.test_webhook_presets import golden_event  # noqa: PLC0415 - likewise
 
-    for folder, event in (("presets", golden_event()), ("presets-command", told())):
+    for folder, event in (
+        ("presets", golden_event()),
+        ("presets-command", command_event()),
+    ):
         for name in NAMES:
             text = json.dumps(sent(name, event), indent=2, ensure_ascii=False)
             yield ROOT / "tests" / "data" / folder / f"{name}.json", f"{text}\n"

@@ -16,7 +16,7 @@ from bridge.sinks.command.unit import Places, UnitRunner
 LAUNCHER = Path(__file__).parents[2] / "infra" / "systemd" / "hook_launcher.py"
 UNIT = "sebridge-hook@drain.service"
 PATIENCE = 60
-TOLD = {
+VARIABLES = {
     "PATH": "/nowhere",
     "SEBRIDGE_ACTION": "prepare",
     "SEBRIDGE_SINK": "drain",
@@ -101,7 +101,7 @@ class Machine:
 
 async def run(
     machine: Machine,
-    told: Mapping[str, str] = TOLD,
+    given: Mapping[str, str] = VARIABLES,
     *,
     stop: asyncio.Event | None = None,
     limit: float = PATIENCE,
@@ -110,7 +110,7 @@ async def run(
     return await (runner or machine.runner()).run(
         (),
         given=b'{"id":"1"}',
-        environment=told,
+        environment=given,
         limit=limit,
         stop=stop or asyncio.Event(),
     )
@@ -118,10 +118,10 @@ async def run(
 
 @asynccontextmanager
 async def running(
-    machine: Machine, told: Mapping[str, str] = TOLD
+    machine: Machine, given: Mapping[str, str] = VARIABLES
 ) -> AsyncIterator["tuple[asyncio.Task[Exit], asyncio.Event]"]:
     stop = asyncio.Event()
-    task = asyncio.create_task(run(machine, told, stop=stop))
+    task = asyncio.create_task(run(machine, given, stop=stop))
     try:
         yield task, stop
     finally:

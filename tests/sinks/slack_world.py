@@ -151,11 +151,11 @@ def ruling(
     event: Mapping[str, object] | None = None,
     request: Mapping[str, object] | None = None,
 ) -> CloudEvent:
-    told = outcome_of(
+    shown = outcome_of(
         outcome,
         event=seen(event) if event else None,
         reason="EventChanged" if outcome == "denied" else None,
         request=request or {},
         origin=("queue", f"m-{outcome}-{at.timestamp()}", 1),
     )
-    return received(from_outcome(event_context_of(), told, at).event)
+    return received(from_outcome(event_context_of(), shown, at).event)

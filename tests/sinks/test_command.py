@@ -342,15 +342,15 @@ def result(**fields: object) -> CommandResult:
     [("succeeded", "INFO"), ("failed", "ERROR"), ("skipped", "INFO")],
 )
 def test_result_is_an_event_as_the_schema_has_it(outcome: str, severity: str) -> None:
-    told = from_command(event_context_of(), result(outcome=outcome), NOW)
-    sent = json.loads(told.event.to_json())
+    found = from_command(event_context_of(), result(outcome=outcome), NOW)
+    sent = json.loads(found.event.to_json())
 
     schema = json.loads(json_schema.text("event"))
     assert list(Draft202012Validator(schema).iter_errors(sent)) == []
     assert sent["type"] == f"sebridge.command.{outcome}.v1"
     assert sent["severitytext"] == severity
     assert sent["data"]["seconds"] == 1.235
-    assert told.key == sent["subject"].upper()
+    assert found.key == sent["subject"].upper()
 
 
 def test_result_holds_what_the_contract_names() -> None:

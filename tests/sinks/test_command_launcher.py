@@ -159,12 +159,12 @@ async def test_every_key_a_command_is_told_is_known_to_the_launcher(
         now=datetime(2026, 3, 2, tzinfo=UTC),
         is_test=True,
     )
-    told = variables_of(occasion) | {"SEBRIDGE_UNKNOWN": "1"}
+    shown = variables_of(occasion) | {"SEBRIDGE_UNKNOWN": "1"}
 
-    found = await run(machine, told)
+    found = await run(machine, shown)
 
     heard = dict(line.split("=", 1) for line in found.output.splitlines())
-    assert {k: v for k, v in heard.items() if k in told} == variables_of(occasion)
+    assert {k: v for k, v in heard.items() if k in shown} == variables_of(occasion)
 
 
 # -- configuration ---------------------------------------------------------------------

@@ -17,8 +17,8 @@ from bridge.sinks.command.process import Exit
 from bridge.sinks.command.unit import UnitRunner, path_unit_fault
 from tests.sinks.hook_machine import (
     PATIENCE,
-    TOLD,
     UNIT,
+    VARIABLES,
     Machine,
     machine_in,
     run,
@@ -26,7 +26,7 @@ from tests.sinks.hook_machine import (
 )
 from tests.support.fakes import FakeClock
 
-RESTORE = {**TOLD, "SEBRIDGE_ID": "cause-2", "SEBRIDGE_ACTION": "restore"}
+RESTORE = {**VARIABLES, "SEBRIDGE_ID": "cause-2", "SEBRIDGE_ACTION": "restore"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
 
@@ -46,14 +46,16 @@ async def until_there(path: Path) -> None:
 async def test_hook_is_run_with_the_event_and_what_is_known(machine: Machine) -> None:
     machine.has("cat; env | sort; echo Bearer abc.def >&2")
 
-    found = await run(machine, {**TOLD, "SEBRIDGE_VM_NAME": "a\tb", "LD_PRELOAD": "x"})
+    found = await run(
+        machine, {**VARIABLES, "SEBRIDGE_VM_NAME": "a\tb", "LD_PRELOAD": "x"}
+    )
 
     assert (found.code, found.timed_out, found.was_stopped) == (0, False, False)
     lines = found.output.splitlines()
     assert lines[0].startswith('{"id":"1"}')
     names = {line.partition("=")[0] for line in "\n".join(lines)[10:].splitlines()}
-    told = {name for name in names if name.startswith("SEBRIDGE_")}
-    assert told == {n for n in TOLD if n != "PATH"} | {"SEBRIDGE_VM_NAME"}
+    shown = {name for name in names if name.startswith("SEBRIDGE_")}
+    assert shown == {n for n in VARIABLES if n != "PATH"} | {"SEBRIDGE_VM_NAME"}
     assert "LD_PRELOAD" not in names
     assert "PATH=/nowhere" not in lines
     assert "SEBRIDGE_VM_NAME=a?b" in lines
@@ -187,7 +189,7 @@ async def test_other_run_of_an_earlier_life_is_awaited_then_it_is_started_anew(
     async with running(machine):
         await machine.until_ran()
 
-    async with running(machine, {**TOLD, "SEBRIDGE_ID": "cause-2"}) as (task, _):
+    async with running(machine, {**VARIABLES, "SEBRIDGE_ID": "cause-2"}) as (task, _):
         gate.touch()
         assert (await task).code == 0
 
@@ -261,7 +263,9 @@ async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
 async def test_two_runs_of_one_life_follow_each_other(machine: Machine) -> None:
     machine.has(f'echo b >>"{machine.ran}"; sleep 0.05; echo e >>"{machine.ran}"')
 
-    await asyncio.gather(run(machine), run(machine, {**TOLD, "SEBRIDGE_ID": "other"}))
+    await asyncio.gather(
+        run(machine), run(machine, {**VARIABLES, "SEBRIDGE_ID": "other"})
+    )
 
     assert machine.lines == ["b", "e", "b", "e"]
 
@@ -309,7 +313,7 @@ async def test_stop_ends_the_wait_for_another_run(machine: Machine) -> None:
     machine.has(f'echo b >>"{machine.ran}"; exec sleep 600')
     async with running(machine):
         await machine.until_ran()
-        other = {**TOLD, "SEBRIDGE_ID": "other"}
+        other = {**VARIABLES, "SEBRIDGE_ID": "other"}
         async with running(machine, other) as (task, stop):
             stop.set()
             assert (await task).was_stopped
@@ -325,7 +329,9 @@ async def test_stop_ends_the_wait_for_a_run_of_an_earlier_life(
     async with running(machine):
         await machine.until_ran()
     stop = asyncio.Event()
-    task = asyncio.create_task(run(machine, {**TOLD, "SEBRIDGE_ID": "2"}, stop=stop))
+    task = asyncio.create_task(
+        run(machine, {**VARIABLES, "SEBRIDGE_ID": "2"}, stop=stop)
+    )
     await asyncio.sleep(0)
     stop.set()
 

@@ -26,7 +26,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "presets-command"
 OUTPUT = "cannot evict pod *db-0* & <others>"
 
 
-def told(
+def command_event(
     outcome: str = "failed", action: str = "prepare", at: datetime = START
 ) -> CloudEvent:
     """Return what is told of a command, as the outbox gives it to a sink."""
@@ -66,7 +66,7 @@ EVENT = imds_event()
 def test_body_of_a_failed_command_is_the_golden_one(name: PresetName) -> None:
     path = GOLDEN / f"{name}.json"
 
-    assert sent(name, told()) == json.loads(path.read_text(encoding="utf-8"))
+    assert sent(name, command_event()) == json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_there_is_a_golden_body_for_each_preset() -> None:
@@ -98,9 +98,9 @@ async def test_bot_shows_commands_in_the_message_of_the_event(world: World) -> N
     at = [START + timedelta(seconds=10 * n) for n in range(4)]
     steps = [
         step("scheduled", EVENT, at[0]),
-        told("succeeded", at=at[1]),
+        command_event("succeeded", at=at[1]),
         step("completed", EVENT, at[2]),
-        told("failed", "restore", at=at[3]),
+        command_event("failed", "restore", at=at[3]),
     ]
     async with world.bot() as bot:
         await world.tell(bot, *steps)
@@ -130,7 +130,7 @@ async def test_bot_shows_commands_in_the_message_of_the_event(world: World) -> N
 def test_incoming_webhook_gets_a_message_for_each_outcome(
     outcome: str, sign: str
 ) -> None:
-    message = render(told(outcome), START)
+    message = render(command_event(outcome), START)
 
     assert message["text"] == f"Command drain prepare {outcome}"
     blocks = json.dumps(message["blocks"])
@@ -157,7 +157,7 @@ def test_slack_says_which_event_took_the_vm_out(way: str, words: str) -> None:
     ("outcome", "severity"), [("failed", "8"), ("succeeded", "3"), ("skipped", "3")]
 )
 def test_cef_names_the_command_and_its_outcome(outcome: str, severity: str) -> None:
-    head = as_cef(told(outcome), version="1").split("|")
+    head = as_cef(command_event(outcome), version="1").split("|")
 
     assert head[4:7] == [f"command.{outcome}", f"Command {outcome}", severity]
     assert f" outcome={outcome} " in head[7]
@@ -175,7 +175,7 @@ def test_cef_of_anything_else_names_no_command() -> None:
 @pytest.mark.parametrize(
     ("event", "texts"),
     [
-        (told(), ["Freeze", "command.failed", "WestNO_0,WestNO_1", EVENT_ID]),
+        (command_event(), ["Freeze", "command.failed", "WestNO_0,WestNO_1", EVENT_ID]),
         (traffic("out"), ["-", "bridge.traffic-out", "WestNO_0", EVENT_ID]),
         (traffic("in", None), ["-", "bridge.traffic-in", "WestNO_0", "-"]),
     ],

@@ -11,7 +11,7 @@ from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.response import SuccessConfig, by_rule
 from tests.receivers.serving import Post, Reply
 from tests.sinks.preset_ways import NAMES, talked
-from tests.sinks.test_webhook_alerts import told
+from tests.sinks.test_webhook_alerts import published
 from tests.support.nested import HERE, holding, lists, objects
 
 DEPTHS = (90, 500, 960, 975, 985, 995, 1010, 1019, 5000)  # answers of at most 64 KiB
@@ -48,7 +48,7 @@ class Nesting:
 @pytest.mark.parametrize("name", NAMES)
 def test_preset_knows_what_a_nested_answer_means(name: PresetName, status: int) -> None:
     for body in BODIES:
-        found = talked(name, Nesting(Reply(status, body)), told())
+        found = talked(name, Nesting(Reply(status, body)), published())
         assert found is None or isinstance(found, DeliveryError)
 
 

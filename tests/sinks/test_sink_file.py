@@ -410,12 +410,12 @@ async def test_disk_that_never_answers_does_not_delay_the_end_of_the_process(
         sys.executable, "-c", HANGING, str(path), stdout=asyncio.subprocess.PIPE
     )
     try:
-        told, _ = await asyncio.wait_for(process.communicate(), 60)
+        found, _ = await asyncio.wait_for(process.communicate(), 60)
     finally:
         if process.returncode is None:
             process.kill()
 
-    assert told == b"the end\n"
+    assert found == b"the end\n"
     assert process.returncode == 0
 
 

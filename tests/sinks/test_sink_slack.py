@@ -51,7 +51,7 @@ def texts(value: object) -> Iterator[str]:
             yield from texts(inner)
 
 
-def told(event: CloudEvent) -> str:
+def text_of(event: CloudEvent) -> str:
     return "\n".join(texts(render(event)))
 
 
@@ -153,7 +153,7 @@ def test_command_that_would_have_to_be_quoted_is_not_shown(word: object) -> None
 
 
 def test_scheduled_event_says_what_where_when_and_how_soon() -> None:
-    text = told(cloud_event())
+    text = text_of(cloud_event())
 
     assert "Reboot is scheduled: web-0, web-1" in text
     assert "<!date^1795256040^{date_short_pretty} at {time}|" in text
@@ -163,7 +163,7 @@ def test_scheduled_event_says_what_where_when_and_how_soon() -> None:
 
 
 def test_time_has_a_fallback_for_who_cannot_show_dates() -> None:
-    assert "|2026-11-21T10:14:00Z>" in told(cloud_event())
+    assert "|2026-11-21T10:14:00Z>" in text_of(cloud_event())
 
 
 @pytest.mark.parametrize("at", ["soon", "0001-01-01T00:00:00+14:00", 7, None])
@@ -174,7 +174,7 @@ def test_time_that_cannot_be_read_is_left_out(at: object) -> None:
 def test_text_from_imds_is_no_markup() -> None:
     raw = {**RAW, "Description": "<!channel> & <https://evil.example|click>"}
 
-    text = told(cloud_event(event=raw))
+    text = text_of(cloud_event(event=raw))
 
     assert "&lt;!channel&gt; &amp; &lt;https://evil.example|click&gt;" in text
     assert "<!channel>" not in text
@@ -189,7 +189,7 @@ def test_nothing_is_turned_into_links_by_guessing() -> None:
 def test_ten_machines_are_named_and_the_rest_is_counted() -> None:
     raw = {**RAW, "Resources": [f"web-{n}" for n in range(13)]}
 
-    text = told(cloud_event(event=raw))
+    text = text_of(cloud_event(event=raw))
 
     assert "web-9 and 3 more" in text
     assert "web-10" not in text
@@ -207,7 +207,7 @@ def test_ten_machines_are_named_and_the_rest_is_counted() -> None:
     ],
 )
 def test_impact_is_said_in_plain_words(kind: str, words: str) -> None:
-    assert words in told(cloud_event(event={**RAW, "EventType": kind}))
+    assert words in text_of(cloud_event(event={**RAW, "EventType": kind}))
 
 
 def test_event_without_impact_says_so() -> None:
@@ -257,7 +257,9 @@ def test_update_names_what_changed() -> None:
     ],
 )
 def test_how_soon_is_rounded_to_what_matters(notice: object, words: str) -> None:
-    assert words.replace("}|2026", "|2026") in told(cloud_event(noticeSeconds=notice))
+    assert words.replace("}|2026", "|2026") in text_of(
+        cloud_event(noticeSeconds=notice)
+    )
 
 
 def test_outcome_of_an_approval_says_who_and_why() -> None:

@@ -138,10 +138,10 @@ async def test_change_is_told_as_well_as_it_is_known(world: World) -> None:
     async with world.bot() as bot:
         await world.tell(bot, step("updated", after_it, NOW, before, changes))
 
-    (told,) = world.channel.thread(world.message.ts)
-    assert "Resources: another order" in shown(told)
-    assert "|2026-03-02T12:15:00Z> → nothing" in shown(told)
-    assert "*Changed*\\nMore\\n" in shown(told)
+    (found,) = world.channel.thread(world.message.ts)
+    assert "Resources: another order" in shown(found)
+    assert "|2026-03-02T12:15:00Z> → nothing" in shown(found)
+    assert "*Changed*\\nMore\\n" in shown(found)
 
 
 async def test_events_have_messages_of_their_own(world: World) -> None:

@@ -300,16 +300,16 @@ def test_default_of_routing_is_the_one_that_the_pages_name(key: str) -> None:
     keys = section("config/sinks/README.md", "## Keys that every sink has")
     (cell,) = re.findall(rf"(?m)^\| `when\.{key}` \| ([^|]+) \|", keys)
     *named, (_, others) = (part.split(": ") for part in cell.split("; "))
-    told = {kind.strip(" `"): v for kinds, v in named for kind in kinds.split(",")}
+    found = {kind.strip(" `"): v for kinds, v in named for kind in kinds.split(",")}
     of_code = {k: getattr(config, f"default_{key}") for k, config in SINK_TYPES.items()}
 
-    assert {kind: told.get(kind, others).strip("`") for kind in SINK_TYPES} == {
+    assert {kind: found.get(kind, others).strip("`") for kind in SINK_TYPES} == {
         kind: json.dumps(value).strip('"') for kind, value in of_code.items()
     }, f"name the type in config/sinks/README.md, when.{key}"
     assert isinstance(When.__doc__, str)
     text = " ".join(When.__doc__.partition(f" {key}: ")[2].split())
     of_schema = text.partition("Left out: ")[2].partition(".")[0]
-    unusual = [kind for kind in SINK_TYPES if kind in told]
+    unusual = [kind for kind in SINK_TYPES if kind in found]
     assert all(kind in of_schema for kind in unusual), "say it in When's docstring, too"
 
 

@@ -36,7 +36,8 @@ from tests.receivers import alerting, datadog, jira, pagerduty, servicenow
 from tests.receivers.serving import Post, Service, serving
 from tests.sinks.preset_ways import WAYS, options, talked
 from tests.support.builders import EVENT_ID, event_context_of, imds_event
-from tests.support.example_events import outcome, published, transition
+from tests.support.example_events import outcome, transition
+from tests.support.example_events import published as outgoing
 from tests.support.fakes import START, FakeClock
 from tests.support.ports import free_port
 from tests.support.sink_fixtures import (
@@ -51,14 +52,14 @@ ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertman
 KEY = EVENT_ID.upper()
 
 
-def told(
+def published(
     step: str = "scheduled",
     *,
     raw: dict[str, object] | None = None,
     before: dict[str, object] | None = None,
     at: datetime = START,
 ) -> CloudEvent:
-    return published(transition(step, raw, before), at=at).event
+    return outgoing(transition(step, raw, before), at=at).event
 
 
 def approved(what: str = "relayed", **more: object) -> CloudEvent:
@@ -72,7 +73,7 @@ def command(what: str, cause: CloudEvent | None = None) -> CloudEvent:
         sink="drain",
         outcome=what,
         action="prepare",
-        cause=cause or told(),
+        cause=cause or published(),
         exit_code=1,
         signal=None,
         timed_out=False,
@@ -101,12 +102,12 @@ def after(name: PresetName, service: Service, *events: CloudEvent) -> None:
 @pytest.mark.parametrize(
     ("event", "turn", "key"),
     [
-        (told(), AlertAction.OPEN, KEY),
-        (told("updated"), AlertAction.OPEN, KEY),
-        (told("started"), AlertAction.OPEN, KEY),
-        (told("completed"), AlertAction.RESOLVE, KEY),
-        (told("cancelled"), AlertAction.RESOLVE, KEY),
-        (told("ended"), AlertAction.RESOLVE, KEY),
+        (published(), AlertAction.OPEN, KEY),
+        (published("updated"), AlertAction.OPEN, KEY),
+        (published("started"), AlertAction.OPEN, KEY),
+        (published("completed"), AlertAction.RESOLVE, KEY),
+        (published("cancelled"), AlertAction.RESOLVE, KEY),
+        (published("ended"), AlertAction.RESOLVE, KEY),
         (approved(), AlertAction.ACKNOWLEDGE, KEY),
         (approved("already-started"), AlertAction.ACKNOWLEDGE, KEY),
         (command("failed"), AlertAction.OPEN, f"{KEY}/drain"),
@@ -133,7 +134,7 @@ def test_event_has_its_place_in_an_alert(
         approved("relayed", event_id=None, event=None),
         command("skipped"),
         of_bridge("heartbeat"),
-        replace(told(), extensions={}),
+        replace(published(), extensions={}),
     ],
 )
 @pytest.mark.parametrize(
@@ -156,14 +157,16 @@ async def test_what_has_no_place_is_not_sent_and_counts_as_done(
 
 def test_all_machines_and_spellings_mean_one_alert() -> None:
     spelled = (imds_event(EVENT_ID.lower()), imds_event(EVENT_ID.upper()))
-    keys = [found.key for raw in spelled if (found := alert(told(raw=raw)))]
+    keys = [found.key for raw in spelled if (found := alert(published(raw=raw)))]
 
     assert keys == [KEY, KEY]
 
 
 def test_severity_does_not_fall_with_a_later_step() -> None:
     """An update is INFO for the record; its alert is as severe as before."""
-    events = [told(step, raw=imds_event(EventType="Reboot")) for step in TransitionKind]
+    events = [
+        published(step, raw=imds_event(EventType="Reboot")) for step in TransitionKind
+    ]
 
     assert {found.severity for e in events if (found := alert(e))} == {"ERROR"}
 
@@ -180,7 +183,7 @@ def test_severity_does_not_fall_with_a_later_step() -> None:
 def test_severity_is_what_happens_to_machines(
     fields: dict[str, object], severity: str
 ) -> None:
-    found = alert(told(raw={**imds_event(), **fields}))
+    found = alert(published(raw={**imds_event(), **fields}))
 
     assert found is not None
     assert found.severity == severity
@@ -188,7 +191,7 @@ def test_severity_is_what_happens_to_machines(
 
 def test_long_event_id_is_hashed_and_names_are_counted() -> None:
     raw = imds_event("x" * 101, Resources=[f"vm-{n}" for n in range(25)])
-    found = alert(told(raw=raw))
+    found = alert(published(raw=raw))
 
     assert found is not None
     assert found.key == hash32("X" * 101)
@@ -201,7 +204,13 @@ def test_long_event_id_is_hashed_and_names_are_counted() -> None:
 def test_pagerduty_follows_the_life_of_an_event() -> None:
     service = pagerduty.PagerDuty()
     states = []
-    for event in (told(), told("updated"), approved(), told("started"), told("ended")):
+    for event in (
+        published(),
+        published("updated"),
+        approved(),
+        published("started"),
+        published("ended"),
+    ):
         after("pagerduty", service, event)
         states.append(service.alerts[KEY])
 
@@ -309,7 +318,12 @@ def test_configuration_says_what_is_wrong(
 def test_jira_follows_the_life_of_an_event() -> None:
     service = jira.Jira()
     states = []
-    for event in (told(), approved(), told("started"), told("completed")):
+    for event in (
+        published(),
+        approved(),
+        published("started"),
+        published("completed"),
+    ):
         after("jira-service-management", service, event)
         states.append(service.alerts[KEY])
 
@@ -320,7 +334,9 @@ def test_jira_follows_the_life_of_an_event() -> None:
 async def test_alias_goes_into_the_path_over_http(resources: Resources) -> None:
     service = jira.Jira()
     odd = "a/b?c=ä#"
-    events = [told(step, raw=imds_event(odd)) for step in ("scheduled", "completed")]
+    events = [
+        published(step, raw=imds_event(odd)) for step in ("scheduled", "completed")
+    ]
     async with (
         serving(service) as url,
         opened_sink(resources, options("jira-service-management", url)) as sink,
@@ -339,10 +355,10 @@ def test_servicenow_has_an_alert_for_each_machine() -> None:
     before = imds_event(Resources=["web-0", "web-1"])
     now = imds_event(Resources=["web-1", "web-2"])
 
-    after("servicenow-event", service, told(raw=before))
-    after("servicenow-event", service, told("updated", raw=now, before=before))
+    after("servicenow-event", service, published(raw=before))
+    after("servicenow-event", service, published("updated", raw=now, before=before))
     nodes = [(one["node"], one["severity"]) for one in service.taken[1]["records"]]
-    after("servicenow-event", service, approved(), told("completed", raw=now))
+    after("servicenow-event", service, approved(), published("completed", raw=now))
 
     assert nodes == [("web-1", "4"), ("web-2", "4"), ("web-0", "0")]
     assert len(service.alerts) == 5, "web-0 to web-2, and the two of the approval"
@@ -360,7 +376,13 @@ def test_approval_of_what_nobody_knows_is_no_event_for_servicenow() -> None:
 
 def test_change_is_opened_and_closed_state_by_state() -> None:
     service = servicenow.Changes()
-    steps = (told(), told("updated"), approved(), told("started"), told("completed"))
+    steps = (
+        published(),
+        published("updated"),
+        approved(),
+        published("started"),
+        published("completed"),
+    )
 
     after("servicenow-change", service, *steps)
 
@@ -379,7 +401,7 @@ def test_change_is_opened_and_closed_state_by_state() -> None:
 def test_change_ends_as_the_event_does(step: str, state: str, code: str | None) -> None:
     service = servicenow.Changes()
 
-    after("servicenow-change", service, told(), told(step), told(step))
+    after("servicenow-change", service, published(), published(step), published(step))
 
     (change,) = service.taken
     assert (change["state"], change.get("close_code")) == (state, code)
@@ -394,9 +416,9 @@ async def test_retry_after_a_lost_answer_makes_no_second_change(
         opened_sink(resources, options("servicenow-change", url)) as sink,
     ):
         with pytest.raises(TransientDeliveryError):
-            await sink.deliver(told())
-        await sink.deliver(told())
-        await sink.deliver(told("completed"))
+            await sink.deliver(published())
+        await sink.deliver(published())
+        await sink.deliver(published("completed"))
 
     assert [change["state"] for change in service.taken] == ["3"]
     assert not sink_config(options("servicenow-change")).repeats
@@ -406,10 +428,10 @@ async def test_retry_after_a_lost_answer_makes_no_second_change(
 def test_step_is_taken_up_where_an_attempt_stopped() -> None:
     """The attempt broke off between two states: no state is entered twice."""
     service = servicenow.Changes()
-    after("servicenow-change", service, told())
+    after("servicenow-change", service, published())
     next(iter(service.changes.values()))["state"] = "0"
 
-    after("servicenow-change", service, told("completed"))
+    after("servicenow-change", service, published("completed"))
 
     assert service.states == ["3"]
 
@@ -417,7 +439,7 @@ def test_step_is_taken_up_where_an_attempt_stopped() -> None:
 def test_event_that_comes_back_has_a_change_of_its_own() -> None:
     service = servicenow.Changes()
 
-    after("servicenow-change", service, told(), told("ended"), told())
+    after("servicenow-change", service, published(), published("ended"), published())
 
     assert [change["state"] for change in service.taken] == ["3", "-5"]
 
@@ -425,7 +447,7 @@ def test_event_that_comes_back_has_a_change_of_its_own() -> None:
 def test_no_change_is_made_by_what_ends_or_by_commands() -> None:
     service = servicenow.Changes()
 
-    after("servicenow-change", service, told("completed"), command("failed"))
+    after("servicenow-change", service, published("completed"), command("failed"))
 
     assert service.taken == []
 
@@ -434,7 +456,7 @@ def test_odd_times_and_durations_make_a_plan_all_the_same() -> None:
     service = servicenow.Changes()
     raw = imds_event(NotBefore="soon", DurationInSeconds=-1)
 
-    after("servicenow-change", service, told(raw=raw))
+    after("servicenow-change", service, published(raw=raw))
 
     (change,) = service.taken
     assert change["start_date"] == "2026-03-02 12:00:00"
@@ -456,7 +478,7 @@ def test_no_change_is_made_where_the_search_says_nothing(
     """Else each of these answers would make one more change."""
     talk = PRESETS["servicenow-change"].talk
     assert talk is not None
-    requests = talk(told(), lambda _: None, START)
+    requests = talk(published(), lambda _: None, START)
     first = advanced(requests, None)
     last = advanced(requests, Answer(status=200, body=body, retry_after=None))
 
@@ -472,7 +494,7 @@ def test_state_may_be_written_plainly_or_be_missing() -> None:
         b'{"result": [{"sys_id": "a", "state": "-1"}, {"sys_id": "b"},'
         b' {"sys_id": "c", "state": "1e999"}]}'
     )
-    requests = talk(told("updated"), lambda _: None, START)
+    requests = talk(published("updated"), lambda _: None, START)
     advanced(requests, None)
     answer = Answer(status=200, body=body, retry_after=None)
     calls = [advanced(requests, answer) for _ in range(3)]
@@ -486,10 +508,10 @@ def test_state_may_be_written_plainly_or_be_missing() -> None:
 
 def test_refusal_of_a_state_is_told() -> None:
     service = servicenow.Changes()
-    after("servicenow-change", service, told())
+    after("servicenow-change", service, published())
     next(iter(service.changes.values()))["state"] = "-4"  # somebody assesses it
 
-    error = talked("servicenow-change", service, told("started"))
+    error = talked("servicenow-change", service, published("started"))
 
     assert isinstance(error, PermanentDeliveryError)
 
@@ -501,7 +523,13 @@ def test_datadog_groups_the_steps_and_notifies_nobody() -> None:
     service = datadog.Datadog()
     raw = imds_event(Description="@pagerduty @all", Resources=["web 0", "@web-1"])
 
-    after("datadog", service, told(raw=raw), told("completed", raw=raw), approved())
+    after(
+        "datadog",
+        service,
+        published(raw=raw),
+        published("completed", raw=raw),
+        approved(),
+    )
 
     kinds = [one["alert_type"] for one in service.taken]
     assert {one["aggregation_key"] for one in service.taken} == {KEY}
@@ -514,7 +542,7 @@ def test_datadog_is_told_no_time_that_it_refuses(*, hours: int, is_told: bool) -
     talk = PRESETS["datadog"].talk
     assert talk is not None
     now = START + timedelta(hours=hours)
-    call = advanced(talk(told(), lambda _: None, now), None)
+    call = advanced(talk(published(), lambda _: None, now), None)
 
     assert isinstance(call, Call)
     assert ("date_happened" in json.loads(call.body)) is is_told
@@ -526,7 +554,12 @@ def test_datadog_is_told_no_time_that_it_refuses(*, hours: int, is_told: bool) -
 def test_alert_fires_until_the_event_is_gone() -> None:
     service = alerting.Alertmanager(now=START)
     firing = []
-    for event in (told(), approved(), told("started"), told("completed")):
+    for event in (
+        published(),
+        approved(),
+        published("started"),
+        published("completed"),
+    ):
         after("alertmanager", service, event)
         firing.append(len(service.firing()))
 
@@ -538,7 +571,7 @@ def test_old_not_before_does_not_end_an_alert_before_it_starts() -> None:
     service = alerting.Alertmanager(now=START)
     old = imds_event(NotBefore="Mon, 02 Feb 2026 12:00:00 GMT")
 
-    after("alertmanager", service, told("started", raw=old))
+    after("alertmanager", service, published("started", raw=old))
 
     assert len(service.firing()) == 1
 
@@ -546,7 +579,7 @@ def test_old_not_before_does_not_end_an_alert_before_it_starts() -> None:
 def test_not_before_of_another_age_is_none() -> None:
     """Of the property test: such a year cannot be written, or leads beyond 9999."""
     years = ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z")
-    found = [begins(told(raw=imds_event(NotBefore=year))) for year in years]
+    found = [begins(published(raw=imds_event(NotBefore=year))) for year in years]
 
     assert found == [START, START]
 
@@ -555,10 +588,10 @@ def test_alert_whose_type_changes_ends_and_another_begins() -> None:
     service = alerting.Alertmanager(now=START)
     freeze, reboot = imds_event(), imds_event(EventType="Reboot")
 
-    after("alertmanager", service, told(raw=freeze))
-    after("alertmanager", service, told("updated", raw=reboot, before=freeze))
+    after("alertmanager", service, published(raw=freeze))
+    after("alertmanager", service, published("updated", raw=reboot, before=freeze))
     firing = service.firing()
-    after("alertmanager", service, told("updated", raw=reboot, before=reboot))
+    after("alertmanager", service, published("updated", raw=reboot, before=reboot))
 
     assert [one["event_type"] for one in firing] == ["Reboot"]
     assert len(service.taken[-1]) == 1
@@ -575,7 +608,7 @@ def test_approval_of_what_nobody_knows_is_no_alert() -> None:
 def test_group_of_grafana_and_alert_of_incident_io_end_with_the_event() -> None:
     grafana, incident = alerting.Grafana(), alerting.IncidentIo()
     states = []
-    for event in (told(), approved(), told("cancelled")):
+    for event in (published(), approved(), published("cancelled")):
         after("grafana-irm", grafana, event)
         after("incident-io", incident, event)
         states.append((grafana.groups[KEY], incident.alerts[KEY]))
@@ -586,7 +619,9 @@ def test_group_of_grafana_and_alert_of_incident_io_end_with_the_event() -> None:
 def test_grafana_takes_three_hundred_alerts_in_five_minutes() -> None:
     service = alerting.Grafana(taken=[{}] * 300)
 
-    assert isinstance(talked("grafana-irm", service, told()), TransientDeliveryError)
+    assert isinstance(
+        talked("grafana-irm", service, published()), TransientDeliveryError
+    )
 
 
 @pytest.fixture
@@ -655,7 +690,10 @@ async def test_real_alertmanager_fires_and_ends(
     table = options("alertmanager", alertmanager)
     firing = []
     async with opened_sink(resources, table) as sink:
-        for event in (told(at=now), told("completed", at=now + timedelta(seconds=20))):
+        for event in (
+            published(at=now),
+            published("completed", at=now + timedelta(seconds=20)),
+        ):
             await sink.deliver(event)
             firing.append(await firing_at(alertmanager))
 
@@ -731,7 +769,7 @@ async def reminded(resources: Resources) -> AsyncIterator[Reminded]:
 async def test_restarted_alertmanager_knows_its_alerts_again(
     reminded: Reminded,
 ) -> None:
-    await reminded.sink.deliver(told())
+    await reminded.sink.deliver(published())
     await reminded.sink.deliver(command("failed"))
     reminded.manager.here = alerting.Alertmanager()
 
@@ -741,13 +779,13 @@ async def test_restarted_alertmanager_knows_its_alerts_again(
 
 
 async def test_what_has_ended_is_not_sent_again(reminded: Reminded) -> None:
-    await reminded.sink.deliver(told())
-    await reminded.sink.deliver(told("completed"))
+    await reminded.sink.deliver(published())
+    await reminded.sink.deliver(published("completed"))
     await reminded.minutes(4)
     assert reminded.firing == []
     assert len(reminded.manager.here.taken) == 2
 
-    await reminded.sink.deliver(told())
+    await reminded.sink.deliver(published())
     await reminded.minutes(30 * 60)
     assert reminded.firing == [], "a day after NotBefore it is over"
 
@@ -756,10 +794,10 @@ async def test_alert_that_ends_during_a_reminder_stays_ended(
     reminded: Reminded,
 ) -> None:
     """The reminder is answered last, so Alertmanager takes it for the news."""
-    await reminded.sink.deliver(told())
+    await reminded.sink.deliver(published())
 
     async def ends() -> None:
-        await reminded.sink.deliver(told("completed"))
+        await reminded.sink.deliver(published("completed"))
 
     reminded.manager.meanwhile.append(ends)
     await reminded.minutes(4)
@@ -770,7 +808,7 @@ async def test_alert_that_ends_during_a_reminder_stays_ended(
 async def test_reminder_that_fails_is_made_again(
     reminded: Reminded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await reminded.sink.deliver(told())
+    await reminded.sink.deliver(published())
     reminded.manager.here = alerting.Alertmanager(status=503)
     await reminded.minutes(4)
     await reminded.minutes(4)
@@ -790,7 +828,7 @@ async def test_real_alertmanager_is_reminded(
     await until_ready(alertmanager)
     clock, stop = FakeClock(datetime.now(UTC)), asyncio.Event()
     given = msgspec.structs.replace(resources, clock=clock)
-    key, kept = PRESETS["alertmanager"].standing.changed(told(at=clock.now()))  # type: ignore[union-attr, misc]  # it has one
+    key, kept = PRESETS["alertmanager"].standing.changed(published(at=clock.now()))  # type: ignore[union-attr, misc]  # it has one
     await given.memory.keep(key, kept)  # by an earlier run, to an earlier Alertmanager
     async with opened_sink(given, options("alertmanager", alertmanager)) as sink:
         assert isinstance(sink, RemindingWebhook)
@@ -810,7 +848,9 @@ async def test_real_alertmanager_is_reminded(
 async def test_preview_shows_each_request_and_the_last_body(
     resources: Resources,
 ) -> None:
-    preview = await sink_config(options("servicenow-change")).preview(resources, told())
+    preview = await sink_config(options("servicenow-change")).preview(
+        resources, published()
+    )
 
     assert preview.head[0].startswith("GET http://127.0.0.1:9 /api/sn_chg_rest/change?")
     assert preview.head[1] == "POST http://127.0.0.1:9"
@@ -825,7 +865,7 @@ async def test_unknown_place_parks_the_sink(
     inbox.status = 404
     with pytest.raises(RefusedDeliveryError):
         async with opened_sink(resources, options(name, inbox.url)) as sink:
-            await sink.deliver(told())
+            await sink.deliver(published())
 
     assert inbox.received[0].path.partition("?")[0] in {
         WAYS[name].path,

@@ -239,10 +239,10 @@ def deep(levels: int) -> object:
 def test_no_service_refuses_what_is_long_deep_or_empty(raw: dict[str, object]) -> None:
     (event,) = document(raw).events.values()
     step = transition("started", event, event, changes=(LONG[:100],), unobserved=0)
-    told = published(step, incarnation=2**64 - 1)
-    found = {name: error_of(name, told.event) for name in NAMES}
+    shown = published(step, incarnation=2**64 - 1)
+    found = {name: error_of(name, shown.event) for name in NAMES}
 
-    assert len(told.event.to_json()) <= MAX_BYTES
+    assert len(shown.event.to_json()) <= MAX_BYTES
     assert {name: str(e) for name, e in found.items() if e} == {}
 
 

@@ -38,7 +38,7 @@ StandardError=append:/run/forwarder.log
 TimeoutStopSec=10s
 """
 UNIT = "sebridge-hook@drain.service"
-TOLD = {
+VARIABLES = {
     "SEBRIDGE_ACTION": "prepare",
     "SEBRIDGE_SINK": "drain",
     "SEBRIDGE_EVENT_ID": "E-1",
@@ -105,7 +105,7 @@ async def run(
     return await runner.run(
         (),
         given=b"{}",
-        environment={**TOLD, "SEBRIDGE_ID": cause},
+        environment={**VARIABLES, "SEBRIDGE_ID": cause},
         limit=limit,
         stop=stop or asyncio.Event(),
     )

@@ -72,9 +72,11 @@ async def test_every_event_of_a_forwarder_holds_over_a_kill(tmp_path: Path) -> N
     chains = [one["data"]["chain"] for one in events]
     numbers = {one["n"] for one in chains} - {None}
     assert numbers == set(range(1, len(numbers) + 1))
-    told = [one["data"]["signing"] for one in events if "bridge.started" in one["type"]]
+    result = [
+        one["data"]["signing"] for one in events if "bridge.started" in one["type"]
+    ]
     (mine,) = json.loads(shown.output)["keys"]
-    assert {one["kid"] for it in told for one in it["keys"]} == {mine["kid"]}
+    assert {one["kid"] for it in result for one in it["keys"]} == {mine["kid"]}
     assert len({one["run"] for one in chains}) == 2
 
 

@@ -102,7 +102,7 @@ class Life:
     def is_in(self) -> float | None:
         return self.metrics.registry.get_sample_value("sebridge_traffic_in")
 
-    async def told(self) -> list[CloudEvent]:
+    async def events(self) -> list[CloudEvent]:
         found = await self.outbox.database.read(
             lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
         )
@@ -112,7 +112,7 @@ class Life:
     async def brief(self) -> list[tuple[str, object]]:
         return [
             (event.type.split(".")[-2], event.data["reason"])
-            for event in await self.told()
+            for event in await self.events()
         ]
 
 
@@ -130,7 +130,7 @@ async def test_change_is_published_once_measured_and_stored(life: Life) -> None:
     await life.announcer.step()
 
     assert await life.brief() == [("traffic-out", "scheduled")]
-    (event,) = await life.told()
+    (event,) = await life.events()
     assert event.type == "sebridge.bridge.traffic-out.v1"
     assert event.subject == ME.vm_id
     assert event.data["eventId"] == EVENT_ID
@@ -147,7 +147,7 @@ async def test_bridge_that_starts_in_rotation_publishes_nothing(life: Life) -> N
 
     await life.announcer.step()
 
-    assert await life.told() == []
+    assert await life.events() == []
     assert life.is_in == 1
 
 
@@ -213,7 +213,7 @@ async def test_vm_stays_out_after_a_restart_until_the_event_is_gone(
     await later.begin()
     await later.announcer.step()
     assert later.gate.shown()["since"] == "2026-03-02T12:00:00Z"
-    assert len(await later.told()) == 1  # and is not published again
+    assert len(await later.events()) == 1  # and is not published again
 
     await later.sees(incarnation=3)
     await later.announcer.step()
@@ -260,7 +260,7 @@ async def test_change_is_published_only_when_the_vm_is_known(
 
     await early.announcer.step()
     assert early.is_in == 0
-    assert await early.told() == []
+    assert await early.events() == []
 
     await early.observer.set_identity(event_context_of())
     await early.announcer.step()
@@ -365,9 +365,8 @@ class Approving:
     gate: Gate
 
     async def rule_approves(self) -> None:
-        stop = asyncio.Event()
         async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-            await AutoApprover(self.world.context).step(stop, pursuits)
+            await AutoApprover(self.world.context).step(pursuits)
 
 
 @pytest.fixture

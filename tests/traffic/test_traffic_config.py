@@ -46,7 +46,7 @@ def test_environment_overrides_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("traffic", "told"),
+    ("traffic", "words"),
     [
         ({"listen": "9466"}, "here: traffic.listen: must be host:port"),
         ({"listen": ""}, "here: traffic.listen: must be host:port"),
@@ -88,11 +88,11 @@ def test_environment_overrides_the_file() -> None:
     ],
 )
 def test_fault_names_its_place_and_what_is_allowed(
-    traffic: dict[str, object], told: str
+    traffic: dict[str, object], words: str
 ) -> None:
     (found,) = faults(traffic)
 
-    assert told in found
+    assert words in found
 
 
 def test_invalid_listen_causes_no_fault_of_app() -> None:

@@ -5,6 +5,7 @@ import hashlib
 import html
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,8 +143,9 @@ class Templates(Struct, frozen=True):
     headers: Mapping[str, str]
 
     @classmethod
+    @cache
     def load(cls) -> "Templates":
-        """Load the templates, the style and the script."""
+        """Return the templates, the style and the script, loaded once in a process."""
         from jinja2 import (  # noqa: PLC0415 - in an extra
             Environment,
             FileSystemLoader,

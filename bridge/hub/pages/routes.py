@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
 from bridge.hub import decision_view, views
+from bridge.hub.access import Refusal
 from bridge.hub.answers import NO_OPTIONS
 from bridge.hub.api import ANY_ID, PERSON, fault
 from bridge.hub.approving import Approving, parse_fields
@@ -19,16 +20,17 @@ from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of, text
+from bridge.hub.key_rows import WAITING
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import FORM, FaultPages, Frame, is_token, missing, read_form
-from bridge.hub.pages.keys import shown_keys
+from bridge.hub.pages.keys import asked_in, sentence, shown_keys
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.store import fleet_view
+from bridge.hub.store.accepting import accepted
 from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
-from bridge.hub.store.told_keys import waiting
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
@@ -77,6 +79,7 @@ class Pages:
             web.post(f"/events/{ANY_ID}", self.decide),
             web.get(f"/events/{ANY_ID}/messages/{{seq}}", self.message),
             web.get("/bridges", self.bridges),
+            web.post("/bridges", self.decide_keys),
             web.get("/decisions", self.decisions),
             *self._machines.routes(),
         ]
@@ -168,7 +171,10 @@ class Pages:
         return await again(found.status, _sentence(found))
 
     async def bridges(self, request: web.Request) -> web.StreamResponse:
-        """List the bridges, with whether each is alive."""
+        """List the bridges, with whether each is alive, and keys that wait."""
+        return await self._frame.show(request, self._fleet(request))
+
+    def _fleet(self, request: web.Request) -> Look:
         state, after, name = (
             text(request.query.get(key, "")[:_LONGEST])
             for key in ("state", "after", "q")
@@ -176,6 +182,8 @@ class Pages:
         glob = text(request.query.get("keys", "")[:_LONGEST_REASON]).strip()
         asked = {"state": state if state in _STATES else "", "q": name.strip()}
         query = {key: value for key, value in asked.items() if value}
+        given = {**asked, "after": after, "keys": glob}
+        address = shown.with_query("/bridges", **given)
 
         def make(connection: Connection, situation: Situation) -> Content:
             found, more, total = fleet_view.search(
@@ -188,12 +196,14 @@ class Pages:
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
-            pins, now = self._store.pinned.now, situation.now
+            waiting = self._approving.keys_of(connection, state=WAITING, glob=glob)
+            pins = accepted(self._store.pinned.now, situation.now, glob or "*")
             return Content(
                 "bridges.html",
                 {
-                    "keys": shown_keys(waiting(connection, pins, now, glob), now),
+                    "keys": shown_keys(waiting, pins, situation.now),
                     "glob": glob,
+                    "address": address,
                     "here": "/bridges",
                     "title": _fleet_title(found, total, is_whole=not (more or after)),
                     "rows": shown.bridges(found, situation.now),
@@ -204,9 +214,30 @@ class Pages:
                 },
             )
 
-        given = {**asked, "after": after, "keys": glob}
-        look = Look(shown.with_query("/bridges", **given), make)
-        return await self._frame.show(request, look)
+        return Look(address, make, has_form=True)
+
+    async def decide_keys(self, request: web.Request) -> web.Response:
+        """Accept or withdraw keys, by the forms of the list of bridges."""
+        if request.content_type != FORM:
+            return fault(415, f"the Content-Type must be {FORM}")
+        if what := self._approving.origin_fault(request):
+            return fault(403, what)
+        form, key = await read_form(request), await self._frame.form_key()
+
+        async def again(status: int, notice: str) -> web.Response:
+            look = self._fleet(request)
+            return await self._frame.page(request, look, status=status, notice=notice)
+
+        form_of = (request[PERSON].id, form.get("decision", ""), form.get("keys", ""))
+        if not is_token(form.get("token", ""), key, *form_of):
+            return await again(403, "This form is not for these keys.")
+        found = await self._approving.settle_keys(request, asked_in(form))
+        if isinstance(found, Refusal):
+            return await again(found.status, _as_sentence(found.words))
+        if what := sentence(found):
+            return await again(200, what)
+        place = {"Location": request.rel_url.raw_path_qs}
+        return web.Response(status=303, headers=place)
 
     async def decisions(self, request: web.Request) -> web.StreamResponse:
         """List decisions, the newest first."""
@@ -240,7 +271,11 @@ def _key_in(request: web.Request) -> str:
     return key_of(request.match_info.get("id") or request.query.get("id", ""))
 
 
+def _as_sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def _sentence(found: VoteResult) -> str:
     """Return why a vote was refused, as a sentence."""
-    words = f"{found.words[:1].upper()}{found.words[1:]}."
+    words = _as_sentence(found.words)
     return f"{words} This is how it stands now." if found.is_changed else words

@@ -1,30 +1,37 @@
 """Stores which key belongs to which machine; all hubs of a store have the same pins.
 
 ``[hub] keys`` is read again when it changes. The pin of a key that it lists no more
-ends, and is kept as long as decisions: what the key has signed before still counts.
+ends, and is kept as long as decisions: what the key has signed before still counts. An
+accepted pin that it contradicts ends, too.
+
+Each change gives the pins another stamp. So a batch of messages is judged by the pins
+of its own transaction, whichever hub has changed them.
 
 A key is replaced by a message that the old and the new one have signed, and whose
 ``data.signing`` holds both. That is taken once, from a pinned key. The old one ends a
 day after the first message that the new one alone has signed.
 """
 
-from collections.abc import Iterator, Sequence
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 import orjson
 from msgspec.structs import replace
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import table
 from bridge.hub.pins import Pin, Pins, listed
-from bridge.hub.store.rows import insert, lock, micros, put
-from bridge.hub.store.tables import pins, told_keys
+from bridge.hub.store.rows import Values, insert, lock, micros, put
+from bridge.hub.store.tables import meta, pins, told_keys
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 
+_STAMP = "pins"  # the name of their stamp
 _MOST = 2  # keys in ``data.signing``
 _WAITING = timedelta(days=1)  # in which what the old key has signed may still come
 
@@ -33,10 +40,11 @@ class KnownPins:
     """The pins that a hub knows now.
 
     Attributes:
-        source: ``[hub] keys``; None = no key is pinned.
+        source: ``[hub] keys``; None = only people pin keys.
         required: ``[hub] require_signed``.
         now: the pins.
         fault: why ``[hub] keys`` cannot be used; the pins of before count meanwhile.
+        text: what ``[hub] keys`` held when its pins were stored last.
     """
 
     def __init__(
@@ -45,41 +53,79 @@ class KnownPins:
         self.source, self.required = source, required
         self.now = Pins(required)
         self.fault: str | None = None
-        self._text = ""
-        self._stored: Sequence[Pin] = ()
+        self.text = ""
+        self._stamp: str | None = None
 
-    def look(self, connection: Connection, now: datetime) -> None:
+    def look(self, connection: Connection, now: datetime) -> str:
         """Store the pins of ``[hub] keys`` if it has changed; read those in the store.
 
         Args:
             connection: a connection within a transaction.
             now: when pins end that are listed no more.
+
+        Returns:
+            ``text``, once the transaction is committed.
         """
-        if self.source is None:
-            return
+        found = self.text
         try:
-            text = self.source.reveal()
-            if text != self._text:
-                _keep_listed(connection, listed(text), now)
-            self.fault, self._text = None, text
+            found = self.source.reveal() if self.source else ""
+            if found != self.text:
+                _keep_listed(connection, listed(found), now)
+            self.fault = None
         except ValueError as error:
-            self.fault = f"hub.keys: {error}"
-        stored = [pin for pin, _ in _stored(connection).values()]
-        if stored != self._stored:
-            self.now, self._stored = Pins.of(stored, self.required), stored
+            self.fault, found = f"hub.keys: {error}", self.text
+        self.refresh(connection)
+        return found
+
+    def refresh(self, connection: Connection) -> Pins:
+        """Return the pins in the store; they are read again if one has changed."""
+        query = select(meta.c.value).where(meta.c.name == _STAMP)
+        stamp = connection.scalar(query) or ""
+        if stamp != self._stamp:
+            stored = [pin for pin, _ in stored_pins(connection).values()]
+            self.now, self._stamp = Pins.of(stored, self.required), stamp
+        return self.now
 
 
 def _keep_listed(connection: Connection, found: Sequence[Pin], now: datetime) -> None:
     lock(connection, ["listed"], "pins")
-    known, given = _stored(connection), {id_of(one): one for one in found}
-    for name, (old, is_listed) in known.items():
-        if is_listed and name not in given:
-            _put(connection, replace(old, until=min(old.until or now, now)))
+    known, given = stored_pins(connection), {id_of(one): one for one in found}
+    changed: dict[str, tuple[Pin, bool]] = {}
     for name, new in given.items():
         old = known[name][0] if name in known else new
         until = new.until or (old.until if old.successor else None)
-        whole = replace(new, until=until, successor=old.successor)
-        _put(connection, whole, is_listed=True)
+        changed[name] = replace(new, until=until, successor=old.successor), True
+    everyone = {name: pin for name, (pin, _) in known.items()}
+    heirs = {name for new, _ in changed.values() for name in heirs_of(new, everyone)}
+    rights = defaultdict[str, list[Pin]](list)
+    for new in found:
+        for part in (new.key, new.vm_id, new.resource_id) if new.holds(now) else ():
+            rights[part].append(new)
+    for name, (old, is_listed) in known.items():
+        mine = (old.key, old.vm_id, old.resource_id)
+        is_against = name not in heirs and any(
+            new.contradicts(old) for part in mine for new in rights.get(part, ())
+        )
+        if name not in given and (is_listed or is_against):
+            changed[name] = replace(old, until=min(old.until or now, now)), False
+    put_pins(connection, list(changed.values()))
+
+
+def heirs_of(pin: Pin, known: Mapping[str, Pin]) -> list[str]:
+    """Return the rows of the keys that have replaced a pin's key, one after another.
+
+    Args:
+        pin: the pin.
+        known: all pins, by the ids of their rows.
+    """
+    found, heir = list[str](), pin
+    while heir.successor:
+        name = id_of(replace(heir, key=heir.successor))
+        if name in found or name not in known:
+            break
+        found.append(name)
+        heir = known[name]
+    return found
 
 
 def keep_rotations(
@@ -95,7 +141,7 @@ def keep_rotations(
     for report, body in reports:
         at, keys = report.heard, report.signed_by
         old = known.pinned(report.reporter, keys, at)
-        new = next(_successors(report, body, known), None)
+        new = next(_successors(report, body, known, old), None) if old else None
         if old is not None and new is not None:
             _replace(connection, old, replace(new, since=at))
         for key in keys:
@@ -104,9 +150,16 @@ def keep_rotations(
                 _end(connection, before, at + _WAITING)
 
 
-def _successors(report: BridgeReport, body: bytes, known: Pins) -> Iterator[Pin]:
-    """Yield the pins of keys that are not known, and have signed a message, too."""
+def _successors(
+    report: BridgeReport, body: bytes, known: Pins, old: Pin
+) -> Iterator[Pin]:
+    """Yield the pins of new keys that have signed a message, too.
+
+    The new key comes first: what follows the pinned one is older.
+    """
     for new in told_pins(report, body):
+        if new.key == old.key:
+            return
         if new.key not in known.keys:
             yield new
 
@@ -136,21 +189,22 @@ def told_pins(report: BridgeReport, body: bytes) -> Iterator[Pin]:
 def _replace(connection: Connection, old: Pin, new: Pin) -> None:
     """Pin the successor of a key, unless it has one."""
     lock(connection, ["listed"], "pins")
-    stored = _stored(connection)
+    stored = stored_pins(connection)
     before, is_listed = stored.get(id_of(old), (old, False))
     if not before.successor and id_of(new) not in stored:
-        _put(connection, replace(before, successor=new.key), is_listed=is_listed)
-        _put(connection, new)
+        heir = replace(new, accepted_by=before.accepted_by)
+        changed = replace(before, successor=new.key)
+        put_pins(connection, [(changed, is_listed), (heir, False)])
 
 
 def _end(connection: Connection, old: Pin, until: datetime) -> None:
     lock(connection, ["listed"], "pins")
-    before, is_listed = _stored(connection).get(id_of(old), (old, False))
+    before, is_listed = stored_pins(connection).get(id_of(old), (old, False))
     if before.until is None:
-        _put(connection, replace(before, until=until), is_listed=is_listed)
+        put_pins(connection, [(replace(before, until=until), is_listed)])
 
 
-def _stored(connection: Connection) -> dict[str, tuple[Pin, bool]]:
+def stored_pins(connection: Connection) -> dict[str, tuple[Pin, bool]]:
     """Return the pins with whether they are listed, by the ids of their rows."""
     query = select(pins).order_by(pins.c.id)
     return {
@@ -164,16 +218,28 @@ def id_of(pin: Pin) -> str:
     return hash32([pin.key, pin.vm_id, pin.resource_id])
 
 
-def _put(connection: Connection, pin: Pin, *, is_listed: bool = False) -> None:
-    """Store a pin; its key waits no more."""
-    row = {
-        "id": id_of(pin),
-        "body": msgspec.json.encode(pin),
-        "is_listed": is_listed,
-        "until": None if pin.until is None else micros(pin.until),
-    }
+def put_pins(connection: Connection, found: Sequence[tuple[Pin, bool]]) -> None:
+    """Store pins, each with whether it is listed; their keys wait no more."""
+    rows: list[Values] = [
+        {
+            "id": id_of(pin),
+            "body": msgspec.json.encode(pin),
+            "is_listed": is_listed,
+            "until": None if pin.until is None else micros(pin.until),
+        }
+        for pin, is_listed in found
+    ]
     statement = insert(pins)
-    fresh = {name: statement.excluded[name] for name in row}
+    fresh = {name: statement.excluded[name] for name in ("body", "is_listed", "until")}
     change = statement.on_conflict_do_update(index_elements=["id"], set_=fresh)
-    put(connection, change, [row])
-    connection.execute(delete(told_keys).where(told_keys.c.id == row["id"]))
+    put(connection, change, rows)
+    here = told_keys.c.id == bindparam("row")
+    put(connection, delete(told_keys).where(here), [{"row": r["id"]} for r in rows])
+    mark_pins(connection)
+
+
+def mark_pins(connection: Connection) -> None:
+    """Let all hubs read the pins again, since they have changed."""
+    made = insert(meta).values(name=_STAMP, value=uuid.uuid4().hex)
+    fresh = {"value": made.excluded.value}
+    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))

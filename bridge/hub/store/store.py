@@ -299,7 +299,7 @@ class Store(Struct, frozen=True, kw_only=True):
             HubStoreSlowError: it does.
         """
         began = time.thread_time()
-        keep(connection, batch, self.pinned.now)
+        keep(connection, batch, self.pinned.refresh(connection))
         if time.thread_time() - began > self.work_seconds:
             words = f"it takes more than {self.work_seconds:g} s of work"
             raise HubStoreSlowError(words)

@@ -7,19 +7,20 @@ others have told.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, func, or_, select, update
 
 from bridge.events.alarm import KEY
 from bridge.events.build import rfc3339
 from bridge.hub.bridge_messages import BridgeReport
+from bridge.hub.config import AccessConfig
 from bridge.hub.facts import table
-from bridge.hub.key_rows import KeyList, KeyRow
+from bridge.hub.key_rows import KeyRow
 from bridge.hub.pins import Doubt, Pin, Pins
 from bridge.hub.store.pin_rows import id_of, told_pins
 from bridge.hub.store.rows import add_alarms, alarm_of, lock, micros, moment_of
@@ -28,6 +29,20 @@ from bridge.hub.store.tables import pins, told_keys
 MOST = 2000  # keys that wait
 MOST_OF_MACHINE = 4  # of one resource id
 _TELLING = {"started", "heartbeat"}
+
+
+class KeyVote(msgspec.Struct, frozen=True, kw_only=True):
+    """A person who accepts a key, while others are missing.
+
+    Attributes:
+        entry: the entry of ``approvers`` that it counts by.
+        why: why the key waited, as the person saw it.
+    """
+
+    person: str
+    entry: str
+    why: Doubt
+    time: datetime
 
 
 class ToldKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +55,18 @@ class ToldKey(msgspec.Struct, frozen=True, kw_only=True):
 
     pin: Pin
     name: str
+    votes: tuple[KeyVote, ...] = ()
+
+    def counted(
+        self, access: AccessConfig, why: Doubt, now: datetime
+    ) -> tuple[KeyVote, ...]:
+        """Return the votes that count: who saw another reason has to vote again."""
+        return tuple(
+            one
+            for one in self.votes
+            if one.why is why
+            and not access.lapse(one.entry, (now - one.time).total_seconds())
+        )
 
 
 def keep_told(
@@ -56,9 +83,7 @@ def keep_told(
         (report, ToldKey(pin=pin, name=report.reporter.name))
         for report, body in reports
         if report.kind in _TELLING and table(report.data.get("signing")).get("keys")
-        for pin in told_pins(report, body)
-        if pin.vm_id and pin.resource_id
-        if not known.pinned(report.reporter, [pin.key], report.heard)
+        for pin in _unpinned(report, body, known)
     ]
     if not found:
         return
@@ -68,6 +93,18 @@ def keep_told(
             _keep(connection, told, report.heard)
             if known.keys or known.required:
                 _note(connection, report, told, known)
+
+
+def _unpinned(report: BridgeReport, body: bytes, known: Pins) -> Iterator[Pin]:
+    """Yield the keys that are not pinned to their machine, up to one that is.
+
+    The new key comes first: what follows a pinned one is older, and replaced by it.
+    """
+    for pin in told_pins(report, body):
+        if known.pinned(report.reporter, [pin.key], report.heard):
+            return
+        if pin.vm_id and pin.resource_id:
+            yield pin
 
 
 def _is_pinned(connection: Connection, pin: Pin, at: datetime) -> bool:
@@ -113,41 +150,67 @@ def _note(
 
 
 def waiting(
-    connection: Connection, known: Pins, now: datetime, glob: str = ""
-) -> KeyList:
-    """Return the keys that wait, by resource id.
+    connection: Connection, known: Pins, access: AccessConfig, now: datetime
+) -> dict[str, tuple[ToldKey, KeyRow]]:
+    """Return the keys that wait, and how they are shown, by their ids.
 
     Args:
         connection: a connection within a transaction.
         known: the pins.
+        access: whose votes count.
         now: the present moment.
-        glob: only machines whose resource id fits it; "" = all.
     """
-    of = told_keys.c
-    rows = connection.execute(select(told_keys).order_by(of.resource, of.id)).all()
-    others = _tellers([_told(row).pin for row in rows])
-    fits = [row for row in rows if fnmatchcase(row.resource, glob.lower() or "*")]
-    found = tuple(_row(row, known, now, others) for row in fits)
-    return KeyList(keys=found, is_full=len(rows) >= MOST)
+    rows = connection.execute(select(told_keys).order_by(told_keys.c.id)).all()
+    found = [(row, _told(row)) for row in rows]
+    others = _tellers([one.pin for _, one in found])
+    shown = dict[str, tuple[ToldKey, KeyRow]]()
+    for row, one in found:
+        why = known.doubt(one.pin, one.name, now, others)
+        persons = tuple(vote.person for vote in one.counted(access, why, now))
+        made = replace(
+            row_of(one.pin, persons),
+            vm_name=one.name or None,
+            first_heard=moment_of(row.first_heard),
+            last_heard=moment_of(row.heard),
+            why=why,
+        )
+        shown[row.id] = one, made
+    return shown
 
 
-def _row(
-    row: Any, known: Pins, now: datetime, others: Mapping[str, Collection[str]]
-) -> KeyRow:
-    told = _told(row)
-    pin = told.pin
-    ids = {"vmId": pin.vm_id, "resourceId": pin.resource_id}
+def row_of(pin: Pin, persons: tuple[str, ...], since: datetime | None = None) -> KeyRow:
+    """Return how a key is shown, without what its bridge has told.
+
+    Args:
+        pin: the key and its machine.
+        persons: who has accepted it.
+        since: from when on it counts; None = it waits.
+    """
     return KeyRow(
-        id=row.id,
+        id=id_of(pin),
         vm_id=pin.vm_id,
-        vm_name=told.name or None,
+        vm_name=None,
         resource_id=pin.resource_id,
         key=pin.key,
-        jwk={**pin.jwk, **ids},
-        first_heard=moment_of(row.first_heard),
-        last_heard=moment_of(row.heard),
-        why=known.doubt(pin, told.name, now, others),
+        jwk={**pin.jwk, "vmId": pin.vm_id, "resourceId": pin.resource_id},
+        first_heard=None,
+        last_heard=None,
+        why=None,
+        persons=persons,
+        since=since,
     )
+
+
+def keep_votes(connection: Connection, name: str, told: ToldKey) -> None:
+    """Store the votes on a key that waits.
+
+    Args:
+        connection: a connection within a transaction.
+        name: the id of the key.
+        told: the key, with all its votes.
+    """
+    change = update(told_keys).where(told_keys.c.id == name)
+    connection.execute(change.values(body=msgspec.json.encode(told)))
 
 
 def _told(row: Any) -> ToldKey:
@@ -155,9 +218,10 @@ def _told(row: Any) -> ToldKey:
 
 
 def _tellers(found: Sequence[Pin]) -> Mapping[str, Collection[str]]:
-    """Return the vmIds that tell each key, and each resource id."""
+    """Return who tells each key and resource id, and the keys of each vmId."""
     tellers = defaultdict[str, set[str]](set)
     for one in found:
         tellers[one.key].add(one.vm_id)
         tellers[one.resource_id].add(one.vm_id)
+        tellers[one.vm_id].add(one.key)
     return tellers

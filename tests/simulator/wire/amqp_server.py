@@ -26,19 +26,19 @@ class Server:
 
     Attributes:
         connection: what it answers for.
-        told: what has happened, in words.
+        events: what has happened, in words.
     """
 
     def __init__(self, terms: Terms = TERMS) -> None:
         self.connection = Connection(terms)
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def receive(self, pieces: Iterable[bytes]) -> None:
         """Take the bytes of a client, piece by piece."""
         for piece in pieces:
             self.connection.receive(piece)
             while (event := self.connection.next_event()) is not None:
-                self.told.append(self._answer(event))
+                self.events.append(self._answer(event))
 
     def _answer(self, event: Event) -> str:
         name = type(event).__name__

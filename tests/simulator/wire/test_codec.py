@@ -85,7 +85,7 @@ def test_value_that_is_cut_off_is_refused(value: object, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize(
-    ("octets", "told"),
+    ("octets", "words"),
     [
         (b"", "at byte 0 is cut off"),
         (b"\xa1", "at byte 0 is cut off"),
@@ -110,8 +110,8 @@ def test_value_that_is_cut_off_is_refused(value: object, data: st.DataObject) ->
         (b"\xe0\x01\x01", "is cut off"),
     ],
 )
-def test_malformed_value_is_refused_with_its_place(octets: bytes, told: str) -> None:
-    with pytest.raises(DecodeError, match=told):
+def test_malformed_value_is_refused_with_its_place(octets: bytes, words: str) -> None:
+    with pytest.raises(DecodeError, match=words):
         decode_value(octets)
 
 
@@ -141,7 +141,7 @@ def test_end_is_of_a_value_only(octets: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "words"),
     [
         (2**63, "out of the range of its type int"),
         (UByte(256), "out of the range of its type UByte"),
@@ -156,8 +156,8 @@ def test_end_is_of_a_value_only(octets: bytes) -> None:
         (Array(0x50, (300,)), "out of the range"),
     ],
 )
-def test_what_amqp_has_no_form_for_is_refused(value: object, told: str) -> None:
-    with pytest.raises(EncodeError, match=told):
+def test_what_amqp_has_no_form_for_is_refused(value: object, words: str) -> None:
+    with pytest.raises(EncodeError, match=words):
         encode_value(value)
 
 

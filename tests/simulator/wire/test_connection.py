@@ -228,7 +228,7 @@ def described(code: int, *fields: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("octets", "condition", "told"),
+    ("octets", "condition", "words"),
     [
         (b"\x00\x00\x00\x07\x02\x00\x00\x00", "framing", "7 bytes; 8 to 1048576"),
         (b"\x00\x20\x00\x00\x02\x00\x00\x00", "framing", "2097152 bytes"),
@@ -261,7 +261,7 @@ def described(code: int, *fields: object) -> bytes:
     ],
 )  # fmt: skip
 def test_violation_closes_with_what_is_wrong(
-    octets: bytes, condition: str, told: str
+    octets: bytes, condition: str, words: str
 ) -> None:
     client = Client()
     client.open()
@@ -272,7 +272,7 @@ def test_violation_closes_with_what_is_wrong(
     assert closed.is_violation
     assert closed.error is not None
     assert condition in closed.error.condition
-    assert told in str(closed.error.description)
+    assert words in str(closed.error.description)
     said = client.answers()[-1]
     assert isinstance(said, Close)
     assert said.error is not None

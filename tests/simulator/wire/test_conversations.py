@@ -122,7 +122,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events_and_answers(
     cut.receive(pieces)
     single.receive(octets[at : at + 1] for at in range(len(octets)))
 
-    assert cut.told == single.told == whole.told
+    assert cut.events == single.events == whole.events
     answers = whole.connection.take_output()
     assert cut.connection.take_output() == answers
     assert single.connection.take_output() == answers
@@ -136,9 +136,9 @@ def test_any_bytes_are_understood_or_end_in_a_close_that_says_why(
 
     server.receive([opening, *said])
 
-    closes = [told for told in server.told if told.startswith("ConnectionClosed")]
+    closes = [found for found in server.events if found.startswith("ConnectionClosed")]
     assert len(closes) == int(server.connection.is_finished)
-    assert all("None False" in told or "amqp:" in told for told in closes)
+    assert all("None False" in found or "amqp:" in found for found in closes)
 
 
 @given(st.binary(max_size=100))
@@ -160,4 +160,6 @@ def test_one_changed_byte_harms_nobody(octets: bytes, place: int, byte: int) -> 
     server.receive([bytes(changed)])
 
     finished = server.connection.is_finished
-    assert finished is any(told.startswith("ConnectionClosed") for told in server.told)
+    assert finished is any(
+        found.startswith("ConnectionClosed") for found in server.events
+    )

@@ -365,7 +365,7 @@ def test_message_that_never_ends_detaches_its_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "words"),
     [
         ([message(None)], "a message on link link-0 has no delivery-id"),
         (
@@ -375,14 +375,14 @@ def test_message_that_never_ends_detaches_its_link() -> None:
     ],
 )
 def test_piece_of_no_message_closes_the_connection(
-    said: list[Transfer], told: str
+    said: list[Transfer], words: str
 ) -> None:
     client, _ = incoming()
 
     (closed,) = client.say(*said)
 
     assert isinstance(closed, ConnectionClosed)
-    assert told in str(closed.error)
+    assert words in str(closed.error)
 
 
 def test_message_on_a_link_that_receives_closes_the_connection() -> None:

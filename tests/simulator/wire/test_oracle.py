@@ -92,8 +92,8 @@ def test_messages_of_proton_arrive_whole_and_are_accepted(
 
     client.exchange()
 
-    told = [one for one in client.server.told if one.startswith("MessageReceived")]
-    assert told == [
+    found = [one for one in client.server.events if one.startswith("MessageReceived")]
+    assert found == [
         f"MessageReceived sender {number} {encoded!r}"
         for number, encoded in enumerate(messages)
     ]
@@ -124,7 +124,9 @@ def test_messages_reach_proton_and_its_outcomes_come_back(
 
     sent = min(credit, MOST_SENT)
     assert found == [b"x" * 700] * sent
-    outcomes = [one for one in client.server.told if one.startswith("OutcomeReceived")]
+    outcomes = [
+        one for one in client.server.events if one.startswith("OutcomeReceived")
+    ]
     assert len(outcomes) == (0 if settled else sent)
     assert all(one.endswith("Released()") for one in outcomes)
 
@@ -163,7 +165,7 @@ def test_proton_closes_in_order() -> None:
     client.connection.close()
     client.exchange()
 
-    assert client.server.told[-3:] == [
+    assert client.server.events[-3:] == [
         "LinkDetached sender None",
         "SessionEnded",
         "ConnectionClosed None False",
