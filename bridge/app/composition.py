@@ -282,7 +282,7 @@ class Forwarder:
             pace=Pace(most=config.max_rate),
             busy=self._busy[config.namespace_host or config.name],
             clock=clock,
-            memory=SinkMemory(self.database, config.name, clock),
+            memory=SinkMemory(self.outbox, config.name, clock),
             bus=self.around.timings.bus,
             environ=self.around.environ,
         )

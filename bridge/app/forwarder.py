@@ -220,7 +220,7 @@ class IdentityFinder(Struct):
             stop.set()
             return
         if vm_id:
-            await set_owner(forwarder.database, vm_id)
+            set_owner(forwarder.database, vm_id)
         source = forwarder.config.events.source
         forwarder.origin = await settle(forwarder.database, identity, source)
         async with AsyncExitStack() as stack:

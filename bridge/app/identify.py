@@ -23,7 +23,7 @@ from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables.observations import load, save
+from bridge.outbox.storage.meta import load
 
 log = logging.getLogger(__name__)
 
@@ -155,13 +155,13 @@ async def settle(
     values = {_SOURCE: source.encode(), IDENTITY: msgspec.json.encode(identity)}
     if source.startswith("urn:sebridge:"):
         del values[_SOURCE]  # only a substitute: do not use it after a restart
-    await database.run(lambda db: save(db, values))
+    database.put({("meta", (name,)): (value,) for name, value in values.items()})
     return Origin(identity, source)
 
 
 async def _source(database: Database, identity: Identity, configured: str) -> str:
     """Return the source: configured, from the identity, or stored; "" if unknown."""
-    last = await database.run(lambda db: load(db, _SOURCE))
+    last = await database.read(lambda db: load(db, _SOURCE))
     return (
         configured or identity.source or (last.decode(errors="replace") if last else "")
     )
@@ -186,7 +186,7 @@ def _completed(identity: Identity, last: Identity | None) -> Identity:
 
 async def remembered(database: Database) -> Identity | None:
     """Return the identity that was stored before the restart; None if there is none."""
-    body = await database.run(lambda db: load(db, IDENTITY))
+    body = await database.read(lambda db: load(db, IDENTITY))
     if body is None:
         return None
     try:

@@ -30,6 +30,7 @@
     │  ├─ OutboxThreadDiedError               the thread of the state file has died
     │  ├─ OutboxLockedError                   a second instance on one state file
     │  ├─ NewerSchemaError                    written by a newer version
+    │  ├─ OlderSchemaError                    moved aside, and a new file is begun
     │  └─ ForeignDatabaseError                a database of another program
     └─ WorkerExitedError                      a worker returned before the stop: a bug
 
@@ -170,6 +171,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     DAMAGED = "damaged"
     COMMAND = "command"
+    BACKLOG = "backlog"
     UNFORESEEN = "unforeseen"
 
 
@@ -264,6 +266,10 @@ class OutboxLockedError(OutboxError):
 
 class NewerSchemaError(OutboxError):
     """The state file was written by a newer version of the bridge."""
+
+
+class OlderSchemaError(OutboxError):
+    """The state file was written by an older version of the bridge."""
 
 
 class ForeignDatabaseError(OutboxError):

@@ -154,7 +154,7 @@ async def open_alarms(
             store, outbox, clock, context_of(file), file.hub.public_url
         )
         if not database.is_degraded:
-            memory = SinkMemory(database, _OWN, clock)
+            memory = SinkMemory(outbox, _OWN, clock)
             publisher.holder, publisher.is_stored = await _stored_holder(memory), True
         yield [StateWatch(database), upkeep, *workers, publisher]
 
@@ -209,7 +209,7 @@ class _Sinks(Struct, frozen=True):
             pace=Pace(most=config.max_rate),
             busy=self.busy[config.namespace_host or config.name],
             clock=self.clock,
-            memory=SinkMemory(self.outbox.database, config.name, self.clock),
+            memory=SinkMemory(self.outbox, config.name, self.clock),
         )
         worker = SinkWorker(config, resources, self.stack)
         worker.build_relay(self.outbox, self.metrics, random.random)

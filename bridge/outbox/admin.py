@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bridge.events.build import rfc3339
+from bridge.outbox import ledger
 from bridge.outbox.records import Delivery, DeliveryState
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import ledger
-from bridge.outbox.tables.observations import request_retry
+from bridge.outbox.storage.meta import request_retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

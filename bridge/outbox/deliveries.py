@@ -5,70 +5,41 @@ pending ──delivered──▶ delivered        (pruned after state.retention)
    └─┘ postpone          └──discard──▶ discarded
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
 
 from msgspec import Struct
 
-from bridge.foundation.errors import Reason
-from bridge.outbox.records import Checkpoint, Delivery, Tally
-from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import deliveries, losses, observations
-from bridge.outbox.tables.deliveries import tallies
+from bridge.events.build import OutgoingEvent
+from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.outbox.clock_jumps import as_set_now, noted
+from bridge.outbox.image import Image, put
+from bridge.outbox.line import Lines, Waiting
+from bridge.outbox.lookups import Observations
+from bridge.outbox.records import Delivery, Tally
+from bridge.outbox.state import State
+from bridge.outbox.storage.rows import Rows
 
-# -- Reads and saves what was observed and published, and named values -----------------
-
-
-class Observations(Struct):
-    """What the bridge needs to know about its earlier runs.
-
-    Attributes:
-        again: keys of the EventIds whose events must be published again from the
-            document, because one of these events was damaged before its delivery.
-    """
-
-    database: Database
-    again: frozenset[str] = frozenset()
-
-    async def load(self, name: str) -> bytes | None:
-        """Return the value saved as ``name``; None = not found, b"" = damaged."""
-        return await self.database.read(lambda db: observations.load(db, name))
-
-    async def save(self, named: Mapping[str, bytes]) -> None:
-        """Save values under their names.
-
-        Use it only for values that are saved again from time to time: values saved
-        while the disk fails stay in memory, and are not written to the disk later.
-        """
-        await self.database.run(lambda db: observations.save(db, named), is_kept=False)
-
-    async def was_seen(self, key: str) -> bool:
-        """Whether an EventId was in a document within the retention."""
-        return await self.database.read(lambda db: observations.was_seen(db, key))
-
-    async def load_again(self) -> None:
-        """Add to ``again`` the keys that earlier runs have saved."""
-        self.again |= await self.database.read(observations.to_publish_again)
-
-    def note(self, checkpoint: Checkpoint) -> None:
-        """Remove from ``again`` the keys that a checkpoint has published again."""
-        self.again -= checkpoint.again
-
+log = logging.getLogger(__name__)
 
 # -- Deliveries on their way to the sinks ----------------------------------------------
 
 
 class Deliveries(Struct):
-    """Reads and changes deliveries for the relays. Times are seconds since the epoch.
+    """Reads and changes deliveries for the relays. Times: seconds since the epoch."""
 
-    Attributes:
-        observations: records which events must be published again.
-        lost: called with the sink of each delivery that is given up because it is
-            damaged, or because there is no room for it.
-    """
-
-    database: Database
+    state: State
     observations: Observations
-    lost: Callable[[str], None]
+
+    @property
+    def _image(self) -> Image:
+        return self.state.image
+
+    async def _lines(self, sink: str) -> Lines:
+        await self.state.ready()
+        return self._image.sinks.get(sink) or Lines()
 
     # -- to be delivered -----------------------------------------------------
 
@@ -85,36 +56,40 @@ class Deliveries(Struct):
             limit: the most deliveries to return.
             but: ids of deliveries to leave out.
         """
-        left_out = tuple(but)
-        found, next_due = await self.database.read(
-            lambda db: (
-                deliveries.due(db, sink, now, limit, left_out),
-                deliveries.next_due(db, sink, now),
-            )
-        )
-        damaged = [delivery for delivery in found if delivery.damage is not None]
-        if not damaged:
-            return found, next_due
-        for delivery in damaged:
-            await self.give_up(delivery, now)
-        left_out += tuple(delivery.id for delivery in damaged)
-        return await self.due(sink, now=now, limit=limit, but=left_out)
+        lines, left_out = await self._lines(sink), frozenset(but)
+        while True:
+            chosen = lines.due(now, limit, left_out)
+            found = await self._image.deliveries(chosen)
+            damaged = [one for one in found if one.damage is not None]
+            for one in damaged:
+                self.give_up(one, now)
+            if not damaged:
+                return found, lines.next_due(now)
 
     async def has_urgent(self, sink: str, *, now: float) -> bool:
         """Return whether any pending delivery of a sink is urgent, also one in flight.
 
         An earlier step is urgent, too, as soon as a later one is.
         """
-        return await self.database.read(lambda db: deliveries.has_urgent(db, sink, now))
+        return (await self._lines(sink)).has_urgent(now)
 
     async def waiting_for_sink(
         self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
     ) -> list[Delivery]:
         """Return deliveries that wait until the sink answers; arguments as ``due``."""
-        left_out = tuple(but)
-        return await self.database.read(
-            lambda db: deliveries.waiting_for_sink(db, sink, now, limit, left_out)
-        )
+        lines = await self._lines(sink)
+        found = lines.for_sink(now, limit, frozenset(but))
+        return [d for d in await self._image.deliveries(found) if d.damage is None]
+
+    async def pending(self, sink: str, *, now: float, limit: int) -> list[Delivery]:
+        """Return what waits for a sink, oldest first; dead-letter damaged ones."""
+        lines = await self._lines(sink)
+        ready = [one for one in lines.waiting.values() if one.is_sendable]
+        found = await self._image.deliveries(ready[:limit])
+        for one in found:
+            if one.damage is not None:
+                self.give_up(one, now)
+        return [one for one in found if one.damage is None]
 
     async def of_cloud_event(
         self, sink: str, cloud_event_id: str, *, since: float = 0.0
@@ -126,13 +101,20 @@ class Deliveries(Struct):
             cloud_event_id: the id of the CloudEvent.
             since: events that were committed before this time are not searched.
         """
-        return await self.database.read(
-            lambda db: deliveries.of_cloud_event(db, sink, cloud_event_id, since)
-        )
+        lines = await self._lines(sink)
+        late = [w for w in lines.waiting.values() if w.created >= since]
+        found = await self._image.deliveries(late)
+        return [
+            one
+            for one in found
+            if one.cloud_event_id == cloud_event_id and one.damage is None
+        ]
 
     async def tallies(self) -> dict[str, Tally]:
         """Return the tally of each sink that ever had a delivery."""
-        return await self.database.read(tallies)
+        await self.state.ready()
+        jumps = noted(self.state.facts.value)
+        return self._image.tallies(partial(as_set_now, jumps))
 
     # -- results of attempts -------------------------------------------------
 
@@ -142,7 +124,12 @@ class Deliveries(Struct):
         Returns:
             Whether another delivery with the same key waits behind one of them.
         """
-        return await self.database.run(lambda db: deliveries.delivered(db, sent, now))
+        rows, is_followed = Rows(), False
+        for delivery in sent:
+            if (one := self._image.find(delivery)) is not None:
+                is_followed |= self._image.end(one, "delivered", rows, now=now)
+        await asyncio.shield(self.state.write(rows))
+        return is_followed
 
     async def postpone(  # noqa: PLR0913 - one per column
         self,
@@ -164,57 +151,98 @@ class Deliveries(Struct):
             waits_for_sink: whether ``release`` makes it due sooner.
             running: the running time of the sink, which is saved; None = it is not.
         """
-        await self.database.run(
-            lambda db: deliveries.postpone(
-                db,
-                delivery,
-                due=due,
-                error=(error, reason.value),
-                waits_for_sink=waits_for_sink,
-                running=running,
-            ),
-            is_kept=False,
-        )
+        rows: Rows = {}
+        if (one := self._image.find(delivery)) is not None:
+            one.due, one.attempts = due, one.attempts + 1
+            one.last_error, one.reason = error, reason.value
+            one.waits_for_sink = waits_for_sink
+            self._image.sinks[one.sink].change(one)
+            put(rows, one, "pending")
+        if running is not None:
+            self.state.save_running({delivery.sink: running}, rows)
+        await asyncio.shield(self.state.write(rows))
 
     async def dead_letter(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason
     ) -> None:
         """Give a delivery up; keep its row. The next one of its key may be sent."""
-        await self.database.run(
-            lambda db: deliveries.settle(
-                db, delivery, "dead", now=now, error=(error, reason.value)
-            )
-        )
+        rows: Rows = {}
+        if (one := self._image.find(delivery)) is not None:
+            self._image.end(one, "dead", rows, now=now, error=(error, reason.value))
+        await asyncio.shield(self.state.write(rows))
 
-    async def give_up(self, delivery: Delivery, now: float) -> None:
+    def give_up(self, delivery: Delivery, now: float) -> None:
         """Dead-letter a damaged delivery, and have its event published again."""
-        key = await self.database.run(lambda db: losses.dead_letter(db, delivery, now))
-        if key is not None:
-            self.observations.again |= {key}
-        self.lost(delivery.sink)
-        losses.log_damage(delivery)
+        one, rows = self._image.find(delivery), Rows()
+        if one is None:
+            return
+        error = (delivery.damage or "", Reason.DAMAGED.value)
+        self._image.end(one, "dead", rows, now=now, error=error)
+        is_step = delivery.kind != "reply" and ".startrequest." not in delivery.type
+        if is_step and delivery.key is not None:
+            self.observations.publish_again(delivery.key, rows)
+        self.state.database.put(rows)
+        self._image.lost(delivery.sink)
+        _log_damage(delivery)
 
     # -- due times -----------------------------------------------------------
 
     async def release(self, sink: str, *, now: float, limit: int) -> int:
         """Make deliveries that wait until the sink answers due now; return how many.
 
+        Only memory knows: after a restart they wait until the sink answers again.
+
         Args:
             sink: the name of the sink.
             now: seconds since the epoch.
-            limit: the most deliveries to change now, so that other jobs do not wait
-                long.
+            limit: the most deliveries to change now.
         """
-        return await self.database.run(
-            lambda db: deliveries.release(db, sink, now, limit), is_kept=False
-        )
-
-    # If the disk cannot be written now, these changes are repeated on it later.
+        return len((await self._lines(sink)).release(now, limit))
 
     async def make_due(self, sink: str, *, beyond: float, now: float) -> None:
         """Make deliveries that are due later than ``beyond`` due now."""
-        await self.database.run(lambda db: deliveries.make_due(db, sink, beyond, now))
+        lines = await self._lines(sink)
+        late = (w for w in lines.waiting.values() if w.due > beyond)
+        self._moved(lines.shift((one, now) for one in late))
 
     async def make_earlier(self, sink: str, seconds: float) -> None:
         """Make all deliveries due earlier, because the clock was set back."""
-        await self.database.run(lambda db: deliveries.make_earlier(db, sink, seconds))
+        lines = await self._lines(sink)
+        every = lines.waiting.values()
+        self._moved(lines.shift((one, one.due - seconds) for one in every))
+
+    def _moved(self, changed: Iterable[Waiting]) -> None:
+        """Write the new due times."""
+        rows: Rows = {}
+        for one in changed:
+            put(rows, one, "pending")
+        if rows:
+            self.state.database.put(rows)
+
+
+def _log_damage(delivery: Delivery) -> None:
+    """Log a damaged delivery with the same line as the relay's dead letters."""
+    log.error(
+        "dead letter",
+        extra={
+            "sink": delivery.sink,
+            "type": delivery.type,
+            "eventId": delivery.event_id,
+            "cloudEventId": delivery.cloud_event_id,
+            "attempt": delivery.attempts,
+            "fault": delivery.damage,
+            "reason": Reason.DAMAGED.value,
+        },
+    )
+
+
+def log_drop(outgoing: OutgoingEvent, error: OutboxFullError) -> None:
+    """Log an event for which there is no room."""
+    log.error(
+        "event dropped",
+        extra={
+            "type": outgoing.event.type,
+            "eventId": outgoing.key,
+            "fault": str(error),
+        },
+    )

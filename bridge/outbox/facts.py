@@ -1,150 +1,450 @@
-"""What was published, in memory: so events are built and routed in the event loop.
+"""What is known of EventIds, in memory: so that a commit is decided in one step.
 
 An event's id depends on how often the same cause was published, its sinks on those that
-got an earlier event of the same EventId. The state file has both; memory has the newest
-rows. What memory does not have is asked of the file before a commit.
+got an earlier event of the same EventId. The state file has all rows of the retention;
+memory has the newest of each table, and all of a small file. What it does not have is
+asked of the file before. Each change is a row for the journal.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.events.build import OutgoingEvent
-from bridge.events.routing import Router
+from bridge.foundation.errors import OutboxUnavailableError
+from bridge.outbox import reads
+from bridge.outbox.records import Decision, Success, json_of
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import observations
+from bridge.outbox.storage.rows import Rows
 
 _NOBODY = frozenset[str]()
-T = TypeVar("T")
+_BY_KEY = {"followers", "sightings", "appearances", "successes"}
+_RECENT = 50
+Place = tuple[str, str]  # of a decision: its message and key
 
 
-class Routed(Struct, frozen=True):
-    """An event to publish, and the sinks that get it.
+class Saved(Struct, frozen=True):
+    """A success, and the times of its row.
 
     Attributes:
-        before: the sinks that got an earlier event of its EventId.
+        at: renewed as long as the EventId is in the document.
     """
 
-    outgoing: OutgoingEvent
-    sinks: tuple[str, ...]
-    before: frozenset[str]
+    success: Success
+    at: float
+
+
+class Asked(Struct, frozen=True):
+    """Causes, keys of EventIds, and messages of approvals."""
+
+    causes: Collection[str] = ()
+    keys: Collection[str] = ()
+    messages: Collection[str] = ()
 
 
 class Facts(Struct):
-    """How often each cause was published, and which sinks follow each EventId.
+    """What is known of causes, EventIds and messages.
 
     Attributes:
-        order: held from the questions to the file until the commit is in line: commits
-            are written in the order of their calls.
+        order: held from the questions to the file until the commit is decided: commits
+            are decided in the order of their calls.
         asking: how many commits wait for an answer of the file, or for their turn.
+        meta: the named values.
+        posted: the records of a POST that has begun, by message and key.
+        intents: the intents of rules that have no outcome, by message and key.
+        outcomes: data of the last outcomes, oldest first.
+        results: the last events about commands, oldest first.
     """
 
     database: Database
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     asking: int = 0
-    _counts: dict[str, int] = field(default_factory=dict)
+    meta: dict[str, bytes | float] = field(default_factory=dict)
+    posted: set[Place] = field(default_factory=set)
+    intents: dict[Place, Decision] = field(default_factory=dict)
+    outcomes: dict[Place, bytes] = field(default_factory=dict)
+    results: list[bytes] = field(default_factory=list)
+    _whole: set[str] = field(default_factory=set)  # the file has no more rows of these
+    _told: dict[str, int] = field(default_factory=dict)
+    _keys: dict[str, None] = field(default_factory=dict)  # all is known of these
     _followers: dict[str, frozenset[str]] = field(default_factory=dict)
-    _is_whole: bool = False  # whether the file has no more rows than memory
+    _sightings: dict[str, None] = field(default_factory=dict)
+    _appearances: dict[str, int] = field(default_factory=dict)
+    _successes: dict[str, dict[str, Saved]] = field(default_factory=dict)
+    _decisions: dict[str, dict[Place, tuple[Decision, float]]] = field(
+        default_factory=dict
+    )  # by message, without its number
+    _memory: dict[Place, bytes] = field(default_factory=dict)  # by sink and key
 
-    async def load(self) -> None:
-        """Read the newest rows of the file; called before the first commit.
+    # -- what the file has ---------------------------------------------------
 
-        Raises:
-            OutboxError: the file cannot be read.
-        """
-        found = await self.database.read(observations.newest)
-        self._counts, self._followers, self._is_whole = found
+    def load(self, found: reads.Part) -> None:
+        """Take the newest rows of the file, beside what is known already."""
+        self._whole = set(found.whole)
+        for cause, times in found.told.items():
+            self._told[cause] = self._told.get(cause, 0) + times
+        for row in found.successes:
+            self._keys.setdefault(row[1])
+        for keys in (found.sightings, found.followers, found.appearances):
+            self._keys.update(dict.fromkeys(keys))
+        self._take(found)
+        if not found.whole >= _BY_KEY:
+            self._keys.clear()
+        self.outcomes = dict(found.outcomes) | self.outcomes
+        self.results = [*found.results, *self.results][-_RECENT:]
+        self._memory = found.memory | self._memory
+
+    def load_meta(self, found: Mapping[str, bytes | float]) -> None:
+        """Take the named values of the file that are not written anew."""
+        is_unwritten = self.database.is_unwritten
+        ours = {n: v for n, v in self.meta.items() if is_unwritten(("meta", (n,)))}
+        self.meta = {
+            n: v
+            for n, v in found.items()
+            if n in ours or not is_unwritten(("meta", (n,)))
+        } | ours
+
+    def _take(self, found: reads.Part) -> None:
+        """Take rows by key and message; what is known already is newer."""
+        for key, sinks in found.followers.items():
+            self._followers.setdefault(key, frozenset(sinks))
+        self._sightings |= dict.fromkeys(found.sightings)
+        for key, n in found.appearances.items():
+            self._appearances.setdefault(key, n)
+        for sink, key, appearance, content, at, succeeded in found.successes:
+            success = Success(
+                sink=sink,
+                key=key,
+                appearance=appearance,
+                content=content,
+                at=succeeded if succeeded > 0 else at,
+            )
+            self._successes.setdefault(key, {}).setdefault(sink, Saved(success, at))
+        for place, (decision, at) in found.decisions.items():
+            known = self._decisions.setdefault(_base(place[0]), {})
+            if place not in known and not self.database.is_unwritten(
+                ("approvals", place)
+            ):
+                self._keep(place, decision, at)
 
     async def counts(self, causes: Sequence[str]) -> Mapping[str, int]:
-        """Return how often events were published; a cause that is absent: never.
-
-        Raises:
-            OutboxError: the file cannot be read.
-        """
+        """Return how often events were published; a cause that is absent: never."""
         async with self.order:
-            await self.learn(causes, ())
-        return self._counts
+            await self.learn(Asked(causes=causes))
+        return self._told
 
-    def know(self, events: Sequence[OutgoingEvent]) -> bool:
-        """Return whether events can be routed now, without a question to the file."""
-        if self.asking:
-            return False
-        return self._is_whole or keys_of(events) <= self._followers.keys()
+    def unknown(self, of: Asked) -> Asked | None:
+        """Return of which of these not all is known; None = of none."""
+        whole, keys, messages = self._whole, self._keys, self._decisions
+        left = Asked(
+            [c for c in of.causes if "told" not in whole and c not in self._told],
+            [k for k in of.keys if not whole >= _BY_KEY and k not in keys],
+            [m for m in of.messages if "decisions" not in whole and m not in messages],
+        )
+        return left if left.causes or left.keys or left.messages else None
 
-    async def learn(self, causes: Collection[str], keys: Collection[str]) -> None:
-        """Ask the file for what memory does not have; the caller holds ``order``.
+    async def learn(self, of: Asked) -> None:
+        """Ask the file for what memory does not have, if it answers."""
+        with suppress(OutboxUnavailableError):
+            await self.demand(of)
+
+    async def demand(self, of: Asked) -> None:
+        """Ask the file for what memory does not have.
 
         Raises:
-            OutboxError: the file cannot be read.
+            OutboxError: the file does not answer.
         """
-        if self._is_whole:
-            return
-        causes = [cause for cause in causes if cause not in self._counts]
-        keys = [key for key in keys if key not in self._followers]
-        if causes or keys:
-            ask = partial(observations.published, causes=causes, keys=keys)
-            counts, followers = await self.database.read(ask)
-            self._counts |= dict.fromkeys(causes, 0) | counts
-            self._followers |= dict.fromkeys(keys, _NOBODY) | followers
+        if (left := self.unknown(of)) is not None:
+            ask = partial(
+                reads.of, causes=left.causes, keys=left.keys, messages=left.messages
+            )
+            await self.database.read(ask, then=partial(self._learned, left))
 
-    def route(self, events: Sequence[OutgoingEvent], router: Router) -> list[Routed]:
-        """Choose the sinks of events that are published now.
+    def _learned(self, asked: Asked, found: reads.Part) -> None:
+        for cause in asked.causes:
+            self._told.setdefault(cause, found.told.get(cause, 0))
+        self._take(found)
+        self._keys.update(dict.fromkeys(asked.keys))
+        for message in asked.messages:
+            self._decisions.setdefault(message, {})
 
-        A sink that got one event of an EventId gets all later ones.
-        """
-        routed = list[Routed]()
-        for event in events:
-            key, cause = event.key, event.cause
-            before = self._followers.get(key, _NOBODY) if key is not None else _NOBODY
-            sinks = router.sinks(event.subject, before)
-            routed.append(Routed(event, sinks, before))
-            self._counts[cause] = self._counts.get(cause, 0) + 1
-            if key is not None and _changes(event):
-                self._followers[key] = _after(routed[-1])
-        if len(self._counts) > 2 * observations.NEWEST:
-            self._is_whole = False
-            self._counts = _newest_of(self._counts)
-            self._followers = _newest_of(self._followers)
-        return routed
-
-    def undo(self, routed: Iterable[Routed]) -> None:
-        """Forget events that were not written."""
-        for one in routed:
-            cause, key = one.outgoing.cause, one.outgoing.key
-            self._counts[cause] = max(self._counts.get(cause, 0) - 1, 0)
-            # A later commit may be written, although this one was not.
-            if key is not None and self._followers.get(key) == _after(one):
-                self._followers[key] = one.before
-
-    def forget(self, causes: Iterable[str], keys: Iterable[str]) -> None:
+    def forget(self, gone: Mapping[str, Iterable[Any]]) -> None:
         """Forget what was deleted in the file, because it is old."""
-        for cause in causes:
-            self._counts.pop(cause, None)
+        deleted = {
+            table: [key for key in keys if not self._is_unwritten(table, key)]
+            for table, keys in gone.items()
+        }
+        for known, table in (
+            (self._told, "told"),
+            (self._sightings, "sightings"),
+            (self._appearances, "appearances"),
+            (self._memory, "sink_memory"),
+        ):
+            for key in deleted[table]:
+                known.pop(key, None)
+        for key, sink in deleted["followers"]:
+            self._followers[key] = self._followers.get(key, _NOBODY) - {sink}
+        for sink, key in deleted["command_successes"]:
+            self._successes.get(key, {}).pop(sink, None)
+        for place in deleted["approvals"]:
+            self._drop(place)
+
+    def _is_unwritten(self, table: str, key: Any) -> bool:
+        place = key if isinstance(key, tuple) else (key,)
+        return self.database.is_unwritten((table, place))
+
+    def trim(self) -> None:
+        """Forget what was used first, if there is much and the file has it."""
+        kept = (self._told, self._keys, self._decisions, self._memory)
+        most = 2 * reads.NEWEST
+        if all(len(known) <= most for known in kept) or self.database.unwritten():
+            return
+        if len(self._told) > most:
+            _shorten(self._told)
+            self._whole.discard("told")
+        if len(self._keys) > most:
+            _shorten(self._keys)
+            for known in (
+                *(self._followers, self._sightings),
+                *(self._appearances, self._successes),
+            ):
+                for key in known.keys() - self._keys.keys():
+                    del known[key]
+            self._whole -= _BY_KEY
+        if len(self._decisions) > most:
+            _shorten(self._decisions)
+            self._whole.discard("decisions")
+        if len(self._memory) > most:
+            _shorten(self._memory)
+            self._whole.discard("memory")
+
+    # -- causes and EventIds -------------------------------------------------
+
+    def times(self, cause: str) -> int:
+        """Return how often events of a cause were published."""
+        return self._told.get(cause, 0)
+
+    def followers(self, key: str | None) -> frozenset[str]:
+        """Return the sinks that got an earlier event of an EventId."""
+        return _NOBODY if key is None else self._followers.get(key, _NOBODY)
+
+    def tell(
+        self, event: OutgoingEvent, sinks: Sequence[str], now: float, rows: Rows
+    ) -> None:
+        """Note that an event is published: its cause, and the sinks that follow it."""
+        cause, key = event.cause, event.key
+        times = self._told[cause] = self._told.get(cause, 0) + 1
+        rows["told", (cause,)] = (times, now, key)
+        if key is None:
+            return
+        self._keys[key] = self._keys.pop(key, None)
+        if event.is_last:
+            self._gone(key, now, rows)
+        elif event.subject.transition is not None and sinks:
+            self._followers[key] = self.followers(key).union(sinks)
+            for sink in sinks:
+                rows["followers", (key, sink)] = (now,)
+
+    def _gone(self, key: str, now: float, rows: Rows) -> None:
+        """Note that an EventId has gone: another with its name is another event."""
+        for sink in self._followers.pop(key, _NOBODY):
+            rows["followers", (key, sink)] = None
+        for sink in self._successes.pop(key, {}):
+            rows["command_successes", (sink, key)] = None
+        n = self._appearances[key] = self._appearances.get(key, 0) + 1
+        rows["appearances", (key,)] = (n, now)
+
+    def sight(self, keys: Iterable[str], now: float, rows: Rows) -> None:
+        """Note the EventIds of a document."""
         for key in keys:
-            self._followers.pop(key, None)
+            self._sightings[key] = None
+            rows["sightings", (key,)] = (now,)
+
+    def was_seen(self, key: str) -> bool:
+        """Whether an EventId was in a document within the retention."""
+        return key in self._sightings
+
+    # -- named values --------------------------------------------------------
+
+    def name(self, values: Mapping[str, bytes | float | None], rows: Rows) -> None:
+        """Save values under their names; None = forget it."""
+        for name, value in values.items():
+            if value is None:
+                self.meta.pop(name, None)
+            else:
+                self.meta[name] = value
+            rows["meta", (name,)] = None if value is None else (value,)
+
+    def value(self, name: str) -> bytes | None:
+        """Return a named value; None = there is none, b"" = it is damaged."""
+        found = self.meta.get(name)
+        return found if isinstance(found, bytes) else None
+
+    # -- successes of commands -----------------------------------------------
+
+    def appearance(self, key: str) -> int:
+        """Return how often an EventId has gone, from 0."""
+        return self._appearances.get(key, 0)
+
+    def successes(self, key: str) -> list[Success]:
+        """Return the successes for an EventId that still count, in order of sinks."""
+        now, found = self.appearance(key), self._successes.get(key, {})
+        return [
+            found[sink].success
+            for sink in sorted(found)
+            if found[sink].success.appearance == now
+        ]
+
+    def succeed(self, success: Success, rows: Rows) -> None:
+        """Save a success, unless the event has gone while the command ran."""
+        if self.appearance(success.key) == success.appearance:
+            self._save(Saved(success, success.at), rows)
+
+    def _save(self, saved: Saved, rows: Rows) -> None:
+        one = saved.success
+        self._successes.setdefault(one.key, {})[one.sink] = saved
+        row = (one.appearance, one.content, saved.at, one.at)
+        rows["command_successes", (one.sink, one.key)] = row
+
+    def void(self, sink: str, key: str, rows: Rows) -> None:
+        """Forget the success of a command for an EventId."""
+        self._successes.get(key, {}).pop(sink, None)
+        rows["command_successes", (sink, key)] = None
+
+    def move_successes(self, when: Callable[[float], float], rows: Rows) -> None:
+        """Give the successes other times, because the clock was set."""
+        for found in self._successes.values():
+            for saved in list(found.values()):
+                at = when(saved.success.at)
+                if at != saved.success.at:
+                    self._save(Saved(replace(saved.success, at=at), saved.at), rows)
+
+    # -- decisions -----------------------------------------------------------
+    #
+    # A message is identified by a hash of its content and by its sequence number; a
+    # copy of the message has the same hash. The newest decision is stored under the
+    # hash. Decisions on other messages with the same hash are under ``hash#number``.
+
+    def decide(self, decision: Decision, now: float, rows: Rows) -> None:
+        """Save the decision on one EventId of an approval.
+
+        ``posted`` stays set until a new intent follows a decision: no POST has begun
+        for the new try. A decision on another message with the same hash is moved to
+        ``hash#number``, because that message may be delivered again.
+        """
+        place = (decision.message, decision.key)
+        known = self._decisions.setdefault(_base(decision.message), {})
+        earlier, at = known.get(place, (None, now))
+        if earlier is not None and _is_of_other(earlier, decision):
+            moved = (f"{decision.message}#{earlier.sequence}", decision.key)
+            self._write(moved, replace(earlier, message=moved[0]), at, rows)
+            earlier = None
+        if earlier is not None:
+            is_new_try = decision.is_intent and not earlier.is_intent
+            decision = replace(
+                decision,
+                posted=decision.posted or (earlier.posted and not is_new_try),
+                data=earlier.data if decision.data is None else decision.data,
+            )
+        self._write(place, decision, now, rows)
+
+    def _write(self, place: Place, one: Decision, at: float, rows: Rows) -> None:
+        self._keep(place, one, at)
+        rows["approvals", place] = (
+            one.event_id,
+            one.sequence,
+            one.state,
+            int(one.posted),
+            one.data,
+            one.rule,
+            at,
+        )
+        if one.data is not None:
+            self.outcomes.pop(place, None)
+            self.outcomes[place] = one.data
+            if len(self.outcomes) > _RECENT:
+                del self.outcomes[next(iter(self.outcomes))]
+
+    def _keep(self, place: Place, one: Decision, at: float) -> None:
+        self._drop(place)
+        self._decisions.setdefault(_base(place[0]), {})[place] = (one, at)
+        if one.posted:
+            self.posted.add(place)
+        if one.is_intent and one.rule is not None:
+            self.intents[place] = one
+
+    def _drop(self, place: Place) -> None:
+        self._decisions.get(_base(place[0]), {}).pop(place, None)
+        self.posted.discard(place)
+        self.intents.pop(place, None)
+
+    def delete(self, message: str, key: str, rows: Rows) -> None:
+        """Forget the decision on one EventId of a message."""
+        self._drop((message, key))
+        self.outcomes.pop((message, key), None)
+        rows["approvals", (message, key)] = None
+
+    def of_message(self, message: str, sequence: int | None) -> dict[str, Decision]:
+        """Return the decisions on a message, by the key of the EventId.
+
+        A decision on the message with this number goes before one on a copy of it.
+        """
+        known = self._decisions.get(_base(message), {})
+        found = {key: one for (name, key), (one, _) in known.items() if name == message}
+        own = f"{message}#{sequence}"
+        return found | {
+            key: one for (name, key), (one, _) in known.items() if name == own
+        }
+
+    def recent_outcomes(self, limit: int) -> list[bytes]:
+        """Return the data of the last outcomes as JSON, newest first."""
+        found = reversed(self.outcomes.values())
+        return [data for data in found if json_of(data) is not None][:limit]
+
+    # -- values of sinks -----------------------------------------------------
+
+    def remember(self, place: Place, value: bytes, now: float, rows: Rows) -> None:
+        """Save a value of a sink; ``place`` is the sink and the key."""
+        self._memory[place] = value
+        rows["sink_memory", place] = (value, now)
+
+    async def remembered(self, sink: str) -> dict[str, bytes]:
+        """Return all values of a sink, by their keys.
+
+        Raises:
+            OutboxError: the state file cannot be read.
+        """
+        if "memory" not in self._whole:
+            found = await self.database.read(lambda db: reads.memory(db, sink))
+            for place, value in found.items():
+                self._memory.setdefault(place, value)
+        return {key: v for (name, key), v in self._memory.items() if name == sink}
+
+    async def recalled(self, sink: str, key: str) -> bytes | None:
+        """Return a value of a sink; None = there is none."""
+        found = self._memory.get((sink, key))
+        if found is None and "memory" not in self._whole:
+            return (await self.remembered(sink)).get(key)
+        return found
 
 
-def _changes(event: OutgoingEvent) -> bool:
-    """Whether other sinks follow an EventId after this event."""
-    return event.is_last or event.subject.transition is not None
+def _is_of_other(earlier: Decision, decision: Decision) -> bool:
+    """Whether an outcome is of another message with the same content."""
+    numbers = (earlier.sequence, decision.sequence)
+    return not earlier.is_intent and None not in numbers and numbers[0] != numbers[1]
 
 
-def _after(one: Routed) -> frozenset[str]:
-    """Return the sinks that follow an EventId after an event."""
-    if one.outgoing.is_last:
-        return _NOBODY
-    return one.before.union(one.sinks) if _changes(one.outgoing) else one.before
+def _base(message: str) -> str:
+    return message.split("#", 1)[0]
 
 
-def keys_of(events: Sequence[OutgoingEvent]) -> set[str]:
-    """Return the EventIds of events."""
-    return {event.key for event in events if event.key is not None}
-
-
-def _newest_of(found: Mapping[str, T]) -> dict[str, T]:
-    """Return the entries that were added last."""
-    return dict(islice(found.items(), max(len(found) - observations.NEWEST, 0), None))
+def _shorten(found: dict[Any, Any]) -> None:
+    """Keep the entries that were added last."""
+    for key in list(islice(found, len(found) - reads.NEWEST)):
+        del found[key]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bridge.foundation.errors import ForeignFolderError
 from bridge.foundation.privileges import enter
-from bridge.outbox.tables.observations import load
+from bridge.outbox.storage.meta import load
 
 _PATIENCE = 1.0
 _BUSY_SECONDS = 0.2

@@ -6,8 +6,8 @@ import sqlite3
 from msgspec import Struct
 
 from bridge.outbox.lock import FileId, identity_of, lock_of
+from bridge.outbox.storage import meta
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import observations
 
 Stamp = tuple[int, int, FileId | None, FileId | None]
 
@@ -30,7 +30,7 @@ class OtherProcesses(Struct, frozen=True):
         """
         if self.database.is_degraded:
             return None
-        path = str(self.database.keeper.path)
+        path = str(self.database.path)
         try:
             log = os.stat(f"{path}-wal")  # noqa: PTH116 - a Path needs ten calls
         except OSError:
@@ -48,7 +48,7 @@ class OtherProcesses(Struct, frozen=True):
 
     async def retries(self) -> dict[str | None, int]:
         """Return the number of requested retries by sink; None = for all sinks."""
-        return await self.database.read(observations.retries)
+        return await self.database.read(meta.retries)
 
 
 def _data_version(db: sqlite3.Connection) -> int:

@@ -3,9 +3,11 @@
 import sqlite3
 
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables.observations import load, save
+from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.rows import Change
 
 _OWNER = "vm_id"
+_ROW: Change = ("meta", (_OWNER,))
 
 
 async def is_foreign(database: Database, vm_id: str) -> bool:
@@ -20,16 +22,19 @@ def is_other(owner: str | None, vm_id: str | None) -> bool:
 
 async def owner_of(database: Database) -> str | None:
     """Return the vmId of the VM that wrote the file; None if that is not known."""
-    return await database.read(owner_in)
+    row = database.unwritten().get(_ROW)
+    if row is not None:
+        return bytes(row[0]).decode()  # type: ignore[arg-type]
+    found: str | None = await database.read(owner_in)
+    return found
 
 
 def owner_in(db: sqlite3.Connection) -> str | None:
     """Return the vmId in an open state file; None if there is none."""
-    # ``load`` also reads an older file, which has no checksums.
     owner = load(db, _OWNER)
     return owner.decode(errors="replace") if owner else None
 
 
-async def set_owner(database: Database, vm_id: str) -> None:
+def set_owner(database: Database, vm_id: str) -> None:
     """Save the vmId of the VM that writes the file."""
-    await database.run(lambda db: save(db, {_OWNER: vm_id.encode()}))
+    database.put({_ROW: (vm_id.encode(),)})

@@ -254,6 +254,25 @@ class Content(NamedTuple):
     body: bytes
 
 
+class Item(Struct, frozen=True, gc=False):
+    """What is sent: a row of ``items``.
+
+    Attributes:
+        damage: what is wrong with the row, so that it must not be sent.
+    """
+
+    id: int
+    content: Content
+    created: float
+    not_before: float | None = None
+    damage: str | None = None
+
+    @property
+    def row(self) -> tuple[str | bytes | float | None, ...]:
+        """The columns of its row."""
+        return (*self.content, self.created, self.not_before)
+
+
 def checksum_of(number: int, content: Content) -> int:
     """Return the checksum of ``content`` in the row with the id ``number``."""
     head = _ENCODER.encode((number, *content[:-1]))

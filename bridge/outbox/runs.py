@@ -1,27 +1,27 @@
 """The deliveries of a sink that acts, such as ``command``.
 
 They differ from the deliveries of other sinks: a later step may replace an earlier one,
-and the commit that settles a delivery also publishes the command's result.
+and the commit that settles a delivery also publishes the command's result. A discarded
+delivery is no step.
 """
 
-import sqlite3
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
+from bridge.outbox.facts import Asked
+from bridge.outbox.reads import Step
 from bridge.outbox.records import Content, Delivery, DeliveryState, Success
-from bridge.outbox.storage.connection import Connection
-from bridge.outbox.store import Outbox
-from bridge.outbox.tables import deliveries as rows
-from bridge.outbox.tables import successes
-from bridge.outbox.tables.deliveries import RunningTimes
+from bridge.outbox.storage.rows import Rows
+from bridge.outbox.store import Outbox, Settlement
 
 _MOST = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """What is known about the EventId of a step, for one sink.
 
     Attributes:
@@ -37,8 +37,7 @@ class Standing:
     success: Success | None
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """The deliveries of one sink that acts."""
 
     outbox: Outbox
@@ -46,33 +45,25 @@ class Runs:
 
     async def pending(self, now: float) -> list[Delivery]:
         """Return the pending deliveries, oldest first; dead-letter damaged ones."""
-        found = await self.outbox.database.read(
-            lambda db: rows.pending(db, self.sink, _MOST)
-        )
-        for delivery in found:
-            if delivery.damage is not None:
-                await self.outbox.deliveries.give_up(delivery, now)
-        return [delivery for delivery in found if delivery.damage is None]
+        return await self.outbox.deliveries.pending(self.sink, now=now, limit=_MOST)
 
     async def standings(self, deliveries: Sequence[Delivery]) -> dict[int, Standing]:
         """Return the standing of each delivery's EventId, by the delivery's id."""
+        keys = {delivery.key for delivery in deliveries if delivery.key is not None}
+        steps = await self.outbox.commands.steps(self.sink, keys)
+        await self.outbox.facts.learn(Asked(keys=keys))
+        return {d.id: self._standing(d, steps.get(d.key or "", {})) for d in deliveries}
 
-        def job(db: sqlite3.Connection) -> dict[int, Standing]:
-            newest = rows.newest(db, self.sink) if deliveries else {}
-            return {d.id: self._standing(db, d, newest) for d in deliveries}
-
-        return await self.outbox.database.read(job)
-
-    def _standing(
-        self, db: sqlite3.Connection, delivery: Delivery, newest: dict[str, int]
-    ) -> Standing:
-        key = delivery.key or ""
-        later = newest.get(key, delivery.id)
-        found = (s for s in successes.of_event(db, key) if s.sink == self.sink)
+    def _standing(self, delivery: Delivery, steps: dict[int, Step]) -> Standing:
+        key, number, facts = delivery.key or "", delivery.id, self.outbox.facts
+        there = {n: body for n, (state, body) in steps.items() if state != "discarded"}
+        later = max(there, default=number)
+        earlier = max((n for n in there if n < number), default=None)
+        found = (s for s in facts.successes(key) if s.sink == self.sink)
         return Standing(
-            newer=rows.body(db, later) if later > delivery.id else None,
-            older=rows.body(db, rows.previous(db, delivery)),
-            appearance=successes.appearance(db, key),
+            newer=there[later] if later > number else None,
+            older=None if earlier is None else there[earlier],
+            appearance=facts.appearance(key),
             success=next(found, None),
         )
 
@@ -86,25 +77,19 @@ class Runs:
             type=event.type,
             body=event.to_json(),
         )
-        running = self.outbox.ages.now()
-
-        def job(db: sqlite3.Connection) -> None:
-            rows.insert(
-                db,
-                item=rows.add(db, content, created=now),
-                sink=self.sink,
-                key=None,
-                now=now,
-                window=(None, None),
-                running=RunningTimes(db, running).of(self.sink),
-            )
-
-        await self.outbox.database.run(job)
-        self.outbox.wakeups.of(self.sink).set()
+        state = self.outbox.state
+        await state.ready()
+        running, rows = state.running(), Rows()
+        added = state.add(content, (self.sink,), now, running, rows)
+        state.save_running(running.known, rows)
+        await asyncio.shield(state.write(rows, [added]))
 
     async def void(self, key: str) -> None:
         """Delete the success for an EventId: the command now undoes or repeats it."""
-        await self.outbox.database.run(lambda db: successes.void(db, self.sink, key))
+        state, rows = self.outbox.state, Rows()
+        await state.ready()
+        state.facts.void(self.sink, key, rows)
+        await asyncio.shield(state.write(rows))
 
     async def settle(  # noqa: PLR0913 - what one commit holds
         self,
@@ -126,11 +111,6 @@ class Runs:
             error: why it failed, in words and as a label.
             success: the success to save, which approvals may require.
         """
-
-        def settle(db: Connection) -> None:
-            moved = rows.settle(db, delivery, state, now=now, error=error)
-            if moved and success is not None:
-                successes.save(db, success)
-
-        await self.outbox.commit(results, now=now, settle=settle)
+        end = Settlement(delivery, state, error, success)
+        await self.outbox.commit(results, now=now, settle=end)
         self.outbox.wakeups.rules.set()

@@ -1,24 +1,25 @@
 """The values that a sink saves in the state file for later runs."""
 
+import asyncio
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from bridge.foundation.clock import Clock
-from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import sink_memory
+from bridge.outbox.storage.rows import Rows
+from bridge.outbox.store import Outbox
 
 
 class SinkMemory(Struct, frozen=True):
     """The values of one sink; see ``bridge.sinks.base.Memory``.
 
     Attributes:
-        database: the state file.
+        outbox: keeps the values.
         sink: the sink's name.
         clock: gives the time of saving, by which a value is pruned later.
     """
 
-    database: Database
+    outbox: Outbox
     sink: str
     clock: Clock
 
@@ -28,7 +29,8 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        return await self.database.read(lambda db: sink_memory.all_of(db, self.sink))
+        await self.outbox.state.ready()
+        return await self.outbox.facts.remembered(self.sink)
 
     async def recall(self, key: str) -> bytes | None:
         """Return the value of ``key``; None = there is none.
@@ -36,15 +38,13 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        return await self.database.read(lambda db: sink_memory.load(db, self.sink, key))
+        await self.outbox.state.ready()
+        return await self.outbox.facts.recalled(self.sink, key)
 
     async def keep(self, key: str, value: bytes) -> None:
-        """Save ``value`` under ``key``, in place of an earlier one.
-
-        Raises:
-            OutboxError: it cannot be saved.
-        """
+        """Save ``value`` under ``key``, in place of an earlier one."""
+        await self.outbox.state.ready()
+        rows = Rows()
         now = self.clock.now().timestamp()
-        await self.database.run(
-            lambda db: sink_memory.save(db, self.sink, key, value, now)
-        )
+        self.outbox.facts.remember((self.sink, key), value, now, rows)
+        await asyncio.shield(self.outbox.state.write(rows))

@@ -2,6 +2,7 @@
 
 locked by another instance    → refused
 written by a newer version    → refused
+written by an older version   → moved aside with an error; a fresh file
 without a lock, or not to be  → left alone, in memory, until it has the lock and can
 opened or moved now             be opened
 corrupt                       → moved aside with an error; its readable rows are
@@ -28,6 +29,7 @@ from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import (
     ForeignDatabaseError,
     NewerSchemaError,
+    OlderSchemaError,
     OutboxCorruptError,
     OutboxError,
     OutboxUnavailableError,
@@ -36,6 +38,7 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.lock import Place, StateLock
 from bridge.outbox.owner import is_other, owner_in, set_owner
+from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble, sync_folder
 from bridge.outbox.storage.connection import connect, translated
@@ -160,12 +163,11 @@ async def open_database(
     place = Place(path, lock, vm_id, lambda: _examine(path, vm_id, trouble, clock))
     try:
         trouble.begin()
-        await asyncio.to_thread(place.examine)
         async with Database.open(
             path, may_degrade=True, on_trouble=trouble.meet, place=place
         ) as database:
             if vm_id:
-                await set_owner(database, vm_id)
+                set_owner(database, vm_id)
             trouble.open()
             # A commit does not prove that the file is sound: a start that fails on a
             # damaged row has often committed something before.
@@ -203,6 +205,9 @@ def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> N
         _renew(path, why, trouble, clock)
     try:
         owner = _check_file(path, trouble, clock)
+    except OlderSchemaError:
+        _leave_older(path, clock.now())
+        return
     except OutboxCorruptError as error:
         _renew(path, str(error), trouble, clock)
         owner = _check_file(path, trouble, clock)
@@ -220,6 +225,7 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
     Raises:
         OutboxCorruptError: it is damaged.
         OutboxUnavailableError: it cannot be opened now.
+        OlderSchemaError: an older version has written it.
         OutboxError: it must not be used.
     """
     is_suspect = trouble.note.damage is not None
@@ -228,7 +234,12 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
         with closing(connect(path, busy=_LOOK_BUSY_SECONDS)) as db:
             is_whole = check(db, seconds=seconds, clock=clock)
             owner = owner_in(db)
-    except (OutboxUnavailableError, NewerSchemaError, ForeignDatabaseError):
+    except (
+        OutboxUnavailableError,
+        NewerSchemaError,
+        OlderSchemaError,
+        ForeignDatabaseError,
+    ):
         raise
     except MemoryError as error:  # perhaps the size of a row is damaged
         raise OutboxError(f"the state file {path} needs too much memory") from error
@@ -242,6 +253,18 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
     if is_suspect and is_whole:
         trouble.looked()
     return owner
+
+
+def _leave_older(path: Path, now: datetime) -> None:
+    """Move a file of an older version aside, and log what still waits in it."""
+    counts = {"pending": 0, "dead": 0}
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
+        counts |= undelivered(db)
+    kept = set_aside(path, "older", now)
+    log.error(
+        "state file is of an older version: starting afresh",
+        extra={"kept": str(kept), **counts},
+    )
 
 
 def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:

@@ -1,71 +1,96 @@
 """The outbox: every event is stored here before it is sent, so a crash loses none.
 
-Invariant: one transaction commits a checkpoint, the events that report its changes and
-one delivery for each event and sink, before the first attempt to deliver any of them.
-Rows are never merged by id.
+    commit ─ ONE step: room, ids, counts, sinks, place in line ─▶ image ─▶ sendable, on
+               └ rows ─▶ journal ─▶ the disk                       disk or after 3 s
+
+Invariant: one transaction writes a checkpoint, the events that report its changes and
+one delivery for each event and sink. The first attempt at a delivery comes after that,
+or after the disk was silent for 3 s; then its event says that it is not durable.
 """
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Router
-from bridge.foundation.clock import Bell
-from bridge.foundation.errors import OutboxError, OutboxFullError
-from bridge.outbox.deliveries import Deliveries, Observations
-from bridge.outbox.facts import Facts, Routed, keys_of
+from bridge.foundation.errors import OutboxFullError
+from bridge.outbox import clock_jumps
+from bridge.outbox.deliveries import Deliveries, log_drop
+from bridge.outbox.facts import Asked
+from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
 from bridge.outbox.other_processes import OtherProcesses
+from bridge.outbox.pruning import prune, shrink, size
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
-    CommandStanding,
+    Content,
     Decision,
+    Delivery,
+    DeliveryState,
+    Item,
     Reply,
     Success,
 )
-from bridge.outbox.storage.connection import Connection
+from bridge.outbox.state import Added, Running, State
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import (
-    clock_jumps,
-    decisions,
-    deliveries,
-    losses,
-    observations,
-    pruning,
-    successes,
-)
-from bridge.outbox.tables import decisions as decided
-from bridge.outbox.tables import events as items
-from bridge.outbox.tables.deliveries import RunningTimes
-from bridge.outbox.tables.pruning import Pruned
+from bridge.outbox.storage.rows import Rows
 
-T = TypeVar("T")
+Sign = Callable[[CloudEvent, int | None], CloudEvent]
+_URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
+_URGENT_AFTER_START = 300.0
+_NUMBER = "chain"  # the name of the number of the last signed event
+_RESULTS = 50  # events about commands, that memory keeps
 
 
 def _ignore(_: str) -> None:
     """Do nothing about a lost delivery."""
 
 
+class Settlement(Struct, frozen=True):
+    """The end of a delivery that is committed together with events.
+
+    Attributes:
+        error: why it failed, in words and as a label.
+        success: the success to save, if the delivery still waits.
+    """
+
+    delivery: Delivery
+    state: DeliveryState
+    error: tuple[str, str] | None = None
+    success: Success | None = None
+
+
+class Ready(Struct, frozen=True):
+    """An event that has room, with the content that is sent.
+
+    Attributes:
+        number: its number among the signed events; None = it has none.
+    """
+
+    outgoing: OutgoingEvent
+    window: tuple[float | None, float | None]
+    body: bytes
+    number: int | None
+
+
 class Outbox:
-    """The state file as other packages use it: one attribute for each topic.
+    """The state as other packages use it: one attribute for each topic.
 
     ``sign`` signs each event when it is written; None = events are not signed.
 
-    Times are seconds since the epoch. Each method is one transaction and raises
-    OutboxError if the file cannot be read or written.
+    Times are seconds since the epoch.
 
     Args:
         database: the open file.
         router: chooses the sinks of an event. It may be replaced: each commit uses the
-            router of the moment at which it was called.
+            router of the moment at which it is decided.
         lost: called with the sink of each delivery that is given up here, because
             there was no room for it or its row was damaged.
     """
@@ -76,18 +101,19 @@ class Outbox:
         router: Router,
         lost: Callable[[str], None] = _ignore,
     ) -> None:
-        self.database = database
+        self.state = state = State(database, lost)
         self.router = router
-        self.observations = Observations(database)
-        self.deliveries = Deliveries(database, self.observations, lost)
-        self.ages = Ages(database)
-        self.approvals = Approvals(database)
-        self.commands = Commands(database)
-        self.facts = Facts(database)
-        self.pruning = Pruning(database, self.facts)
+        self.database, self.facts = database, state.facts
+        self.image, self.wakeups = state.image, state.wakeups
+        self.observations = Observations(state)
+        self.deliveries = Deliveries(state, self.observations)
+        self.ages = Ages(state)
+        self.approvals = Approvals(state)
+        self.commands = Commands(state)
+        self.pruning = Pruning(state)
         self.other_processes = OtherProcesses(database)
-        self.wakeups = Wakeups()
-        self.sign: items.Sign | None = None
+        self.sign: Sign | None = None
+        self._number_on_disk: int | None = None  # of the last signed event
 
     @classmethod
     @asynccontextmanager
@@ -97,10 +123,12 @@ class Outbox:
         Raises:
             OutboxError: it cannot be opened, read or written.
         """
-        async with Database.open(path) as database:
+        async with Database.open(path, may_degrade=True) as database:
             outbox = cls(database, router)
-            await outbox.facts.load()
+            await outbox.state.load()
             yield outbox
+
+    # -- commits -------------------------------------------------------------
 
     async def commit(  # noqa: PLR0913 - all parts of one commit
         self,
@@ -111,9 +139,12 @@ class Outbox:
         decisions: Sequence[Decision] = (),
         reply: Reply | None = None,
         named: Mapping[str, bytes] | None = None,
-        settle: Callable[[Connection], None] | None = None,
-    ) -> None:
-        """Write all arguments in one transaction: all of them or none.
+        settle: Settlement | None = None,
+    ) -> bool:
+        """Commit all arguments together: all of them or none.
+
+        All is decided in one step, in the order of the calls. A caller that is
+        cancelled only stops waiting.
 
         If neither disk nor memory has room for an event, a commit with a checkpoint
         fails: the next look at the document reports the same changes again. A commit
@@ -127,229 +158,198 @@ class Outbox:
             decisions: decisions on approvals.
             reply: the reply to the sender of an approval.
             named: values by their names, see ``Observations.load``.
-            settle: settles deliveries in the same transaction.
+            settle: the end of a delivery.
+
+        Returns:
+            Whether it is on the disk; False after 3 s without an answer of the disk.
 
         Raises:
             OutboxFullError: there is no room for an event of a checkpoint.
         """
-        running, router = self.ages.now(), self.router
-        dropped = set[int]()  # events dropped in memory are dropped on the disk, too
+        decide = partial(
+            self._decide,
+            events,
+            now=now,
+            checkpoint=checkpoint,
+            decisions=decisions,
+            reply=reply,
+            named=named or {},
+            settle=settle,
+        )
+        asked = Asked(
+            causes=[event.cause for event in events],
+            keys=_keys_of(events, settle),
+            messages={decision.message for decision in decisions},
+        )
+        written = await self.state.in_turn(decide, asked)
+        return await asyncio.shield(written)
 
-        def begin() -> tuple[list[Routed], asyncio.Future[None]]:
-            routed = self.facts.route(events, router)
-
-            def job(db: Connection) -> None:
-                times = RunningTimes(db, running)
-                if settle is not None:
-                    settle(db)
-                if checkpoint is not None:
-                    observations.save_checkpoint(db, checkpoint, now)
-                observations.save(db, named or {})
-                for decision in decisions:
-                    decided.save(db, decision, now)
-                append = partial(items.append, db, now, times, self.sign)
-                self._append_all(append, routed, dropped, may_drop=checkpoint is None)
-                if reply is not None:
-                    items.append_reply(db, reply, now, times)
-
-            return routed, self.database.submit(job)
-
-        if self.facts.know(events):
-            routed, written = begin()
-        else:
-            self.facts.asking += 1
-            routed, written = await asyncio.shield(self._ask(events, begin))
-        await self._written(written, routed, dropped)
-        if checkpoint is not None:
-            self.observations.note(checkpoint)
-        if reply is not None:
-            self.wakeups.of(REPLIES).set()
-
-    async def _ask(self, events: Sequence[OutgoingEvent], begin: Callable[[], T]) -> T:
-        """Begin a commit after what is not known of its events was asked."""
-        try:
-            async with self.facts.order:
-                await self.facts.learn((), keys_of(events))
-                return begin()
-        finally:
-            self.facts.asking -= 1
-
-    async def _written(
+    def _decide(  # noqa: PLR0913 - all parts of one commit
         self,
-        written: asyncio.Future[None],
-        routed: Sequence[Routed],
-        dropped: AbstractSet[int],
-    ) -> None:
-        """Wait until events are written, and wake the relays of their sinks."""
-        try:
-            await written
-        except OutboxError:
-            self.facts.undo(routed)
-            raise
-        if dropped:
-            self.facts.undo([routed[index] for index in dropped])
-        for one in routed:
-            for sink in one.sinks:
-                self.wakeups.of(sink).set()
-
-    def _append_all(
-        self,
-        append: Callable[[OutgoingEvent, tuple[str, ...]], None],
-        routed: Sequence[Routed],
-        dropped: set[int],
+        events: Sequence[OutgoingEvent],
         *,
-        may_drop: bool,
-    ) -> None:
-        """Append events for their sinks.
+        now: float,
+        checkpoint: Checkpoint | None,
+        decisions: Sequence[Decision],
+        reply: Reply | None,
+        named: Mapping[str, bytes],
+        settle: Settlement | None,
+    ) -> "asyncio.Future[bool]":
+        """Decide a commit: nothing else happens in between."""
+        ready = self._ready_of(events, now, may_drop=checkpoint is None)
+        rows: Rows = {}
+        if settle is not None:
+            self._settle(settle, now, rows)
+        if checkpoint is not None:
+            self.observations.note(checkpoint, now, rows)
+        self.facts.name(named, rows)
+        for decision in decisions:
+            self.facts.decide(decision, now, rows)
+        running = self.state.running()
+        added = [self._add(one, now, running, rows) for one in ready]
+        if reply is not None:
+            added.append(self._add_reply(reply, now, running, rows))
+        self.state.save_running(running.known, rows)
+        self.image.bound(now, rows)
+        self.facts.trim()
+        return self.state.write(rows, added, partial(self._told, ready, added))
 
-        Args:
-            append: appends an event for its sinks.
-            routed: the events to publish, with their sinks.
-            dropped: indexes of events for which there was no room; more are added.
-            may_drop: whether to drop an event for which there is no room.
+    def _told(
+        self,
+        ready: Sequence[Ready],
+        added: Sequence[Added],
+        is_written: bool,  # noqa: FBT001 - a callback
+    ) -> None:
+        """Note that events are on the disk, or that the disk does not answer."""
+        if is_written:
+            numbers = [one.number for one in ready if one.number is not None]
+            if numbers:
+                self._number_on_disk = max(self._number_on_disk or 0, *numbers)
+            return
+        self._mark(ready, [item for item, _ in added])
+
+    def _mark(self, ready: Sequence[Ready], items: Sequence[Item]) -> None:
+        """Say in each event that it is not durable: the disk does not answer."""
+        rows: Rows = {}
+        for one, item in zip(ready, items, strict=False):  # a reply may be the last
+            body = self._signed(one.outgoing.event, None, is_durable=False)
+            marked = replace(item, content=item.content._replace(body=body))
+            if self.image.replace(marked):
+                rows["items", (item.id,)] = marked.row
+        on_disk = self._number_on_disk
+        if on_disk is not None and on_disk != self._number:
+            self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
+        if rows and self.database.is_answering:
+            self.database.put(rows)
+
+    @property
+    def _number(self) -> int:
+        """The number of the last signed event, which goes on over restarts."""
+        return int(self.facts.value(_NUMBER) or 0)
+
+    def _ready_of(
+        self, events: Sequence[OutgoingEvent], now: float, *, may_drop: bool
+    ) -> list[Ready]:
+        """Return the events that have room, with their contents; change nothing.
 
         Raises:
             OutboxFullError: there is no room for an event that may not be dropped.
         """
-        for index, one in enumerate(routed):
-            if index in dropped:
+        found, dropped = list[Ready](), list[OutgoingEvent]()
+        number, is_durable = self._number, not self.database.is_degraded
+        if self._number_on_disk is None and self.sign is not None:
+            self._number_on_disk = number
+        for outgoing in events:
+            window = _window(outgoing, now)
+            is_urgent = _is_within(window, now)
+            if not self.image.has_room(len(found), is_urgent=is_urgent):
+                dropped.append(outgoing)
                 continue
-            try:
-                append(one.outgoing, one.sinks)
-            except OutboxFullError as error:
-                if not may_drop:
-                    raise
-                dropped.add(index)
-                losses.log_drop(one.outgoing, error)
-                for sink in one.sinks:
-                    self.deliveries.lost(sink)
+            is_numbered = self.sign is not None and is_durable
+            number += is_numbered
+            own = number if is_numbered else None
+            body = self._signed(outgoing.event, own, is_durable=is_durable)
+            found.append(Ready(outgoing, window, body, own))
+        if dropped:
+            error = OutboxFullError(
+                "neither disk nor memory has room for another event"
+            )
+            if not may_drop:
+                raise error
+            for outgoing in dropped:
+                log_drop(outgoing, error)
+                before = self.facts.followers(outgoing.key)
+                for sink in self.router.sinks(outgoing.subject, before):
+                    self.image.lost(sink)
+        return found
 
+    def _signed(
+        self, event: CloudEvent, number: int | None, *, is_durable: bool
+    ) -> bytes:
+        if not is_durable:
+            event = replace(event, data={**event.data, "durable": False})
+        return (self.sign(event, number) if self.sign else event).to_json()
 
-# -- Reads and saves the running time of each sink, the clock for delivery ages --------
-
-
-class Ages(Struct):
-    """The running times in seconds; ``bridge.outbox.tables.deliveries`` explains them.
-
-    Attributes:
-        clocks: by the sink's name, a function that returns its running time now. For a
-            sink without a function, the saved running time counts.
-    """
-
-    database: Database
-    clocks: dict[str, Callable[[], float]] = field(default_factory=dict)
-
-    def now(self) -> Mapping[str, float]:
-        """Return the running time now of each sink in ``clocks``."""
-        return {sink: seconds() for sink, seconds in self.clocks.items()}
-
-    async def load(self, sink: str) -> float:
-        """Return the saved running time of a sink."""
-        return await self.database.read(lambda db: deliveries.running_time(db, sink))
-
-    async def save(self, sink: str, seconds: float) -> None:
-        """Save the running time of a sink."""
-        await self.database.run(
-            lambda db: deliveries.save_running_time(db, sink, seconds), is_kept=False
+    def _add(self, one: Ready, now: float, running: Running, rows: Rows) -> Added:
+        """Add an event: its count, its followers, and a delivery for each sink."""
+        outgoing, event = one.outgoing, one.outgoing.event
+        before = self.facts.followers(outgoing.key)
+        sinks = self.router.sinks(outgoing.subject, before)
+        self.facts.tell(outgoing, sinks, now, rows)
+        if one.number is not None:
+            self.facts.name({_NUMBER: b"%d" % one.number}, rows)
+        content = Content(
+            kind="event",
+            key=outgoing.key,
+            event_id=event.text("correlationid"),
+            cloud_event_id=event.id,
+            type=event.type,
+            body=one.body,
+        )
+        if ".command." in event.type:
+            self.facts.results.append(one.body)
+            del self.facts.results[:-_RESULTS]
+        not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
+        return self.state.add(
+            content, sinks, now, running, rows, one.window, not_before=not_before
         )
 
+    def _add_reply(
+        self, reply: Reply, now: float, running: Running, rows: Rows
+    ) -> Added:
+        content = Content("reply", reply.key, None, None, "reply", reply.body)
+        return self.state.add(content, (REPLIES,), now, running, rows)
 
-# -- Reads the successes and results of commands ---------------------------------------
-
-
-class Commands(Struct, frozen=True):
-    """The successes and results of the commands of all sinks."""
-
-    database: Database
-
-    async def successes(self, key: str) -> list[Success]:
-        """Return the successes for an EventId that still count."""
-        return await self.database.read(lambda db: successes.of_event(db, key))
-
-    async def standings(
-        self, key: str, sinks: Sequence[str]
-    ) -> dict[str, CommandStanding]:
-        """Return how far the command of each sink has come for an EventId."""
-        return await self.database.read(lambda db: successes.standings(db, key, sinks))
-
-    async def recent_results(self, limit: int) -> list[dict[str, object]]:
-        """Return the last events about commands, newest first."""
-        return await self.database.read(lambda db: successes.recent_results(db, limit))
+    def _settle(self, settle: Settlement, now: float, rows: Rows) -> None:
+        one = self.image.find(settle.delivery)
+        if one is None:
+            return  # it was settled before
+        self.image.end(one, settle.state, rows, now=now, error=settle.error)
+        if settle.success is not None:
+            self.facts.succeed(settle.success, rows)
+        self.wakeups.wake(one.sink)
 
 
-# -- Wakes the relays, and the rules, when there may be work for them ------------------
+def _keys_of(events: Sequence[OutgoingEvent], settle: Settlement | None) -> set[str]:
+    keys = {event.key for event in events if event.key is not None}
+    if settle is not None and settle.success is not None:
+        keys.add(settle.success.key)
+    return keys
 
 
-class Wakeups(Struct, frozen=True):
-    """One asyncio.Event for each sink; the sink's relay waits for it and clears it.
-
-    Attributes:
-        rules: set when a rule may come to a new decision: the document has changed, or
-            a command has ended. The auto-approver clears it.
-    """
-
-    rules: Bell = field(default_factory=Bell)
-    _events: dict[str, asyncio.Event] = field(default_factory=dict)
-
-    def of(self, sink: str) -> asyncio.Event:
-        """Return the event that is set when there may be work for ``sink``."""
-        return self._events.setdefault(sink, asyncio.Event())
-
-    def wake_all(self) -> None:
-        """Wake all relays and the rules: another process has changed something."""
-        self.rules.set()
-        for event in self._events.values():
-            event.set()
+def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | None]:
+    """Return the times between which an event is delivered before all others."""
+    if outgoing.is_started:
+        return now, now + _URGENT_AFTER_START
+    if outgoing.not_before is not None:
+        not_before = outgoing.not_before.timestamp()
+        return not_before - _URGENT_BEFORE, not_before
+    return None, None
 
 
-# -- Reads and saves the decisions on approvals ----------------------------------------
-
-
-class Approvals(Struct):
-    """The intents and outcomes of approval messages and of rules."""
-
-    database: Database
-
-    async def save(self, decision: Decision, *, now: float) -> None:
-        """Save an intent, or record that its POST has begun."""
-        await self.database.run(lambda db: decisions.save(db, decision, now))
-
-    async def claim(self, decision: Decision, *, now: float) -> Decision:
-        """Save a record unless its message has one; return the one that is there."""
-        return await self.database.run(lambda db: decided.claim(db, decision, now))
-
-    async def of_message(
-        self, message: str, sequence: int | None = None
-    ) -> dict[str, Decision]:
-        """Return the decisions on a message, by the key of the EventId.
-
-        Args:
-            message: the hash of its content.
-            sequence: its sequence number. A decision on the message with this number
-                takes precedence over a decision on a copy of the message.
-        """
-        return await self.database.read(
-            lambda db: decisions.of_message(db, message, sequence)
-        )
-
-    async def open_initiatives(self) -> list[Decision]:
-        """Return the intents of rules that have no outcome yet."""
-        return await self.database.read(decisions.open_initiatives)
-
-    async def delete(self, message: str, key: str) -> None:
-        """Delete an intent for which no POST was sent.
-
-        Otherwise a redelivery of the message would treat the outcome as unknown.
-        """
-        await self.database.run(lambda db: decisions.delete(db, message, key))
-
-    async def posted(self) -> frozenset[str]:
-        """Return the keys of the EventIds for which a POST has begun."""
-        return await self.database.read(decisions.posted)
-
-    async def recent_outcomes(self, limit: int) -> list[bytes]:
-        """Return the data of the last outcomes as JSON, newest first."""
-        return await self.database.read(lambda db: decisions.recent_outcomes(db, limit))
+def _is_within(window: tuple[float | None, float | None], now: float) -> bool:
+    since, until = window
+    return since is not None and until is not None and since <= now < until
 
 
 # -- Keeps the state file small --------------------------------------------------------
@@ -358,8 +358,7 @@ class Approvals(Struct):
 class Pruning(Struct, frozen=True):
     """Deletes settled items: old ones, and the oldest if the file is too large."""
 
-    database: Database
-    facts: Facts
+    state: State
 
     async def prune(
         self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
@@ -372,17 +371,27 @@ class Pruning(Struct, frozen=True):
             alive: keys of the EventIds in the document: their records are kept, however
                 far in the future these events are scheduled.
             limit: the most items to delete now, so that other jobs do not wait long.
+
+        Raises:
+            OutboxError: the state file cannot be written now.
         """
-
-        def job(db: sqlite3.Connection) -> Pruned:
-            pruning.recall_from_future(db, now)
-            pruning.refresh(db, alive, now)
-            clock_jumps.forget(db, before, now)
-            written = clock_jumps.written_before(clock_jumps.noted(db), before)
-            return pruning.prune(db, written, limit)
-
-        pruned = await self.database.run(job, is_kept=False)
-        self.facts.forget(pruned.causes, pruned.keys)
+        await self.state.ready()
+        rows: Rows = {}
+        facts = self.state.facts
+        jumps = clock_jumps.noted(facts.value)
+        left = clock_jumps.needed(jumps, before, now)
+        if left != jumps:
+            facts.name(clock_jumps.saved(left), rows)
+        facts.move_successes(lambda at: min(at, now), rows)
+        if rows:
+            self.state.database.put(rows)
+        written = clock_jumps.written_before(left, before)
+        pruned = await self.state.database.run(
+            partial(prune, now=now, alive=alive, before=written, limit=limit),
+            moves=False,
+        )
+        facts.forget(pruned.gone)
+        self.state.image.forget(pruned.counts)
         return pruned.items
 
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
@@ -397,14 +406,18 @@ class Pruning(Struct, frozen=True):
         Returns:
             How many items were deleted, and by how many bytes the file is still too
             large.
+
+        Raises:
+            OutboxError: the state file cannot be written now.
         """
-
-        def job(db: sqlite3.Connection) -> tuple[int, int]:
-            too_many = pruning.size(db) - most
-            gone = pruning.drop_oldest(db, limit) if too_many > 0 else 0
-            return gone, max(pruning.size(db) - most, 0)
-
-        return await self.database.run(job, is_kept=False)
+        too_many = await self.state.database.read(lambda db: size(db) - most)
+        if too_many <= 0:
+            return 0, 0
+        shrunk = await self.state.database.run(
+            partial(shrink, most=most, limit=limit), moves=False
+        )
+        self.state.image.forget(shrunk.counts)
+        return shrunk.items, shrunk.left
 
     async def follow_clock(self, *, by: float, now: float) -> None:
         """Correct the age of all rows after the wall clock was set.
@@ -413,4 +426,11 @@ class Pruning(Struct, frozen=True):
             by: how far forward, in seconds; negative = back.
             now: seconds since the epoch, by the clock as it is now.
         """
-        await self.database.run(lambda db: clock_jumps.note(db, by, now))
+        await self.state.ready()
+        rows: Rows = {}
+        facts = self.state.facts
+        jumps = clock_jumps.after(clock_jumps.noted(facts.value), by, now)
+        facts.name(clock_jumps.saved(jumps), rows)
+        if by > 0:
+            facts.move_successes(lambda at: min(at + by, now), rows)
+        await asyncio.shield(self.state.write(rows))

@@ -79,6 +79,8 @@ class _OutsideChanges(msgspec.Struct):
 
     async def _follow(self, *, is_first: bool) -> None:
         before, retries = self.discarded, await self.outbox.other_processes.retries()
+        if not is_first:
+            await self.outbox.database.compare()
         await self.count()
         if not is_first:
             self.outbox.wakeups.wake_all()
@@ -207,7 +209,7 @@ class Housekeeping:
         if is_settled(self.clock):  # else rows may look older than they are
             await self._follow_clock()
         await self._outside.look()
-        if is_settled(self.clock):
+        if is_settled(self.clock) and not self.outbox.database.is_degraded:
             await self._pruning.step()
 
     async def _follow_clock(self) -> None:

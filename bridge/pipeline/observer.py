@@ -70,7 +70,6 @@ class Observer(Struct):
     async def restore(self) -> None:
         """Load the watch that was stored before the restart."""
         await self.outbox.observations.load_again()
-        await self.outbox.facts.load()
         body = await self.outbox.observations.load(CHECKPOINT)
         if body is None:
             return

@@ -31,9 +31,9 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.ledger import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -327,9 +327,10 @@ class Stage:
         """
         self.imds.alone = asyncio.Lock()
         async with Database.open(self.path, may_degrade=may_degrade) as database:
+            outbox = Outbox(around(database), router())
             life = Life(
-                outbox=Outbox(around(database), router()),
-                file=Outbox(database, router()),
+                outbox=outbox,
+                file=outbox,
                 imds=self.imds,
                 clock=self.clock,
                 time=ReferenceClock(self.clock) if self.follows_imds else self.clock,

@@ -30,9 +30,9 @@ from bridge.foundation.errors import (
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.ledger import select
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.pipeline.observer import Observer
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import format_datetime
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -28,15 +29,16 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient
 from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
 from bridge.imds.poller import Poller
-from bridge.outbox.storage.connection import Job
-from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.ledger import select
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.driver import Done, Timings
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.approvals.approval_world import message
 from tests.simulation.life import end_all
-from tests.simulation.machine import InlineDatabase
+from tests.simulation.machine import InlineDriver
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall, true_time
 from tests.support.builders import SINK, event_context_of, imds_event, observed, router
 
@@ -221,25 +223,25 @@ class LongQueue:
 class _Undying:
     """Plans no end of the process, for the state file without a thread."""
 
-    def moment(self, what: str) -> None:
-        """Pass."""
+    database: Database | None = None
 
-    def committed(self) -> None:
+    def moment(self, what: str) -> None:
         """Pass."""
 
     def is_disk_full(self) -> bool:
         return False
 
 
-class SlowDatabase(InlineDatabase):
-    """A state file on a slow disk: each commit takes so many seconds."""
+class SlowDriver(InlineDriver):
+    """A slow disk: each transaction takes so many seconds."""
 
     seconds = 0.0
+    database: Database
 
-    async def _serve(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
-        if self.seconds and not is_read:
-            await asyncio.sleep(self.seconds)
-        return await super()._serve(job, is_read=is_read, is_kept=is_kept)
+    def start(self, work: Callable[[], object], done: Done) -> None:
+        later = asyncio.get_running_loop().call_later
+        is_write = bool(self.database._journal.with_disk)
+        later(self.seconds if is_write else 0.0, super().start, work, done)
 
 
 @dataclass(slots=True)
@@ -285,17 +287,22 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
         Metrics([SINK], "1"),
         event_context_of(),
     )
-    timings = ImdsConfig(poll_interval=Duration(poll_interval), api_version=version)
+    imds_config = ImdsConfig(poll_interval=Duration(poll_interval), api_version=version)
     session = cast("aiohttp.ClientSession", imds)
-    client = MetadataClient(session, timings, clock, metrics)
+    client = MetadataClient(session, imds_config, clock, metrics)
     with tempfile.TemporaryDirectory() as folder:
-        keeper = Keeper(Path(folder) / "state.db")
-        keeper.open()
-        database = SlowDatabase(keeper)
-        database.seconds = disk_seconds
-        database.life = cast("Life", _Undying())
-        database.keeper.connection.execute("PRAGMA synchronous = OFF")
+        file = File(Path(folder) / "state.db", may_degrade=True)
+        life = _Undying()
+        driver = SlowDriver(cast("Life", life))
+        database = Database(
+            file, Timings(patience=inf, quiet=inf), lambda _: None, driver
+        )
+        driver.database = life.database = database
+        await database._open()
+        await database.read(lambda db: db.execute("PRAGMA synchronous = OFF"))
         outbox = Outbox(database, router())
+        await outbox.state.load()
+        driver.seconds = disk_seconds
         poller, _ = observed(
             client, outbox, event_context, clock, metrics, spacing=LEAST_INTERVAL
         )
@@ -319,7 +326,7 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
                 yield SlowWorld(imds, queue, poller, listener, outbox, stop)
             finally:
                 stop.set()
-        keeper.close()
+        await database._close()
 
 
 def approval(number: int, *event_ids: str, **fields: object) -> ReceivedMessage:

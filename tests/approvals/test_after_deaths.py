@@ -15,6 +15,7 @@ import pytest
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.runs import Runs
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.rows import Rows
 from bridge.outbox.store import Outbox
 from tests.approvals.after_world import DRAIN, Life, Stage, reboot
 from tests.support.builders import EVENT_ID, router, started
@@ -43,20 +44,16 @@ class Dying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.database, name)
 
-    def submit(self, job: Any, *, is_kept: bool = True) -> "asyncio.Future[Any]":
-        return asyncio.ensure_future(self.run(job, is_kept=is_kept))
-
-    async def run(self, job: Any, *, is_kept: bool = True) -> Any:
+    def put(self, rows: Rows, then: Any = None, late: Any = None) -> None:
         self.commits += 1
-        is_last = self.commits == self.at
-        is_over = self.is_dead.is_set()
-        if is_last:
-            self.is_dead.set()
-        if is_last and self.is_after:
-            await self.database.run(job, is_kept=is_kept)
-        if is_last or is_over:
-            await asyncio.Event().wait()
-        return await self.database.run(job, is_kept=is_kept)
+        if self.is_dead.is_set():
+            return
+        if self.commits != self.at:
+            self.database.put(rows, then, late)
+            return
+        self.is_dead.set()
+        if self.is_after:
+            self.database.put(rows)
 
 
 @dataclass(frozen=True)

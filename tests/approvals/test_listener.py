@@ -22,8 +22,8 @@ from bridge.foundation.errors import (
     MetadataUnavailableError,
 )
 from bridge.foundation.hashing import hash32
+from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
-from bridge.outbox.store import Approvals
 from bridge.servicebus.message import ReceivedMessage
 from tests.approvals.approval_world import (
     ENTITY,
@@ -735,7 +735,7 @@ async def test_old_look_is_repeated_before_the_post(world: World) -> None:
                 world.clock.pass_by(60)
                 world.imds.shows(started())
 
-    world.outbox.approvals = Freezing(world.outbox.database)
+    world.outbox.approvals = Freezing(world.outbox.state)
 
     assert await world.handle(message(EVENT_ID)) == COMPLETE
     assert not world.imds.posts

@@ -21,11 +21,11 @@ from typing import Any
 
 from bridge.events import document
 from bridge.net import http_client
-from bridge.outbox.storage import connection
-from bridge.outbox.storage.connection import Ticket
-from bridge.outbox.storage.front import Front
+from bridge.outbox.image import Image
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.driver import Desk
+from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables import events as items
 from bridge.pipeline import held, observer
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.attempt_loop import AttemptLoop
@@ -39,13 +39,13 @@ STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the document is parsed", observer.Observer._compare),
     ("it is compared with the last one", held.Held.plus),
     ("the commit is asked for", Outbox.commit),
-    ("the job is in the thread of the state file", connection.transact),
-    ("it is known how often each was published", held.events_of),
-    ("the events are made", items.append),
-    ("the rows are written, and on the disk (fsync)", Front.call_in_loop),
-    ("the loop knows", Ticket.settle),
+    ("the events are made", Image.add),
+    ("the rows gather", Database.put),
+    ("the job is in the thread of the state file", File.write),
+    ("the rows are on the disk (fsync), and the loop knows", Desk._end),
+    ("the deliveries may be sent", Image.sendable),
     ("the relay is awake", Relay.step),
-    ("the due row is read", AttemptLoop.take),
+    ("the due delivery is found", AttemptLoop.take),
     ("the attempt has begun", Trying.make),
     ("the request is made of the event", http_client.exchange),
     ("the request is written to the socket", _SelectorSocketTransport.write),

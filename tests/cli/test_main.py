@@ -1315,6 +1315,7 @@ def test_running_forwarder_sees_retry_and_discard(
 ) -> None:
     async def act(outbox: Outbox) -> None:
         await asyncio.to_thread(sebridge, "outbox", "retry", "-c", str(deliveries))
+        await outbox.database.compare()
         due, _ = await outbox.deliveries.due(SINK, now=2 * NOW, limit=9)
         assert [one.cloud_event_id for one in due] == ["4", "5", "3"]
         assert len(await Ledger(outbox.database).find(Selection())) == 5

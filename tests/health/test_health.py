@@ -6,8 +6,8 @@ import contextlib
 import json
 import re
 import socket
+import sqlite3
 import struct
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,7 +23,7 @@ from bridge.events.build import EventContext
 from bridge.foundation.errors import (
     DeliveryError,
     MetadataUnavailableError,
-    OutboxError,
+    OutboxThreadDiedError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
@@ -39,8 +39,7 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.front import Timings
-from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
@@ -320,8 +319,7 @@ async def fill_disk(outbox: Outbox) -> None:
         return lambda db: db.execute(f"PRAGMA max_page_count = {size}").fetchone()
 
     await outbox.database.run(full(1))
-    with pytest.raises(OutboxError):
-        await outbox.observations.save({"x": bytes(100_000)})
+    assert not await outbox.commit([], now=1.8e9, named={"x": bytes(100_000)})
 
 
 async def test_parked_sink_is_a_note_of_a_ready_bridge(
@@ -384,32 +382,30 @@ async def test_liveness_needs_only_the_event_loop(bridge: Bridge) -> None:
     assert await bridge.get("/livez") == (200, "ok\n")
 
 
-async def test_liveness_needs_the_thread_of_the_state_file(
-    bridge: Bridge,
-) -> None:
-    go_on = threading.Event()
-    database = bridge.outbox.database
-    database.watch.timings = Timings(silence=0.0)
-    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(60)))
-    await asyncio.sleep(0)
+async def test_liveness_needs_the_thread_of_the_state_file(bridge: Bridge) -> None:
+    def without_memory(_: sqlite3.Connection) -> None:
+        raise MemoryError
+
+    assert (await bridge.get("/livez"))[0] == 200
+    with pytest.raises(OutboxThreadDiedError):
+        await bridge.outbox.database.read(without_memory)
 
     assert (await bridge.get("/livez"))[0] == 503
-    go_on.set()
-    await waiting
-    assert (await bridge.get("/livez"))[0] == 200
 
 
 async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
     state_path: Path, status_source: StatusSource, bridge: Bridge
 ) -> None:
     disk = Hanging()
-    keeper = Keeper(
-        state_path.with_name("other.db"), may_degrade=True, connect=disk.open
-    )
-    async with Database.serving(keeper, timings=Timings(patience=0.05)) as database:
+    async with Database.open(
+        state_path.with_name("other.db"),
+        may_degrade=True,
+        timings=Timings(patience=0.05),
+        connect=disk.open,
+    ) as database:
         status_source.outbox = Outbox(database, bridge.outbox.router)
         disk.freeze()
-        await status_source.outbox.observations.save({"x": b"y"})
+        await status_source.outbox.commit([], now=1.8e9, named={"x": b"y"})
 
         status, missing = await bridge.get("/readyz")
         assert status == 503

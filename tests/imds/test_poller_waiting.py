@@ -293,7 +293,7 @@ async def test_event_of_the_last_life_that_is_gone_is_not_forgotten_while_it_wai
 async def test_what_finds_no_room_when_the_identity_is_known_is_told_at_the_next_look(
     rig: Rig,
 ) -> None:
-    full = FullOutbox(rig.outbox.database, rig.outbox.router)
+    full = FullOutbox(rig.outbox)
     rig.observer.outbox = full
     await rig.sees(EMPTY, body_of(LATER))
     full.is_full = True

@@ -33,6 +33,7 @@ class Step:
         due, early: when it is due, and when it may be due at the earliest; monotonic.
         state: as in the file.
         is_told_in_memory: whether it was committed while the disk failed.
+        is_marked: the same, also after the disk has got it: it may say so for good.
         is_revived: whether it was retried: it may have lost what was lent to it.
         at_failure: its state when the disk failed; None = it was not there.
     """
@@ -46,6 +47,7 @@ class Step:
     early: float
     state: str = "pending"
     is_told_in_memory: bool = False
+    is_marked: bool = False
     is_revived: bool = False
     at_failure: str | None = None
 
@@ -67,6 +69,7 @@ class Model:
     is_failing: bool = False
     ids: dict[tuple[str, str], int] = field(default_factory=dict)
     _count: int = 0
+    _back: float = 0.0  # how far the clock was set back while the disk failed
 
     def commit(
         self, name: str, key: str | None, now: float, wall: Window | None
@@ -77,7 +80,7 @@ class Model:
         self.steps += [
             Step(
                 self._count, name, sink, line, wall, now, now,
-                is_told_in_memory=self.is_failing,
+                is_told_in_memory=self.is_failing, is_marked=self.is_failing,
             )
             for sink in SINKS
         ]  # fmt: skip
@@ -103,7 +106,7 @@ class Model:
         """Note that the disk takes nothing from now on."""
         if self.is_failing:
             return
-        self.is_failing = True
+        self.is_failing, self._back = True, 0.0
         for step in self.steps:
             step.at_failure, step.is_told_in_memory = step.state, False
 
@@ -153,6 +156,7 @@ class Model:
         self.is_failing = False
         for step in self.steps:
             step.early, step.is_told_in_memory = float("-inf"), False
+            step.due = step.due + self._back
 
     # -- what others do --------------------------------------------------------
 
@@ -163,7 +167,8 @@ class Model:
             if step.sink != sink or step.state not in {"dead", "pending"}:
                 continue
             if step.state == "pending":
-                step.due = step.early = min(step.due, now)
+                step.due = min(step.due, now)
+                step.early = min(step.early, step.due)
             elif self._is_late(step):
                 late.append(step.name)
             else:
@@ -191,7 +196,12 @@ class Model:
         return [step.name for step in gone]
 
     def set_clock(self, seconds: float) -> None:
-        """Note that the wall clock was put right: forward makes due early."""
+        """Note that the wall clock was put right: forward makes due early.
+
+        Back makes nothing due late, but a kill loses what was not written of that.
+        """
+        if self.is_failing:
+            self._back += max(-seconds, 0.0)
         for step in self.steps:
             step.early -= max(seconds, 0.0)
 

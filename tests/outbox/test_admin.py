@@ -301,10 +301,10 @@ async def steps(outbox: Outbox, work: Callable[[], Awaitable[object]]) -> int:
         taken += 1
         return 0
 
-    connection = outbox.database.keeper.connection
-    connection.set_progress_handler(count, 10)
+    read = outbox.database.read
+    await read(lambda db: db.set_progress_handler(count, 10))
     await work()
-    connection.set_progress_handler(None, 0)
+    await read(lambda db: db.set_progress_handler(None, 0))
     return taken
 
 
@@ -335,6 +335,8 @@ async def test_backlog_makes_no_delivery_dearer(work: str, outbox: Outbox) -> No
         await backlog(outbox, size)
         await put(outbox, f"{size}", key="K")
         (delivery,) = await outbox.deliveries.of_cloud_event(A, f"{size}")
+        if work in {"retry", "discard"}:  # done by another process
+            outbox.database.snapshot = None
         costs.append(await steps(outbox, partial(WORK[work], outbox, delivery)))
 
     assert costs[1] < 3 * costs[0]

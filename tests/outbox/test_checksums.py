@@ -30,8 +30,8 @@ from bridge.outbox.recovery.soundness import check
 from bridge.outbox.runs import Runs
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.meta import save
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.observations import save
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -102,7 +102,7 @@ async def test_damaged_delivery_is_a_dead_letter_and_what_is_behind_it_goes(
     lost = list[str]()
 
     async with Outbox.open(state_path, router()) as outbox:
-        outbox.deliveries.lost = lost.append
+        outbox.image.lost = lost.append
         await outbox.commit([outgoing("later", key="K")], now=NOW)
         found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
 
@@ -626,13 +626,7 @@ async def test_damaged_decision_is_none(
     async with Outbox.open(state_path, router()) as outbox:
         await outbox.approvals.save(whole, now=NOW)
         assert await outbox.approvals.of_message("m") == {"K": whole}
-    with closing(connect(state_path)) as db:
-        trigger = "SELECT sql FROM sqlite_master WHERE name = 'approvals_rewritten'"
-        (sql,) = db.execute(trigger).fetchone()
-        db.execute("DROP TRIGGER approvals_rewritten")  # a disk has none
     harm(state_path, statement)
-    with closing(connect(state_path)) as db:
-        db.execute(sql)
 
     async with Outbox.open(state_path, router()) as outbox:
         assert await outbox.approvals.of_message("m") == {}
@@ -641,19 +635,3 @@ async def test_damaged_decision_is_none(
         assert DAMAGED in caplog.messages
         await outbox.approvals.save(whole, now=NOW)
         assert await outbox.approvals.of_message("m") == {"K": whole}
-
-
-async def test_decision_of_a_program_that_counts_no_checksum_is_taken(
-    state_path: Path,
-) -> None:
-    """It was installed again for a while: what it has changed is not damaged."""
-    intent = Decision(
-        message="m", key="K", event_id="k", sequence=4, state="intent", posted=True
-    )
-    async with Outbox.open(state_path, router()) as outbox:
-        await outbox.approvals.save(intent, now=NOW)
-    harm(state_path, "UPDATE approvals SET state = 'relayed', data = x'7b7d'")
-
-    async with Outbox.open(state_path, router()) as outbox:
-        (decision,) = (await outbox.approvals.of_message("m")).values()
-        assert (decision.state, decision.data) == ("relayed", b"{}")

@@ -210,7 +210,7 @@ class OutboxMachine(RuleBasedStateMachine):
         assert known == one.id, f"{step.name} has got another id"
         if step.is_told_in_memory:
             assert not is_durable(one), f"{step.name} is not on the disk"
-        elif step.at_failure is not None:
+        elif not step.is_marked:
             assert is_durable(one), f"{step.name} was on the disk"
 
     @invariant()

@@ -51,6 +51,12 @@ async def on_disk(path: Path) -> dict[str | None, str]:
         return await states(Outbox(database, router({A: route()})))
 
 
+async def waiting(outbox: Outbox) -> int:
+    """Return how many deliveries wait, also while nothing can be written."""
+    tallies = await outbox.deliveries.tallies()
+    return tallies[A].pending if A in tallies else 0
+
+
 def refuses_another(path: Path) -> bool:
     try:
         with locked(path):
@@ -149,7 +155,7 @@ async def test_lock_that_another_forwarder_has_taken_meanwhile_is_left_to_it(
                 await outbox.database.heal()
 
             assert outbox.database.is_degraded
-            assert await states(outbox) == {"1": "pending"}
+            assert await waiting(outbox) == 1
             assert await on_disk(state_path) == {}
         await outbox.database.heal()
 
@@ -205,7 +211,7 @@ async def test_file_of_another_in_its_place_is_left_alone(state_path: Path) -> N
         await outbox.database.heal()
 
         assert outbox.database.is_degraded
-        assert await states(outbox) == {"1": "pending", "2": "pending"}
+        assert await waiting(outbox) == 2
     assert state_path.read_bytes() == b"of somebody else"
 
 
@@ -267,7 +273,7 @@ async def test_what_is_in_the_file_is_known_without_its_lock(state_path: Path) -
         async with running(state_path) as outbox:
             await put(outbox, "2")
 
-            assert await states(outbox) == {"1": "pending", "2": "pending"}
+            assert await waiting(outbox) == 2
             await outbox.database.heal()
             assert outbox.database.is_degraded
     assert state_path.read_bytes() == before
@@ -303,7 +309,7 @@ async def test_file_that_cannot_be_kept_is_moved_aside_as_soon_as_it_can_be_lock
         outbox = await opening.__aenter__()
         await put(outbox, "2")
         await outbox.database.heal()
-        assert await states(outbox) == {"2": "pending"}
+        assert await waiting(outbox) == 1
         assert state_path.read_bytes() == before
     await outbox.database.heal()
 

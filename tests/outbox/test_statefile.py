@@ -27,22 +27,24 @@ from bridge.outbox.statefile import (
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.tables import deliveries
-from bridge.outbox.tables.observations import load, save
+from bridge.outbox.storage.meta import load, save
+from bridge.outbox.storage.rows import Rows
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"
+KEPT: Rows = {("meta", ("x",)): (b"kept",)}
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 async def written(path: Path, vm_id: str | None) -> None:
     """Leave a state file behind that holds one value."""
     async with open_database(path, vm_id) as database:
-        await database.run(lambda db: save(db, {"x": b"kept"}))
+        database.put(KEPT)
 
 
 async def value(database: Database) -> bytes | None:
-    return await database.run(lambda db: load(db, "x"))
+    found: bytes | None = await database.read(lambda db: load(db, "x"))
+    return found
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ async def test_nobody_else_may_read_the_state_file_nor_what_belongs_to_it(
 
     with locked(path):
         async with open_database(path, MINE) as database:
-            await database.run(lambda db: save(db, {"x": b"kept"}))
+            database.put(KEPT)
             found = rights(path.parent)
 
     assert found == dict.fromkeys(
@@ -309,13 +311,12 @@ async def test_what_was_not_checkpointed_is_taken_up(state: Path) -> None:
 async def test_state_of_sinks_that_have_grown_older_is_taken_up(state: Path) -> None:
     """Their age is a number of seconds among values that are bytes."""
     async with open_database(state, MINE) as database:
-        await database.run(lambda db: deliveries.save_running_time(db, "siem", 1.5))
+        database.put({("meta", ("running:siem",)): (1.5,)})
 
     async with open_database(state, MINE) as database:
         assert await value(database) == b"kept"
-        assert (
-            await database.read(lambda db: deliveries.running_time(db, "siem")) == 1.5
-        )
+        query = "SELECT value FROM meta WHERE key = 'running:siem'"
+        assert await database.read(lambda db: db.execute(query).fetchone()) == (1.5,)
     assert set_apart(state) == []
 
 
@@ -327,7 +328,7 @@ async def test_log_of_a_damaged_state_is_moved_along_with_it(state: Path) -> Non
 
     async with open_database(left, MINE) as database:
         assert await value(database) is None
-        await database.run(lambda db: save(db, {"x": b"kept"}))
+        database.put(KEPT)
 
     async with open_database(left, MINE) as database:
         assert await value(database) == b"kept"
@@ -384,9 +385,38 @@ async def test_state_of_a_newer_version_is_refused_and_left_alone(state: Path) -
     assert set_apart(state) == []
 
 
+OLDER = """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE told (cause TEXT PRIMARY KEY) WITHOUT ROWID;
+    CREATE TABLE deliveries (id INTEGER PRIMARY KEY, state TEXT NOT NULL);
+    INSERT INTO meta VALUES ('x', 'older'), ('schema', 9);
+    INSERT INTO deliveries (state)
+        VALUES ('pending'), ('pending'), ('dead'), ('delivered');
+    PRAGMA user_version = 4;
+"""
+
+
+async def test_state_of_an_older_version_is_moved_aside_and_what_waits_is_said(
+    state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(sqlite3.connect(state_path)) as db:
+        db.executescript(OLDER)
+
+    async with open_database(state_path, MINE) as database:
+        assert await value(database) is None
+        assert not database.is_degraded
+
+    (kept,) = set_apart(state_path)
+    assert kept.name.startswith("state.db.older-")
+    (record,) = caplog.records
+    assert record.message == "state file is of an older version: starting afresh"
+    found = {name: vars(record)[name] for name in ("kept", "pending", "dead")}
+    assert found == {"kept": str(kept), "pending": 2, "dead": 1}
+
+
 async def test_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
     async with open_database(tmp_path, MINE) as database:
-        await database.run(lambda db: save(db, {"x": b"kept"}))
+        database.put(KEPT)
 
         assert f"{tmp_path} is not a file: move it away" in str(database.fault)
 
@@ -401,7 +431,7 @@ async def test_start_does_not_wait_in_a_fifo(suffix: str, state_path: Path) -> N
             with pytest.raises(OutboxUnavailableError, match="not a file: move it"):
                 connect(state_path)
         async with open_database(state_path, MINE) as database:
-            await database.run(lambda db: save(db, {"x": b"kept"}))
+            database.put(KEPT)
 
 
 @posix
@@ -418,7 +448,7 @@ async def test_file_that_cannot_be_moved_aside_is_said(tmp_path: Path) -> None:
     put(path, b"no database" * 1000)
 
     async with open_database(path, MINE) as database:
-        await database.run(lambda db: save(db, {"x": b"kept"}))
+        database.put(KEPT)
 
         assert "cannot be moved aside: File name too long" in str(database.fault)
 

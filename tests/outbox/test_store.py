@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,11 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.front import Timings
-from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
+from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.schema import SCHEMA, version
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, imds_event, outgoing, route, router
+from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
@@ -567,26 +569,6 @@ async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
     assert await follow(state_path, step("2", "Freeze")) == ["2"]
 
 
-async def test_commit_that_fails_takes_no_follower_of_a_later_one(
-    state_path: Path,
-) -> None:
-    def fail(_: object) -> None:
-        raise OutboxError("full")
-
-    reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
-    async with Outbox.open(state_path, router({SINK: reboots})) as outbox:
-        approval = outgoing("1", key="K", subject=Subject())
-        first = outbox.commit([approval], now=NOW, settle=fail)
-        later = outbox.commit([step("2", "Reboot")], now=NOW)  # type: ignore[list-item]  # see step
-        failed, _ = await asyncio.gather(first, later, return_exceptions=True)
-        assert isinstance(failed, OutboxError)
-        await outbox.commit([step("3", "Freeze")], now=NOW)  # type: ignore[list-item]  # see step
-        for name in ("2", "3"):
-            (delivery,) = await rows(outbox)
-            assert delivery.cloud_event_id == name
-            await outbox.deliveries.delivered(delivery, now=NOW)
-
-
 # -- facts: what is known of earlier events --------------------------------------
 
 
@@ -622,28 +604,22 @@ async def tallied(outbox: Outbox) -> int:
     return (await outbox.deliveries.tallies())[SINK].pending
 
 
-async def test_commit_that_must_ask_the_file_keeps_its_place(outbox: Outbox) -> None:
+async def test_commit_that_must_ask_the_file_keeps_its_place(
+    state_path: Path, outbox: Outbox
+) -> None:
     await put(outbox, "0", key="OTHER")
     await with_many_rows(outbox)
-    await outbox.facts.load()
-    async with asyncio.TaskGroup() as calls:
-        calls.create_task(put(outbox, "1", key="NEW"))
-        calls.create_task(put(outbox, "2"))
-        calls.create_task(put(outbox, "3", key="NEW"))
+    async with Outbox.open(state_path, router()) as asking:
+        async with asyncio.TaskGroup() as calls:
+            calls.create_task(put(asking, "1", key="NEW"))
+            calls.create_task(put(asking, "2"))
+            calls.create_task(put(asking, "3", key="NEW"))
 
-    found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
-    first = found[1]
-    await outbox.deliveries.delivered(first, now=NOW)
-    assert [one.cloud_event_id for one in found] == ["0", "1", "2"]
-    assert await due(outbox) == ["0", "2", "3"]
-
-
-async def test_commit_that_failed_counts_nothing(outbox: Outbox) -> None:
-    broken = outgoing("2", cause=b"".join)  # type: ignore[arg-type]  # no text
-    with pytest.raises(OutboxError):
-        await outbox.commit([outgoing("1", cause="c"), broken], now=NOW)
-
-    assert await count(outbox, "c") == 0
+        found, _ = await asking.deliveries.due(SINK, now=NOW, limit=9)
+        first = found[1]
+        await asking.deliveries.delivered(first, now=NOW)
+        assert [one.cloud_event_id for one in found] == ["0", "1", "2"]
+        assert await due(asking) == ["0", "2", "3"]
 
 
 async def test_facts_that_were_pruned_are_forgotten(outbox: Outbox) -> None:
@@ -678,11 +654,16 @@ async def test_running_time_is_asked_for_once_in_a_commit(
     clocks: dict[str, Callable[[], float]], outbox: Outbox
 ) -> None:
     """Each look at it costs as much as the checkpoint beside it is long."""
-    statements, outbox.ages.clocks = list[str](), clocks
-    await outbox.database.read(lambda db: db.set_trace_callback(statements.append))
+    asked = list[str]()
+
+    def ask(sink: str) -> float:
+        asked.append(sink)
+        return clocks[sink]()
+
+    outbox.ages.clocks.update({sink: partial(ask, sink) for sink in clocks})
     await outbox.commit([outgoing(n) for n in "123"], now=NOW, checkpoint=checkpoint())
 
-    assert sum("running:" in statement for statement in statements) == 1
+    assert asked == list(clocks)
     assert [d.born for d in await rows(outbox)] == [5.0 if clocks else 0.0] * 3
 
 
@@ -872,23 +853,22 @@ class Gate:
 async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
     state_path: Path, tmp_path: Path
 ) -> None:
-    async with opened(state_path) as outbox, asyncio.TaskGroup() as group:
-        before, inside = Gate(), Gate()
-        group.create_task(outbox.database.run(before))
-        await before.reached()
+    disk = Hanging()
+    async with (
+        Database.open(state_path, connect=disk.open) as database,
+        asyncio.TaskGroup() as group,
+    ):
+        outbox = Outbox(database, TWO)
+        await outbox.state.load()
+        disk.freeze("COMMIT")
+        events = [outgoing("1"), outgoing("2")]
         commit = group.create_task(
-            outbox.commit(
-                [outgoing("1"), outgoing("2")], now=NOW, checkpoint=checkpoint()
-            )
+            outbox.commit(events, now=NOW, checkpoint=checkpoint())
         )
-        await asyncio.sleep(0)
-        group.create_task(outbox.database.run(inside))
-        await asyncio.sleep(0)
-        before.may_end.set()
-        await inside.reached()  # both events stand in the transaction now
+        assert await asyncio.to_thread(disk.hung.wait, 60)
         copy = left_behind(state_path, tmp_path / "copy")
         was_told = commit.done()
-        inside.may_end.set()
+        disk.thaw()
 
     assert not was_told
     async with opened(copy) as outbox:
@@ -900,15 +880,8 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
 
 
 async def together(database: Database, *jobs: Callable[..., object]) -> list[object]:
-    """Run jobs in one transaction; return results and errors."""
-    gate = Gate()
-    waiting = asyncio.ensure_future(database.run(gate))
-    await gate.reached()
-    found = asyncio.gather(*map(database.run, jobs), return_exceptions=True)
-    await asyncio.sleep(0)
-    gate.may_end.set()
-    await waiting
-    return await found
+    """Run jobs that wait at the same time; return results and errors."""
+    return await asyncio.gather(*map(database.run, jobs), return_exceptions=True)
 
 
 def keep(name: str) -> Callable[[sqlite3.Connection], str]:
@@ -940,7 +913,7 @@ async def test_job_that_fails_takes_nothing_else_with_it(
 
     assert (one, three) == ("1", "3")
     assert isinstance(bad, kind)
-    kept = [await outbox.observations.load(name) is not None for name in "123"]
+    kept = [await outbox.observations.load(n) is not None for n in "123"]
     assert kept == [True, False, True]
     assert outbox.database.fault is None
 
@@ -980,20 +953,20 @@ async def test_log_is_written_back_in_quiet_moments(
         assert len(await due(outbox, sink=A)) == 21
 
 
-async def test_full_disk_fails_the_commit_and_is_remembered_until_one_works(
-    outbox: Outbox,
-) -> None:
+async def test_full_disk_is_remembered_until_one_commit_works(outbox: Outbox) -> None:
     await outbox.database.run(lambda db: db.execute("PRAGMA max_page_count = 60"))
     large = outgoing("1", data={"x": "y" * 500_000})
 
-    with pytest.raises(OutboxError, match="full"):
-        await outbox.commit([large], now=NOW, checkpoint=checkpoint())
+    assert not await outbox.commit([large], now=NOW, checkpoint=checkpoint())
 
     assert "full" in str(outbox.database.fault)
-    assert await outbox.observations.load(CHECKPOINT) is None
-    await put(outbox, "2")
+    (delivery,) = await rows(outbox)
+    assert b'"durable":false' in delivery.body
+    await outbox.database.read(lambda db: db.execute("PRAGMA max_page_count = 9999"))
+    await outbox.database.heal()
     assert outbox.database.fault is None
-    assert await due(outbox) == ["2"]
+    await put(outbox, "2")
+    assert await due(outbox) == ["1", "2"]
 
 
 async def test_job_is_done_although_its_caller_was_cancelled(outbox: Outbox) -> None:
@@ -1006,6 +979,7 @@ async def test_job_is_done_although_its_caller_was_cancelled(outbox: Outbox) -> 
     caller.cancel()
     gate.may_end.set()
     await waiting
+    await outbox.database.read(lambda _: None)
 
     assert await due(outbox) == ["1"]
 
@@ -1031,15 +1005,15 @@ async def test_closed_file_is_an_error_and_no_endless_wait(state_path: Path) -> 
         pass
 
     with pytest.raises(OutboxError, match="closed"):
-        await outbox.deliveries.tallies()
+        await put(outbox, "1")
 
 
 async def test_file_remembers_whose_it_is(state_path: Path) -> None:
     async with Database.open(state_path) as database:
         assert await owner_of(database) is None
-        await set_owner(database, "vm-1")
+        set_owner(database, "vm-1")
     async with Database.open(state_path) as database:
-        await set_owner(database, "vm-2")
+        set_owner(database, "vm-2")
         assert await owner_of(database) == "vm-2"
 
 
@@ -1056,38 +1030,7 @@ async def test_empty_file_becomes_one_of_ours(empty_file: Path) -> None:
     async with opened(empty_file) as outbox:
         await put(outbox, "1")
 
-        found = await outbox.database.run(versions)
-        assert found == (READABLE_SINCE, len(MIGRATIONS))
-
-
-async def test_file_of_an_older_version_keeps_what_it_holds(state_path: Path) -> None:
-    old = sqlite3.connect(state_path)
-    old.executescript(f"{MIGRATIONS[0]} PRAGMA user_version = 1;")
-    old.execute("INSERT INTO told VALUES ('cause', 3, 1.0)")
-    old.commit()
-    old.close()
-
-    async with opened(state_path) as outbox:
-        assert await publish_counts(outbox, "cause") == {"cause": 3}
-        await put(outbox, "1")
-        assert await publish_counts(outbox, "1") == {"1": 1}
-
-
-async def test_decisions_of_an_older_version_are_those_of_messages(
-    state_path: Path,
-) -> None:
-    old = sqlite3.connect(state_path)
-    old.executescript(f"{MIGRATIONS[0]} {MIGRATIONS[1]} PRAGMA user_version = 2;")
-    row = ("m", "K", "k", 7, "intent", 1, None, 1.0)
-    old.execute("INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    old.commit()
-    old.close()
-
-    async with opened(state_path) as outbox:
-        (decision,) = (await outbox.approvals.of_message("m")).values()
-        assert (decision.sequence, decision.posted) == (7, True)
-        assert decision.rule is None
-        assert not await outbox.approvals.open_initiatives()
+        assert await outbox.database.run(version) == SCHEMA
 
 
 async def test_file_is_written_as_durably_as_sqlite_can(outbox: Outbox) -> None:
@@ -1124,9 +1067,13 @@ async def test_file_damaged_in_the_middle_is_found_corrupt_at_use(
         await put(outbox, "1")
     damage(state_path, "deliveries")
 
-    async with opened(state_path) as outbox:
-        with pytest.raises(OutboxCorruptError):
+    async def use() -> None:
+        async with opened(state_path) as outbox:
             await put(outbox, "2")
+            await outbox.database.died()
+
+    with pytest.raises(OutboxCorruptError):
+        await use()
 
 
 def damage(path: Path, table: str) -> None:
@@ -1143,7 +1090,7 @@ def damage(path: Path, table: str) -> None:
 
 async def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OutboxError) as caught:
-        async with opened(tmp_path / "nowhere" / "state.db"):
+        async with Database.open(tmp_path / "nowhere" / "state.db"):
             pass
 
     assert not isinstance(caught.value, OutboxCorruptError)

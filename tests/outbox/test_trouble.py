@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 from bridge.outbox.recovery.trouble import Note, Trouble
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.tables.observations import load, save
+from bridge.outbox.storage.meta import load
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 AFRESH = "state file is corrupt: starting afresh"
@@ -33,7 +33,7 @@ def note(path: Path) -> Note:
 async def start(path: Path, error: BaseException | None = None) -> None:
     """Start on the file, keep something, and end as told."""
     async with open_database(path, MINE) as database:
-        await database.run(lambda db: save(db, {"x": b"kept"}))
+        database.put({("meta", ("x",)): (b"kept",)})
         if error is not None:
             raise error
 
@@ -174,7 +174,7 @@ def absurd_count(path: Path) -> None:
 
 def no_version(path: Path) -> None:
     with closing(connect(path)) as db:
-        db.execute("UPDATE meta SET value = x'00' WHERE key = 'schema'")
+        db.execute("PRAGMA user_version = 0")
 
 
 def absurd_version(path: Path) -> None:

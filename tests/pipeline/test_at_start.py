@@ -9,7 +9,7 @@ import pytest
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import When
-from bridge.outbox.tables.reading import select
+from bridge.outbox.ledger import select
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
 from tests.approvals.after_world import SIEM, Life, Stage, reboot

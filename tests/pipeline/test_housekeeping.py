@@ -15,12 +15,11 @@ from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.pruning import size
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox, Pruning
-from bridge.outbox.tables.pruning import size
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -435,8 +434,9 @@ async def test_look_at_an_unchanged_file_does_not_ask_its_thread(
     housekeeping: Housekeeping, state_path: Path
 ) -> None:
     disk = Hanging()
-    keeper = Keeper(state_path, may_degrade=True, connect=disk.open)
-    async with Database.serving(keeper) as database:
+    async with Database.open(
+        state_path, may_degrade=True, connect=disk.open
+    ) as database:
         housekeeping = replaced(housekeeping, Outbox(database, router()))
         await housekeeping.step()
         await housekeeping.step()
@@ -630,9 +630,7 @@ async def test_damaged_state_file_ends_the_forwarder(
     housekeeping: Housekeeping,
 ) -> None:
     """It is moved aside at the next start."""
-    housekeeping.outbox.pruning = DamagedFile(
-        housekeeping.outbox.database, housekeeping.outbox.facts
-    )
+    housekeeping.outbox.pruning = DamagedFile(housekeeping.outbox.state)
 
     with pytest.raises(OutboxCorruptError):
         await housekeeping.step()

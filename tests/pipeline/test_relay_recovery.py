@@ -39,7 +39,7 @@ from tests.pipeline.test_relay import (
     throttled,
 )
 from tests.support.builders import SINK, outgoing, router
-from tests.support.fakes import FakeClock, RecordingSink, settled
+from tests.support.fakes import START, FakeClock, RecordingSink, settled
 
 GONE = TransientDeliveryError("siem cannot be reached", Reason.CONNECTION)
 SILENT = TransientDeliveryError("siem did not answer in time", Reason.TIMEOUT)
@@ -536,12 +536,7 @@ class StoppedDeliveries(Deliveries):
 
 async def test_stop_while_a_try_is_prepared_begins_nothing(state_path: Path) -> None:
     async with Outbox.open(state_path, router()) as outbox:
-        stopped = StoppedDeliveries(
-            outbox.database,
-            outbox.observations,
-            outbox.deliveries.lost,
-            asyncio.Event(),
-        )
+        stopped = StoppedDeliveries(outbox.state, outbox.observations, asyncio.Event())
         outbox.deliveries = stopped
         clock = FakeClock()
         server = Server(clock, is_up=False)
@@ -558,21 +553,28 @@ async def test_stop_while_a_try_is_prepared_begins_nothing(state_path: Path) -> 
         assert len(server.tried) == 1
 
 
-async def test_large_backlog_is_made_due_in_parts(outbox: Outbox) -> None:
+async def test_large_backlog_is_made_due_in_parts(
+    state_path: Path, outbox: Outbox
+) -> None:
     """So that what is new does not wait behind one long write."""
 
     def fail(db: Connection) -> None:
         db.execute("UPDATE deliveries SET due = due + 3600, waits_for_sink = 1")
 
-    async with rig_of(outbox, max_backoff=7200) as rig:
-        await rig.put(*(outgoing(f"{n}") for n in range(10_001)))
-        await outbox.database.run(fail)
+    events = [outgoing(f"{n}") for n in range(10_001)]
+    for some in (events[:9000], events[9000:]):
+        await outbox.commit(some, now=START.timestamp())
+    await outbox.database.run(fail)
+    async with (
+        Outbox.open(state_path, router()) as again,
+        rig_of(again, max_backoff=7200) as rig,
+    ):
         rig.sink.always = GONE
         rig.wait = await rig.relay.step(rig.group)
         now = rig.clock.now().timestamp()
-        waiting = await outbox.deliveries.waiting_for_sink(SINK, now=now, limit=9)
+        waiting = await again.deliveries.waiting_for_sink(SINK, now=now, limit=9)
         assert len(waiting) == 1
 
         rig.wait = await rig.relay.step(rig.group)
-        waiting = await outbox.deliveries.waiting_for_sink(SINK, now=now, limit=9)
+        waiting = await again.deliveries.waiting_for_sink(SINK, now=now, limit=9)
         assert all(d.last_error for d in waiting), "only what was tried since waits"

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from bridge.cli.main import main
 from bridge.events.cloudevent import SIGNATURE, CloudEvent
 from bridge.events.truncate import MAX_BYTES
+from bridge.outbox.ledger import select
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.signing.archive import Tally, events_in, examined
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, judge
 from bridge.signing.keys import PrivateKey

@@ -19,11 +19,12 @@ from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment
 from bridge.imds import poller
 from bridge.imds.poller import Poller
+from bridge.outbox import pruning
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.storage.standin import StandIn
+from bridge.outbox.image import Image
+from bridge.outbox.state import State
+from bridge.outbox.storage.journal import Journal
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables import deliveries, pruning
-from bridge.outbox.tables import events as items
 from bridge.pipeline.attempt import DueTimes
 from tests.simulation.planting import Patch, bug
 
@@ -79,10 +80,10 @@ def message_is_settled_before_its_outcome_is_kept(patch: Patch) -> None:
 def decision_is_kept_before_its_outcome(patch: Patch) -> None:
     commit = Outbox.commit
 
-    async def split(self: Outbox, events: Any, **given: Any) -> None:
+    async def split(self: Outbox, events: Any, **given: Any) -> bool:
         if decisions := given.pop("decisions", ()):
             await commit(self, [], decisions=decisions, now=given["now"])
-        await commit(self, events, **given)
+        return await commit(self, events, **given)
 
     patch.setattr(Outbox, "commit", split)
 
@@ -196,42 +197,48 @@ def fresh_look_waits_for_the_next_poll(patch: Patch) -> None:
 
 
 @bug
-def what_the_disk_has_done_is_done_once_more(patch: Patch) -> None:
-    def answer(self: StandIn, *, is_done: bool) -> None:
-        if is_done and self.with_disk is not None:
-            del self.journal[1 : self.with_disk]
-        self.with_disk = None
-
-    patch.setattr(StandIn, "answered", answer)
+def what_the_disk_has_refused_is_forgotten(patch: Patch) -> None:
+    patch.setattr(Journal, "back", Journal.done)
 
 
 @bug
 def memory_takes_any_number_of_events(patch: Patch) -> None:
-    patch.setattr(StandIn, "takes", lambda *_, **__: True)
+    patch.setattr(Image, "has_room", lambda *_, **__: True)
 
 
 @bug
 def event_from_memory_is_said_to_be_durable(patch: Patch) -> None:
-    patch.setattr(items, "_marked", lambda event, *_, **__: event)
+    signed = Outbox._signed
+
+    def durable(self: Outbox, *given: Any, **_: Any) -> bytes:
+        return signed(self, *given, is_durable=True)
+
+    patch.setattr(Outbox, "_signed", durable)
 
 
 @bug
 def what_waits_is_pruned(patch: Patch) -> None:
-    def prune(db: sqlite3.Connection, before: float, limit: int) -> pruning.Pruned:
+    prune = pruning.prune
+
+    def careless(db: sqlite3.Connection, *, before: float, **given: Any) -> Any:
         db.execute(
             """DELETE FROM deliveries
                WHERE item IN (SELECT id FROM items WHERE created < ?)""",
             (before,),
         )
-        gone = db.execute("DELETE FROM items WHERE created < ?", (before,)).rowcount
-        return pruning.Pruned(gone, [], [])
+        return prune(db, before=before, **given)
 
-    patch.setattr(pruning, "prune", prune)
+    patch.setattr("bridge.outbox.store.prune", careless)
 
 
 @bug
 def memory_of_events_that_live_is_pruned(patch: Patch) -> None:
-    patch.setattr(pruning, "refresh", lambda *_: None)
+    prune = pruning.prune
+
+    def forgetful(db: sqlite3.Connection, **given: Any) -> Any:
+        return prune(db, **given | {"alive": frozenset()})
+
+    patch.setattr("bridge.outbox.store.prune", forgetful)
 
 
 @bug
@@ -248,4 +255,4 @@ def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
         pass
 
     patch.setattr(DueTimes, "keep", keep)
-    patch.setattr(deliveries, "save_running_time", lambda *_: None)
+    patch.setattr(State, "save_running", lambda *_: None)

@@ -1,7 +1,5 @@
 """Bugs to be planted on the way of a command."""
 
-import sqlite3
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -9,10 +7,10 @@ from msgspec.structs import replace as with_fields
 
 from bridge.events.routing import Router
 from bridge.events.vocabulary import GONE, TransitionKind
+from bridge.outbox.facts import Facts
 from bridge.outbox.records import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables import successes
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.endings import Endings
 from bridge.sinks.acting import Begin, Ending, Fate
@@ -43,7 +41,7 @@ def later_step_overtakes_no_prepare(patch: Patch) -> None:
 
     async def blind(self: Runs, deliveries: Any) -> dict[int, Standing]:
         found = await standings(self, deliveries)
-        return {number: replace(one, newer=None) for number, one in found.items()}
+        return {n: with_fields(one, newer=None) for n, one in found.items()}
 
     patch.setattr(Runs, "standings", blind)
 
@@ -80,10 +78,10 @@ def command_that_was_killed_has_succeeded(patch: Patch) -> None:
 def result_of_a_command_is_told_in_a_commit_of_its_own(patch: Patch) -> None:
     commit = Outbox.commit
 
-    async def split(self: Outbox, events: Any, **given: Any) -> None:
+    async def split(self: Outbox, events: Any, **given: Any) -> bool:
         if settle := given.pop("settle", None):
             await commit(self, [], settle=settle, now=given["now"])
-        await commit(self, events, **given)
+        return await commit(self, events, **given)
 
     patch.setattr(Outbox, "commit", split)
 
@@ -102,15 +100,13 @@ def command_is_settled_before_it_is_run(patch: Patch) -> None:
 
 @bug
 def success_counts_though_the_event_went_while_the_command_ran(patch: Patch) -> None:
-    def keep(db: sqlite3.Connection, success: Any) -> None:
-        now = successes.appearance(db, success.key)
-        stored = with_fields(success, appearance=now)
-        query = """INSERT OR REPLACE INTO command_successes
-            (sink, key, appearance, content, at) VALUES (?, ?, ?, ?, ?)"""
-        columns = ("sink", "key", "appearance", "content", "at")
-        db.execute(query, tuple(getattr(stored, name) for name in columns))
+    succeed = Facts.succeed
 
-    patch.setattr(successes, "save", keep)
+    def keep(self: Facts, success: Any, rows: Any) -> None:
+        now = self.appearance(success.key)
+        succeed(self, with_fields(success, appearance=now), rows)
+
+    patch.setattr(Facts, "succeed", keep)
     patch.setattr(CommandActor, "counts", lambda *_: True)
 
 

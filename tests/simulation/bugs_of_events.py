@@ -1,6 +1,5 @@
 """Bugs to be planted on the way of an event: what is seen, told, and tried again."""
 
-import sqlite3
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,10 +8,13 @@ from bridge.events import build, checkpoint, transitions
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
+from bridge.outbox import store
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.facts import Facts
-from bridge.outbox.store import Ages, Outbox
-from bridge.outbox.tables import deliveries as rows
+from bridge.outbox.image import Image
+from bridge.outbox.line import Lines
+from bridge.outbox.lookups import Ages
+from bridge.outbox.state import Wakeups
 from bridge.pipeline import attempt, circuit, in_flight, policy
 from bridge.pipeline.attempt import DueTimes
 from bridge.pipeline.circuit import Circuit
@@ -102,21 +104,12 @@ def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
 
 @bug
 def who_was_told_of_an_event_is_not_told_to_its_end(patch: Patch) -> None:
-    route = Facts.route
-
-    def forgetful(self: Facts, events: Any, router: Any) -> Any:
-        found = []
-        for event in events:
-            self._followers.clear()
-            found += route(self, [event], router)
-        return found
-
-    patch.setattr(Facts, "route", forgetful)
+    patch.setattr(Facts, "followers", lambda *_: frozenset())
 
 
 @bug
 def nothing_is_urgent(patch: Patch) -> None:
-    patch.setattr(rows, "urgency", lambda **_: (None, None))
+    patch.setattr(store, "_window", lambda *_: (None, None))
 
 
 @bug
@@ -126,26 +119,31 @@ def no_slot_is_kept_for_what_is_urgent(patch: Patch) -> None:
 
 @bug
 def later_step_is_a_head_beside_the_earlier_one(patch: Patch) -> None:
-    insert = rows.insert
+    add = Lines.add
 
-    def headstrong(db: sqlite3.Connection, **given: Any) -> None:
-        insert(db, **given)
-        db.execute("UPDATE deliveries SET is_head = 1 WHERE state = 'pending'")
+    def headstrong(self: Lines, one: Any) -> None:
+        add(self, one)
+        self._lead(one)
 
-    patch.setattr(rows, "insert", headstrong)
+    patch.setattr(Lines, "add", headstrong)
 
 
 @bug
 def dead_letter_keeps_its_place_at_the_head(patch: Patch) -> None:
-    patch.setattr(rows, "renew_head", lambda *_: None)
+    end = Image.end
+
+    def stay(self: Image, one: Any, state: Any, *given: Any, **named: Any) -> bool:
+        follows = end(self, one, state, *given, **named)
+        for other in self.sinks[one.sink].of(one.key) if state == "dead" else ():
+            other.is_sendable = False
+        return follows
+
+    patch.setattr(Image, "end", stay)
 
 
 @bug
 def commit_wakes_nobody(patch: Patch) -> None:
-    async def quiet(_: Outbox, written: Any, *__: Any) -> None:
-        await written
-
-    patch.setattr(Outbox, "_written", quiet)
+    patch.setattr(Wakeups, "wake", lambda *_: None)
 
 
 # -- what fails ----------------------------------------------------------------------

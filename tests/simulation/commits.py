@@ -1,11 +1,11 @@
-"""What one life commits, as the judge sees it: at once, and whatever becomes of it."""
+"""What one life commits, as the judge sees it: as soon as the forwarder is told."""
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.tables.observations import load
+from bridge.outbox.storage.rows import Rows
 from tests.simulation.edges import Shown
 from tests.simulation.oracle_commands import judge_successes
 from tests.simulation.rows import Row
@@ -14,81 +14,90 @@ from tests.simulation.world import Kept
 if TYPE_CHECKING:
     from tests.simulation.life import Life
 
-_ROWS = """SELECT d.id, d.sink, d.key, i.id, i.kind, i.body
-    FROM deliveries d JOIN items i ON i.id = d.item WHERE d.id > ? ORDER BY d.id"""
-_WAITING = """SELECT count(DISTINCT d.item) FROM deliveries d
-    JOIN items i ON i.id = d.item WHERE d.id > ? AND i.kind = 'event'"""
-
 
 @dataclass(slots=True)
 class Commits:
-    """Looks at the state file after each commit of a life."""
+    """Looks at each commit of a life when it is told: on the disk, or in memory."""
 
     life: "Life"
     _checkpoint: bytes | None = None
-    _since: int = 0  # the last delivery that the disk has
-    _was_durable: bool = True
-    _taken_over: int = 0  # events that were with the disk when it was found to hang
 
-    def note(self) -> None:
+    def note(self, rows: Rows, *, is_durable: bool) -> None:
         """Note what is kept by now: rows, and the document if it has changed."""
         life, world = self.life, self.life.world
-        self._note_rows()
+        self._note_rows(rows, is_durable=is_durable)
         if world.plan.has("commands"):
             judge_successes(life)
-        checkpoint = load(life.database.keeper.connection, CHECKPOINT)
+        (checkpoint,) = rows.get(("meta", (CHECKPOINT,))) or (None,)
         shown = life.imds.shown
-        if checkpoint != self._checkpoint and shown and is_of(checkpoint, shown):
-            is_durable = not life.database.is_degraded
+        if (
+            isinstance(checkpoint, bytes)
+            and checkpoint != self._checkpoint
+            and shown
+            and is_of(checkpoint, shown)
+        ):
             world.shown.append(replace(shown, is_durable=is_durable))
             if is_durable:
                 kept = Kept(life.now(), shown.at, life.number)
                 world.kept.append(kept)
-        self._checkpoint = checkpoint
+            self._checkpoint = checkpoint
 
-    def _note_rows(self) -> None:
+    def _note_rows(self, rows: Rows, *, is_durable: bool) -> None:
+        """Note the deliveries that come with their item."""
         life, world = self.life, self.life.world
-        is_durable = not life.database.is_degraded
-        found = life.database.keeper.connection.execute(
-            _ROWS, (world.last_row,)
-        ).fetchall()
-        for number, sink, key, item, kind, body in found:
-            told = json.loads(body)
-            world.last_row = number
-            if is_durable:
-                self._since = number
-            world.rows[number] = Row(
-                number, sink, key, item, kind, told, life.now(), life.number, is_durable
+        unwritten = life.database.unwritten()
+        for (table, (number, *_)), row in rows.items():
+            if table != "deliveries" or row is None or number in world.rows:
+                continue
+            place = ("items", (row[0],))
+            if place not in rows:
+                continue
+            content = unwritten.get(place) or rows[place]
+            assert content is not None, "an item is never deleted here"
+            kind, body = content[0], content[5]
+            told = json.loads(cast("bytes", body))
+            world.rows[cast("int", number)] = Row(
+                cast("int", number),
+                cast("str", row[1]),
+                cast("str | None", row[2]),
+                cast("int", row[0]),
+                cast("str", kind),
+                told,
+                life.now(),
+                life.number,
+                is_durable,
             )
-            said = told.get("data", {}).get("durable", True)
-            if kind == "event" and said and not is_durable:
-                world.blame(f"{told['type']} of memory is said to be durable")
         if not is_durable:
-            self._judge_room(len({row[3] for row in found if row[4] == "event"}))
-        self._was_durable = is_durable
+            self._judge_room(unwritten)
 
-    def _judge_room(self, came: int) -> None:
+    def _judge_room(self, unwritten: Rows) -> None:
         """Blame memory that takes more events than there is room for.
 
-        What was with the disk when it was found to hang is taken in any case.
+        What came while the disk worked is of its own room.
         """
-        world = self.life.world
-        if self._was_durable:
-            self._taken_over = came if world.plan.hangs else 0
-        connection = self.life.database.keeper.connection
-        (waiting,) = connection.execute(_WAITING, (self._since,)).fetchone()
-        room = world.plan.room
-        most = max(room + room // 10, self._taken_over)
-        if waiting > most:
-            world.blame(f"{waiting} events wait in memory, where {most} may")
+        world, given = self.life.world, self.life.database.given
+        waiting = {
+            row[0]
+            for (table, _), row in unwritten.items()
+            if table == "deliveries" and row is not None and row[3] == "pending"
+        }
+        events = {
+            number
+            for (table, (number, *_)), row in unwritten.items()
+            if table == "items"
+            and row is not None
+            and row[0] == "event"
+            and (number,) not in given
+        }
+        most = world.plan.room + world.plan.room // 10
+        if (count := len(waiting & events)) > most:
+            world.blame(f"{count} events wait in memory, where {most} may")
 
 
-def is_of(checkpoint: bytes | None, shown: Shown) -> bool:
+def is_of(checkpoint: bytes, shown: Shown) -> bool:
     """Return whether a checkpoint holds a document.
 
     It may hold an older one, and when that was seen last: while memory has no room for
     the steps of the last.
     """
-    if checkpoint is None:
-        return False
     return bool(json.loads(checkpoint)["incarnation"] == shown.incarnation)

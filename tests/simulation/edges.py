@@ -248,6 +248,7 @@ class SimulatedSink:
     async def deliver(self, delivery: Delivery) -> None:
         """Take a delivery, or fail in one of the ways there are."""
         self.life.moment("deliver")
+        self._judge_word(delivery)
         tried = Tried(self.life.now(), self.name, delivery.id, self.life.number)
         self.life.world.tried.append(tried)
         try:
@@ -263,6 +264,16 @@ class SimulatedSink:
         finally:
             tried.ended = self.life.now()
         self.life.moment("delivered")
+
+    def _judge_word(self, delivery: Delivery) -> None:
+        """Blame an event that only memory has and that does not say so."""
+        row, database = self.life.world.rows.get(delivery.id), self.life.database
+        if row is None or row.kind != "event" or not delivery.body:
+            return
+        data = json.loads(delivery.body).get("data", {})
+        is_unwritten = database.is_unwritten(("items", (row.item,)))
+        if is_unwritten and data.get("durable", True):
+            self.life.world.blame(f"{delivery.type} of memory is said to be durable")
 
     async def _deliver(self, delivery: Delivery) -> None:
         world, plan = self.life.world, self.life.world.plan

@@ -20,8 +20,10 @@ from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
 from bridge.imds.config import LEAST_INTERVAL
 from bridge.imds.poller import Poller
+from bridge.outbox.image import Limits
+from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import REPLIES, Decision, Delivery
-from bridge.outbox.store import Approvals, Outbox
+from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
@@ -130,8 +132,9 @@ class Forwarder:
         routes = ROUTES | dict.fromkeys(acts, CONFIG.route)
         router = Router(routes=routes, scope="all", identity=ME)
         outbox = Outbox(life.database, router, lost=life.lose)
+        outbox.image.limits = Limits(events=life.world.plan.room)
         outbox.approvals = WatchedApprovals(
-            life.database,
+            outbox.state,
             marked=life.world.marked,
             slow_marks=life.world.plan.slow_marks,
             chance=chance_of(life, "mark"),

@@ -62,10 +62,6 @@ class Life:
             world.crashes += 1
             raise CrashError(what)
 
-    def committed(self) -> None:
-        """Note what is kept by now."""
-        self.commits.note()
-
     def is_disk_full(self) -> bool:
         """Whether the disk has no room now."""
         begin, end = self.world.plan.full
@@ -94,18 +90,14 @@ class Life:
 
     def _bury(self) -> None:
         """Let nothing of this life run on."""
-        self.database.is_gone = True
-        keeper = self.database.keeper
-        for opened in (keeper.file, keeper.mirror):
-            if opened:
-                opened.close()
+        self.database.bury()
         self._loop.set_exception_handler(lambda *_: None)
         end_all(self._loop)
         self._loop.close()
         gc.collect()  # now, and not within a later life, whose loop would be found
 
     async def _run(self) -> None:
-        self.database = open_now(self)
+        await open_now(self)
         stop = asyncio.Event()
         workers = (await Forwarder.of(self)).workers()
         async with asyncio.TaskGroup() as group:
@@ -117,8 +109,7 @@ class Life:
             await run_workers(workers, stop, grace=10.0)
             for task in others:
                 task.cancel()
-        self.database.heal_now()
-        self.database.keeper.close()
+        await self.database.finish()
 
     def lose(self, sink: str) -> None:
         """Note that there was no room for a delivery."""
@@ -181,9 +172,8 @@ class Life:
     def _is_delivered(self) -> bool:
         if self.database.is_degraded:
             return False
-        query = "SELECT count(*) FROM deliveries WHERE state = 'pending'"
-        (pending,) = self.database.keeper.connection.execute(query).fetchone()
-        return not pending
+        rows = self.database.rows_of("deliveries").values()
+        return all(row[3] != "pending" for row in rows)
 
 
 def end_all(loop: VirtualLoop) -> None:

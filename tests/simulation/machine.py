@@ -1,23 +1,21 @@
-"""The machine of one life: a state file without a thread, and death at any moment."""
+"""The machine of one life: a disk without a thread, and death at any moment."""
 
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, cast
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bridge.foundation.errors import OutboxError
-from bridge.outbox.storage.connection import Job, Ticket
+from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.front import RelievedError
-from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.standin import Limits
+from bridge.outbox.storage.driver import Done, Timings
+from bridge.outbox.storage.file import File
+from bridge.outbox.storage.rows import Row, Rows
+from bridge.outbox.storage.schema import TABLES
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
-
-_MOST_PARTS = 100  # of what was done in memory, for the disk
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 class CrashError(KeyboardInterrupt):
@@ -27,89 +25,159 @@ class CrashError(KeyboardInterrupt):
     """
 
 
-class InlineDatabase(Database):
-    """The real database on the real file, its jobs done at once and in order.
+class InlineDriver:
+    """Does the work on the disk in the loop, so that a seed replays exactly.
 
-    What the thread would do is done by the loop, so that a seed replays exactly; and
-    before and after each commit the process may die.
+    Before and after each piece of work the process may die. A disk that hangs answers
+    when it has room again; until then it is in doubt whether it has done the work.
+
+    Attributes:
+        is_mended: whether the disk has room from now on.
+        held: gives the answer that the disk owes.
     """
 
-    life: "Life"
-    is_gone: bool = False  # its process was killed
-    was_done: bool = False  # what the disk will answer when it hangs no more
+    is_alive = True
 
-    def submit(
-        self, job: Job[T], *, is_read: bool = False, is_kept: bool = True
-    ) -> "asyncio.Future[T]":
-        return asyncio.ensure_future(self._serve(job, is_read=is_read, is_kept=is_kept))
+    def __init__(self, life: "Life") -> None:
+        self.life = life
+        self.is_mended = False
+        self.held: Callable[[], object] | None = None
 
-    async def _serve(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk has no room now."""
+        return not self.is_mended and self.life.is_disk_full()
+
+    def start(self, work: Callable[[], object], done: Done) -> None:
+        """Do the work in the next turn of the loop."""
         self.life.moment("before a job")
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)
-        if self.is_gone:
-            raise OutboxError("the state file is closed")
-        future: asyncio.Future[T] = loop.create_future()
-        ticket = Ticket(job, is_read, is_kept, future)
+        asyncio.get_running_loop().call_soon(self._do, work, done)
+
+    def stop(self) -> None:
+        """Do nothing: there is no thread."""
+
+    def _do(self, work: Callable[[], object], done: Done) -> None:
+        is_loaded = self.life.database.snapshot is not None
+        if is_loaded and self.is_full and self.life.world.plan.hangs:
+            self.held = partial(self._answer_late, work, done)
+            return
+        answer = _outcome(work)
         try:
-            ((result, error),) = self.keeper.serve([ticket], self._on_disk)
-            self.keeper.follow(self._on_disk)
-        except RelievedError:
-            ((result, error),) = self.keeper.relieve([ticket], "it hangs")
-        if not is_read:
-            self.life.committed()
-        self.life.moment("after a job")
-        await asyncio.sleep(0)
-        if error is not None:
-            raise error
-        return cast("T", result)
+            self.life.moment("after a job")
+        except CrashError:
+            if answer[1] is None:
+                self.life.database.note_written()
+            raise
+        done(*answer)
+
+    def _answer_late(self, work: Callable[[], object], done: Done) -> None:
+        """Answer what hung: it was done, or it has failed."""
+        plan, now = self.life.world.plan, self.life.now()
+        if plan.chance("in doubt", now) < 0.5:
+            done(*_outcome(work))
+            return
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+        done(None, error)
+
+    def answer(self) -> None:
+        """Give the answer that the disk owes."""
+        held, self.held = self.held, None
+        if held is not None:
+            held()
+
+
+def _outcome(work: Callable[[], object]) -> tuple[Any, Exception | None]:
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - it is for the database
+        return None, error
+
+
+class InlineDatabase(Database):
+    """The real database on the real file, which tells the judge what is committed."""
+
+    life: "Life"
+    driver: InlineDriver
+    given: set[tuple[Any, ...]]  # items that came while the disk worked
+
+    def put(
+        self,
+        rows: Rows,
+        then: Callable[[bool], None] | None = None,
+        late: Callable[[], None] | None = None,
+    ) -> None:
+        def told(is_written: bool) -> None:  # noqa: FBT001 - a callback
+            if then is not None:
+                then(is_written)
+            self.life.commits.note(rows, is_durable=is_written)
+
+        if not self.is_degraded:
+            self.given |= {key for table, key in rows if table == "items"}
+        super().put(rows, told, late)
+
+    def note_written(self) -> None:
+        """Show the judge what is on the disk, though nobody will be told any more."""
+        for commit in self._journal.with_disk:
+            if commit.then is not None:
+                self.life.commits.note(commit.rows, is_durable=True)
 
     async def heal(self) -> None:
-        """Write everything at once."""
-        if not self.life.is_disk_full():
-            self.heal_now()
+        """Write everything that gathers, if there is room."""
+        if not self.driver.is_full:
+            self.driver.answer()
+            await super().heal()
 
-    def heal_now(self) -> None:
-        """Write what is in memory only to the disk."""
-        keeper = self.keeper
-        if keeper.memory is not None and keeper.memory.with_disk is not None:
-            keeper.answered(is_done=self.was_done)
-        for _ in range(_MOST_PARTS):
-            if keeper.memory is None:
-                return
-            is_done = keeper.write(keeper.memory.part())
-            if not keeper.answered(is_done=is_done):
-                if is_done:
-                    keeper.return_to_disk()
-                    keeper.reload(self._on_disk)
-                return
-        self.life.world.blame("what was done in memory is written again and again")
-        self.life.is_done = True
-        raise CrashError("there is no end to it")
+    async def finish(self) -> None:
+        """Write everything and close, on a disk that works."""
+        self.driver.is_mended = True
+        self.driver.answer()
+        await self._close()
 
-    def _on_disk(self, work: Callable[[], U], group: list[Ticket], /) -> U:
-        if group and self.life.is_disk_full():
-            if self.life.world.plan.hangs:
-                self._hang(work)
-            full = sqlite3.OperationalError("database or disk is full")
-            full.sqlite_errorname = "SQLITE_FULL"
-            raise full
-        return work()
+    def rows_of(self, name: str) -> dict[tuple[Any, ...], Row]:
+        """Return a table as the forwarder knows it: with what is not written yet."""
+        table = TABLES[name]
+        keys, columns = len(table.key), ", ".join((*table.key, *table.columns))
+        found = {
+            row[:keys]: row[keys:]
+            for row in self._file.db.execute(f"SELECT {columns} FROM {name}")  # noqa: S608 - our own names
+        }
+        for (of, key), row in self.unwritten().items():
+            if of == name and row is None:
+                found.pop(key, None)
+            elif of == name and row is not None:
+                found[key] = row
+        return found
 
-    def _hang(self, work: Callable[[], object]) -> None:
-        """Leave in doubt whether the disk has done it."""
-        self.was_done = self.life.world.plan.chance("in doubt", self.life.now()) < 0.5
-        if self.was_done:
-            work()
-        raise RelievedError(None)
+    def has_on_disk(self, query: str, key: str) -> bool:
+        """Whether a query that counts rows of a key finds some on the disk."""
+        (count,) = self._file.db.execute(query, (key,)).fetchone()
+        return bool(count)
+
+    def bury(self) -> None:
+        """Close the file of a process that was killed."""
+        self._file.close()
 
 
-def open_now(life: "Life") -> InlineDatabase:
+async def open_now(life: "Life") -> None:
     """Open the state file of a life; fast, since no power is lost here."""
-    limits = Limits(events=life.world.plan.room)
-    keeper = Keeper(life.world.path, may_degrade=True, limits=limits)
-    database = InlineDatabase(keeper)
-    database.life = life
-    keeper.open()
-    database.keeper.connection.execute("PRAGMA synchronous = OFF")
-    return database
+    driver = InlineDriver(life)
+
+    class OnFullDisk(Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if driver.is_full and sql.startswith("BEGIN"):
+                full = sqlite3.OperationalError("database or disk is full")
+                full.sqlite_errorname = "SQLITE_FULL"
+                raise full
+            return super().execute(sql, parameters)
+
+    def opened(path: Path) -> Connection:
+        file = connect(path, OnFullDisk)
+        file.execute("PRAGMA synchronous = OFF")
+        return file
+
+    file = File(life.world.path, may_degrade=True, connect=opened)
+    timings = Timings(quiet=float("inf"))
+    life.database = database = InlineDatabase(file, timings, lambda _: None, driver)
+    database.life, database.driver, database.given = life, driver, set()
+    await database._open()

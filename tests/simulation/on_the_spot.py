@@ -35,9 +35,8 @@ def judge_post(life: "Life", event_id: str) -> None:
         world.blame(f"POST of {event_id}, which was Started")
     if life.now() - shown.at > max(1.0, POLL) + SLACK:
         world.blame(f"POST of {event_id} on a document of {shown.at:.1f} s")
-    query = "SELECT count(*) FROM approvals WHERE key = ? AND posted"
-    (marks,) = life.database.keeper.connection.execute(query, (key,)).fetchone()
-    if not marks:
+    decisions = life.database.rows_of("approvals").items()
+    if not any(of == key and row[3] for (_, of), row in decisions):
         world.blame(f"POST of {event_id}, of which nothing is on the disk")
     if world.plan.has("rules"):
         _judge_rules(world, key, event, life.now())

@@ -32,8 +32,7 @@ def judge_release(life: "Life", event_id: str) -> None:
         world.blame(f"POST of {key}, of which no rule speaks: {event}")
     if names_others(event) and world.plan.others == "withhold":
         world.blame(f"POST of {key} frees {event['Resources']}")
-    (kept,) = life.database.keeper.connection.execute(_KEPT, (key,)).fetchone()
-    if not kept:
+    if not life.database.has_on_disk(_KEPT, key):
         world.blame(f"POST of {key}, a success of which is not on the disk")
     _judge_evidence(world, key, event)
 

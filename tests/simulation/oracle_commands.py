@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tests.simulation.oracle_steps import GONE, hashed, kind_of
 from tests.simulation.plan import DRAINED_TYPES, HOOK_TIMEOUT, Event
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 STEPS = frozenset({"scheduled", "updated", *GONE})
 _OUTCOMES = {"delivered": "succeeded", "dead": "failed", "skipped": "skipped"}
-_SUCCESSES = "SELECT key, appearance, content FROM command_successes"
 _LIMIT = HOOK_TIMEOUT + 15
 _STOPPED_WITHIN = 2.5  # a look each second, and what it takes to end
 _SEEN_WITHIN = 0.5
@@ -131,13 +130,12 @@ def steps_of(world: "World") -> list["Row"]:
 
 def judge_successes(life: "Life") -> None:
     """A success is kept of what has succeeded, and was not undone since."""
-    for key, appearance, content in life.database.keeper.connection.execute(_SUCCESSES):
-        query = "SELECT n FROM appearances WHERE key = ?"
-        (gone,) = life.database.keeper.connection.execute(query, (key,)).fetchone() or (
-            0,
-        )
+    appearances = life.database.rows_of("appearances")
+    successes = life.database.rows_of("command_successes")
+    for (_, key), (appearance, content, *_) in successes.items():
+        gone = appearances.get((key,), (0,))[0]
         runs = [run for run in life.world.runs if run.key == key]
-        cause = json.loads(content)["id"]
+        cause = json.loads(cast("bytes", content))["id"]
         meant = [run for run in runs if run.cause == cause and run.code == 0]
         if appearance != gone or not meant:
             life.world.blame(f"a success is kept for {key} that was none")

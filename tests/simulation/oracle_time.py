@@ -121,6 +121,12 @@ def judge_news(world: "World") -> None:
         )
         most = 2.0 + world.plan.pace * (others + 1)
         most += _START * lives_within(world, row.at, at)
+        back = sum(
+            -jump.by
+            for jump in world.jumps
+            if jump.life is None and jump.by < 0 and row.at < jump.at < at
+        )  # a start takes it for an ordinary backoff
+        most += min(back, _LONGEST_BACKOFF)
         if (took := alive(world, row.at, at)) > most:
             world.blame(f"steady was told of {row.id} after {took:.1f} s")
 
@@ -251,7 +257,9 @@ def judge_return(world: "World", tries: list["Tried"]) -> None:
         after = [t for t in tries if success.ended < t.ended <= until]
         if any(t.error for t in after) or not is_on(world, success.life, until):
             continue
-        if any(t.wish and t.ended > success.ended - 31 for t in before):
+        # One request may have brought both the success and the wish to be let alone.
+        near = [t for t in tries if success.ended - 31 < t.ended <= success.ended]
+        if any(t.wish and t.life == success.life for t in near):
             continue
         later = {t.delivery for t in tries if t.ended > success.ended}
         for one in waiting:
@@ -264,12 +272,14 @@ def judge_return(world: "World", tries: list["Tried"]) -> None:
 def judge_wishes(world: "World", tries: list["Tried"]) -> None:
     """A sink that wishes to be let alone is, but for what is urgent.
 
-    The next life knows the wish only if this one lived to write it down.
+    The next life knows the wish only if this one lived to write it down, and what was
+    urgent then had another time written down.
     """
     if world.plan.jumps:
         return
     for one in (t for t in tries if t.wish):
         is_kept = one.ended + 0.1 < world.lives[one.life][1]
+        is_kept = is_kept and not may_be_urgent(world, one.delivery, one.ended)
         for tried in tries:
             is_within = one.ended + 0.01 < tried.at < one.ended + one.wish - 0.01
             is_later = is_kept and tried.delivery == one.delivery

@@ -1,7 +1,6 @@
 """The judge bites: bugs are planted one at a time, and each is found."""
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.facts import Facts
+from bridge.outbox.line import Lines, Waiting
+from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import CHECKPOINT, Decision, Delivery
-from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.store import Approvals, Outbox
-from bridge.outbox.tables import deliveries as rows
-from bridge.outbox.tables.reading import select
+from bridge.outbox.storage.journal import Journal
+from bridge.outbox.store import Outbox
 from bridge.pipeline import observer
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -57,14 +56,11 @@ def mutation(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 @mutation
 def later_steps_do_not_wait_for_earlier_ones(patch: Patch) -> None:
-    def due(
-        db: sqlite3.Connection, sink: str, now: float, limit: int, but: Sequence[int]
-    ) -> list[Delivery]:
-        condition = "d.sink = ? AND d.state = 'pending' AND d.due <= ? LIMIT ?"
-        found = select(db, condition, (sink, now, limit))
-        return [delivery for delivery in found if delivery.id not in but]
+    def due(self: Lines, now: float, limit: int, but: Collection[int]) -> list[Waiting]:
+        found = (one for one in self.waiting.values() if one.is_sendable)
+        return [w for w in found if w.due <= now and w.id not in but][:limit]
 
-    patch.setattr(rows, "due", due)
+    patch.setattr(Lines, "due", due)
 
 
 @mutation
@@ -79,12 +75,11 @@ def delivery_that_failed_is_taken_for_delivered(patch: Patch) -> None:
 def checkpoint_is_committed_before_its_events(patch: Patch) -> None:
     commit = Outbox.commit
 
-    async def split(self: Outbox, events: Any, **given: Any) -> None:
+    async def split(self: Outbox, events: Any, **given: Any) -> bool:
         if checkpoint := given.pop("checkpoint", None):
-            body = checkpoint.body
-            query = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
-            await self.database.run(lambda db: db.execute(query, (CHECKPOINT, body)))
-        await commit(self, events, **given)
+            named = {CHECKPOINT: checkpoint.body}
+            await commit(self, [], now=given["now"], named=named)
+        return await commit(self, events, **given)
 
     patch.setattr(Outbox, "commit", split)
 
@@ -192,7 +187,7 @@ def delivery_is_given_up_after_three_attempts(patch: Patch) -> None:
 
 @mutation
 def what_was_in_memory_is_not_written_when_there_is_room(patch: Patch) -> None:
-    patch.setattr(Keeper, "_replay", lambda *_: None)
+    patch.setattr(Journal, "back", Journal.done)
 
 
 @mutation

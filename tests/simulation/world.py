@@ -52,7 +52,6 @@ class World:
     runs: list[HookRun] = field(default_factory=list)
     requests: list[tuple[float, int]] = field(default_factory=list)
     rows: dict[int, Row] = field(default_factory=dict)
-    last_row: int = 0
     lost: int = 0
     refused: set[tuple[str, int]] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)

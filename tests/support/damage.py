@@ -129,7 +129,7 @@ def written_back(db: sqlite3.Connection) -> None:
 
 async def remember(parts: "ForwarderParts", clock: FakeClock) -> None:
     """Keep approvals and what a sink has to know, as much as there may be."""
-    memory = SinkMemory(parts.outbox.database, SINK, clock)
+    memory = SinkMemory(parts.outbox, SINK, clock)
     for number in range(20):
         await memory.keep(event_id(number).upper(), json.dumps({"n": number}).encode())
         decision = Decision(

@@ -104,7 +104,7 @@ async def settled(outbox: Outbox) -> None:
     """
     loop: Any = asyncio.get_running_loop()
     for _ in range(8):
-        await outbox.database.run(lambda db: None)
+        await outbox.database.read(lambda db: None)
         if loop._default_executor:  # else nobody has called ``asyncio.to_thread``
             await asyncio.to_thread(int)
         for _ in range(20):
@@ -216,9 +216,12 @@ _WORKER: type[Worker] = FakeWorker
 
 
 class FullOutbox(Outbox):
-    """An outbox without room for events, while ``is_full``."""
+    """The same outbox as ``outbox``, without room for events while ``is_full``."""
 
     is_full = False
+
+    def __init__(self, outbox: Outbox) -> None:
+        vars(self).update(vars(outbox))
 
     async def commit(  # type: ignore[override]  # what a poller says
         self, events: Sequence[OutgoingEvent], *, now: float, checkpoint: Checkpoint

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from bridge.outbox.storage.connection import Connection, connect
+from bridge.outbox.storage.database import Database
 
 LONGEST = 60.0  # a test that forgot to thaw it
 
@@ -40,6 +43,25 @@ class Hanging:
         self._fails = fails
         self._thawed.set()
         self.on_change(False)  # noqa: FBT003 - told of one thing
+
+    def follow(self, database: Database, patience: float, within: float) -> None:
+        """Wait for ``patience`` while it is frozen, and else for ``within``.
+
+        Args:
+            database: opened with ``open``.
+            patience: seconds.
+            within: seconds, which no busy machine reaches.
+        """
+
+        def changed(is_frozen: bool) -> None:  # noqa: FBT001 - the one thing told
+            desk = database._desk
+            seconds = patience if is_frozen else within
+            desk.timings = replace(desk.timings, patience=seconds)
+            if desk._timer is not None:  # it was set by the limit before
+                desk._timer.cancel()
+                desk._look_in(seconds)
+
+        self.on_change = changed
 
     def open(self, path: Path) -> Connection:
         """Open a connection: the keeper's ``connect``."""

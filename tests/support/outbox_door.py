@@ -8,18 +8,17 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from bridge.events.build import OutgoingEvent
-from bridge.foundation.errors import Reason
+from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.image import Limits
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery, Tally
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.front import Timings
-from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.standin import Limits
+from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router
 from tests.support.fakes import FakeClock
@@ -72,22 +71,18 @@ class Door:
     async def __aenter__(self) -> Self:
         """Open the file."""
         self.disk = disk = Disk()
-        keeper = Keeper(
+        serving = Database.open(
             self.path,
             may_degrade=True,
+            timings=Timings(patience=WITHIN, closing=1.0),
             connect=disk.open,
-            limits=Limits(events=self.room),
         )
-        serving = Database.serving(keeper, timings=Timings(patience=WITHIN))
         database = await self._stack.enter_async_context(serving)
 
-        def follow(is_frozen: bool) -> None:  # noqa: FBT001 - the one thing told
-            patience = _PATIENCE if is_frozen else WITHIN
-            database.watch.timings = Timings(patience=patience)
-
-        disk.on_change = follow
+        disk.follow(database, _PATIENCE, WITHIN)
         self.outbox = Outbox(database, self.router)
-        await self.outbox.facts.load()
+        self.outbox.image.limits = Limits(events=self.room)
+        await self.outbox.state.load()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -120,7 +115,8 @@ class Door:
 
     async def written(self) -> None:
         """Wait until all commits are on the disk, or in memory for good."""
-        await self.outbox.database.run(lambda _: None)
+        with suppress(OutboxError):
+            await self.outbox.state.write({})
 
     async def healed(self) -> None:
         """Wait until all is on a disk that answers again."""
@@ -239,15 +235,18 @@ class Door:
     # -- another process -------------------------------------------------------
 
     async def retry(
-        self, sink: str | None = "a", event_id: str | None = None
+        self, sink: str | None = "a", event_id: str | None = None, *, steps: int = 0
     ) -> tuple[list[str], list[str]]:
         """Run ``sebridge outbox retry``; return what is sent, and what is too old.
 
         Args:
             sink: only deliveries to this sink.
             event_id: only deliveries of this EventId.
+            steps: the most thousands of SQLite's steps that it may take; 0 = any.
         """
         async with Outbox.open(self.path, self.router) as other:
+            if steps:
+                await other.database.run(lambda db: _limited(db, steps))
             selection = Selection(sink=sink, states=("dead",), event_id=event_id)
             sent, late, _ = await Ledger(other.database).retry(
                 selection, now=self.now, force=False
@@ -267,12 +266,18 @@ class Door:
 
     async def noticed(self) -> None:
         """Wait until the forwarder knows what another process has done."""
-        await self.outbox.other_processes.data_version()
+        await self.outbox.database.compare()
 
     async def states(self) -> dict[tuple[str, str], str]:
         """Return the state of each delivery in the file, by sink and name."""
         found = await Ledger(self.outbox.database).find(Selection())
         return {(one.sink, str(one.cloud_event_id)): one.state for one in found}
+
+
+def _limited(db: sqlite3.Connection, thousands: int) -> None:
+    """Interrupt SQLite after so many thousands of its steps."""
+    left = iter(range(thousands))
+    db.set_progress_handler(lambda: next(left, None) is None, 1000)
 
 
 def names_of(deliveries: Sequence[Delivery]) -> list[str]:

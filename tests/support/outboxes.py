@@ -1,11 +1,10 @@
-"""What tests ask of an outbox that the product asks only within a transaction."""
+"""What tests ask of an outbox that the product asks only within a commit."""
 
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables import observations
 
 
 async def publish_counts(outbox: Outbox, *causes: str) -> dict[str, int]:
     """Return how often an event of each cause was published; absent = never."""
-    return await outbox.database.read(
-        lambda db: observations.published(db, causes, [])[0]
-    )
+    await outbox.state.ready()
+    counts = await outbox.facts.counts(causes)
+    return {cause: counts[cause] for cause in causes if counts.get(cause)}

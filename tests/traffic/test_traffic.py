@@ -15,9 +15,9 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Duration
 from bridge.imds.poller import Poller
+from bridge.outbox.ledger import select
 from bridge.outbox.records import TRAFFIC
 from bridge.outbox.store import Outbox
-from bridge.outbox.tables.reading import select
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.config import TrafficConfig

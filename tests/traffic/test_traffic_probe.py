@@ -23,7 +23,7 @@ from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.probe import inherited_listeners, open_app, serve
-from tests.support.fakes import FakeClock
+from tests.support.fakes import FakeClock, settled
 from tests.support.ports import free_port, has_ipv6
 from tests.support.stopwatch import Stopwatch
 
@@ -393,6 +393,7 @@ async def test_glance_reads_stored_values_and_changes_nothing(
     outbox: Outbox, state_path: Path
 ) -> None:
     await outbox.observations.save({"traffic": b"1"})
+    await settled(outbox)
 
     assert await glance(state_path, ["traffic", "other"]) == {"traffic": b"1"}
 

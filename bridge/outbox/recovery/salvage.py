@@ -26,17 +26,12 @@ from bridge.outbox.records import (
     DeliveryState,
     damage_of,
 )
-from bridge.outbox.recovery.soundness import (
-    KEYED,
-    Column,
-    columns_of,
-    is_sound,
-    limited,
-    text_of,
-)
+from bridge.outbox.recovery.soundness import limited, text_of
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.tables.observations import publish_again
+from bridge.outbox.storage.meta import AGAIN, save
+from bridge.outbox.storage.schema import TABLES, Table
 
+_ITEMS, _DELIVERIES = TABLES["items"], TABLES["deliveries"]
 _STATES = get_args(DeliveryState)
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
@@ -128,28 +123,24 @@ class _Rescue:
     lost: set[str] = field(default_factory=set)
     is_any_lost: bool = False
     _items: dict[int, Content | None] = field(default_factory=dict)  # None = damaged
-    _shared: dict[str, list[Column]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Copy the most important tables first: there may be no time for all."""
-        for table in KEYED[:1]:
-            self._copy(table)
-        self._copy_deliveries()
-        for table in KEYED[1:]:
-            self._copy(table)
+        for table in TABLES.values():
+            if table is _DELIVERIES:
+                self._copy_deliveries()
+            elif table is not _ITEMS:  # they are copied with their deliveries
+                self._copy(table)
         self._continue_ids()
         for key in self.lost | (self.known if self.is_any_lost else set()):
-            publish_again(self.target, key)
+            save(self.target, {f"{AGAIN}{key}": b""})
 
     # -- tables with keys ----------------------------------------------------
 
-    def _copy(self, table: str) -> None:
-        columns = self._columns(table)
+    def _copy(self, table: Table) -> None:
         for row in self._rows(table):
-            if table == "meta" and row["key"] == "schema":
-                continue  # the fresh file has its own
-            is_kept = is_sound(columns, tuple(row.values()))
-            if is_kept and table == "meta":
+            is_kept = table.is_sound(tuple(row.values()))
+            if is_kept and table.name == "meta":
                 is_kept = self._is_decodable(row["key"], row["value"])
             if is_kept:
                 self._insert(table, row, or_else="IGNORE")
@@ -170,24 +161,18 @@ class _Rescue:
 
     def _copy_deliveries(self) -> None:
         """Copy pending, dead and unreadable deliveries, in their order."""
-        heads = set[tuple[str, str | None]]()
         for row in sorted(self._waiting(), key=lambda row: int(row["id"])):
-            place = (row["sink"], row["key"])
-            is_first = place not in heads or row["key"] is None
-            row["is_head"] = int(is_first and row["state"] == "pending")
-            if row["is_head"]:
-                heads.add(place)
-            self._insert("deliveries", row, or_else="IGNORE")
+            self._insert(_DELIVERIES, row, or_else="IGNORE")
 
     def _waiting(self) -> Iterator[Row]:
-        columns, seen = self._columns("deliveries"), set[int]()
-        for row in self._rows("deliveries"):
+        seen = set[int]()
+        for row in self._rows(_DELIVERIES):
             number = row["id"]
             if number in seen:
                 continue
             seen.add(number)
-            if not is_sound(columns, tuple(row.values())):
-                yield self._as_dead_letter(_made_sound(columns, row, self.now))
+            if not _DELIVERIES.is_sound(tuple(row.values())):
+                yield self._as_dead_letter(_made_sound(_DELIVERIES, row, self.now))
             elif row["state"] in _WAITING:
                 is_intact = self._item(row["item"], row["key"]) is not None
                 is_kept = is_intact or row["state"] == "dead"
@@ -200,12 +185,11 @@ class _Rescue:
     def _indexed(self, seen: set[int]) -> Iterator[Row]:
         """Yield damaged deliveries that only an index still contains."""
         query = "SELECT id, sink, state FROM deliveries INDEXED BY deliveries_state"
-        columns = columns_of(self.target, "deliveries")
         try:
             for number, sink, state in self.source.execute(query):
                 if state in _WAITING and number not in seen:
                     row = {"id": number, "sink": sink, "item": -number}
-                    yield self._as_dead_letter(_made_sound(columns, row, self.now))
+                    yield self._as_dead_letter(_made_sound(_DELIVERIES, row, self.now))
         except _READING as error:
             self._note(error)
 
@@ -230,19 +214,16 @@ class _Rescue:
         """Copy an item; if it is damaged, insert a placeholder and return None."""
         if number not in self._items:
             row = self._read_item(number)
-            if row and is_sound(self._columns("items"), tuple(row.values())):
+            if row and _ITEMS.is_sound(tuple(row.values())):
                 self._items[number] = _intact_content(row)
             if self._items.setdefault(number, None) is None:
-                columns = columns_of(self.target, "items")
-                row = _made_sound(columns, {**row, "id": number}, self.now)
+                row = _made_sound(_ITEMS, {**row, "id": number}, self.now)
                 row = {**row, "key": row["key"] or key, "checksum": BROKEN}
-            self._insert("items", row, or_else="REPLACE")
+            self._insert(_ITEMS, row, or_else="REPLACE")
         return self._items[number]
 
     def _read_item(self, number: int) -> Row:
-        names = [column.name for column in self._columns("items")]
-        if not names:
-            return {}
+        names = [column.name for column in _ITEMS.typed]
         try:
             query = f"SELECT {', '.join(names)} FROM items WHERE id = ?"  # noqa: S608 - our own names  # nosec B608
             found = self.source.execute(query, (number,)).fetchone()
@@ -253,48 +234,24 @@ class _Rescue:
 
     # -- helpers -------------------------------------------------------------
 
-    def _rows(self, table: str) -> Iterator[Row]:
+    def _rows(self, table: Table) -> Iterator[Row]:
         """Yield the readable rows of a table; after an error, some of them twice."""
-        columns = self._columns(table)
-        if not columns:
-            self.is_any_lost |= table == "deliveries"
-            return
-        names = [column.name for column in columns]
-        keys = [c.name for c in sorted(columns, key=lambda c: c.place) if c.place]
+        names = [column.name for column in table.typed]
         for direction in ("ASC", "DESC"):
-            order = ", ".join(f"{key} {direction}" for key in keys)
-            query = f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}"  # noqa: S608 - our own names  # nosec B608
+            order = ", ".join(f"{key} {direction}" for key in table.key)
+            query = f"SELECT {', '.join(names)} FROM {table.name} ORDER BY {order}"  # noqa: S608 - our own names  # nosec B608
             try:
                 for row in self.source.execute(query):
                     yield dict(zip(names, row, strict=True))
             except _READING as error:
                 self._note(error)
-                self.is_any_lost |= table == "deliveries"
+                self.is_any_lost |= table is _DELIVERIES
             else:
                 return
 
-    def _columns(self, table: str) -> list[Column]:
-        """Return the common columns of both files; none if a required one is missing.
-
-        An older file lacks columns that were added later; these have defaults.
-        """
-        if table not in self._shared:
-            try:
-                there = {column.name for column in columns_of(self.source, table)}
-            except _READING as error:
-                self._note(error)
-                there = set()
-            columns = columns_of(self.target, table)
-            missing = [c for c in columns if c.name not in there]
-            is_whole = all(c.has_default or not c.is_required for c in missing)
-            shared = [c for c in columns if c.name in there]
-            self._shared[table] = shared if is_whole else []
-            self.found.unreadable += not is_whole
-        return self._shared[table]
-
-    def _insert(self, table: str, row: Mapping[str, object], *, or_else: str) -> None:
+    def _insert(self, table: Table, row: Mapping[str, object], *, or_else: str) -> None:
         names, marks = ", ".join(row), ", ".join("?" * len(row))
-        query = f"INSERT OR {or_else} INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - our own names  # nosec B608
+        query = f"INSERT OR {or_else} INTO {table.name} ({names}) VALUES ({marks})"  # noqa: S608 - our own names  # nosec B608
         self.found.copied += self.target.execute(query, tuple(row.values())).rowcount
 
     def _continue_ids(self) -> None:
@@ -325,11 +282,11 @@ def _intact_content(row: Row) -> Content | None:
     return content if damage is None else None
 
 
-def _made_sound(columns: list[Column], row: Row, now: float) -> Row:
+def _made_sound(table: Table, row: Row, now: float) -> Row:
     """Return a row with a placeholder for each value that cannot be read."""
     placeholders: Row = {"TEXT": UNREADABLE, "INTEGER": 0, "REAL": now, "BLOB": b""}
     found = Row()
-    for column in columns:
+    for column in table.typed:
         value = row.get(column.name)
         if not column.is_sound(value):
             value = placeholders[column.kind] if column.is_required else None

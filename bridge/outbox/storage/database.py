@@ -1,48 +1,59 @@
-"""One SQLite connection in one thread, with group commit; in memory if the disk fails.
+"""The state file off the event loop: rows are put, and one worker writes them.
 
-Other packages use the state file through jobs: functions of the connection. Jobs that
-wait at the same time share one transaction, and so one fsync: this makes
-synchronous=FULL affordable under load. The caller of a job gets its result after the
-transaction has been committed. Each job runs in a savepoint of its own, so a job that
-fails does not undo the others.
+What is put meanwhile gathers and shares one transaction, and so one fsync: this makes
+synchronous=FULL affordable under load.
 
-    on disk ──cannot be written, or no answer for 3 s──▶ in memory: a mirror takes
-       ▲                                                 jobs, a journal keeps them
-       └──────────── heal ─────────────┘  the journal is done on the disk, in order
+    working ──the disk refuses, or no answer for 3 s──▶ degraded: rows gather, nobody
+       ▲                                                waits for the disk any more
+       └── heal, or the disk's late answer; all is written ──┘
 
-A thread that hangs on the disk is replaced: another thread goes on in memory. If the
-disk answers the first thread later, its answer decides whether its transaction must be
-repeated. A kill in this state loses all changes in memory, also the checkpoint. So the
-next start publishes the same events again, with the same ids.
+A kill while it is degraded loses what gathers, also the checkpoint. So the next start
+publishes the same events again, with the same ids.
 """
 
 import asyncio
 import logging
 import math
-import threading
-import time
+import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from msgspec import Struct, field
+from msgspec.structs import replace
 
-from bridge.foundation.errors import OutboxError, OutboxThreadDiedError
+from bridge.foundation.errors import (
+    OutboxError,
+    OutboxFullError,
+    OutboxThreadDiedError,
+    OutboxUnavailableError,
+)
 from bridge.outbox.storage.connection import (
     SHORT_BUSY_SECONDS,
-    Job,
-    Result,
-    Ticket,
+    Connect,
+    Connection,
+    as_outbox_error,
     connect,
+    is_damage,
+    is_unwritable,
 )
-from bridge.outbox.storage.front import End, Front, Heal, OnTrouble, Shift, Timings
-from bridge.outbox.storage.keeper import Keeper, Place
+from bridge.outbox.storage.driver import Ask, Desk, Done, Driver, ThreadDriver, Timings
+from bridge.outbox.storage.file import File, Place, empty
+from bridge.outbox.storage.journal import Journal
+from bridge.outbox.storage.rows import Change, Row, Rows
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+U = TypeVar("U")
+OnTrouble = Callable[[str], None]
+
+_TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+_TIDY_AFTER = 10  # commits: well before SQLite would tidy up during a commit
+_LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
+_TOUCH: Rows = {("meta", ("healed",)): (1,)}  # proves that the disk can be written
 
 
 def _ignore(_: str) -> None:
@@ -50,45 +61,46 @@ def _ignore(_: str) -> None:
 
 
 class Database:
-    """The state file, off the event loop.
+    """The state file.
 
     Attributes:
-        keeper: the file, its mirror, and the stand-in for the disk.
-        timings: limits of the thread. If the keeper has no ``may_degrade``, jobs wait
-            for a hanging disk without a limit.
-        on_trouble: called in the thread with the fault of each failed job, if an intact
-            file would not cause this fault.
-        watch: watches whether the thread answers.
+        is_blank: whether reads are answered from an empty file, because the real one
+            could not be read since the start.
+        snapshot: reads what ``adopt`` needs; called on the worker.
+        adopt: takes that in the loop, when others have changed the file.
     """
 
     def __init__(
-        self,
-        keeper: Keeper,
-        timings: Timings | None = None,
-        on_trouble: OnTrouble = _ignore,
+        self, file: File, timings: Timings, on_trouble: OnTrouble, driver: Driver
     ) -> None:
-        self.keeper = keeper
-        self.timings = timings or Timings()
-        self.on_trouble = on_trouble
-        self._is_closed = False
+        self.is_blank = False
+        self.snapshot: Callable[[Connection], Any] | None = None
+        self.adopt: Callable[[Any], object] | None = None
+        self._file = file
+        self._on_trouble = on_trouble
+        self._desk = Desk(driver, timings)
+        self._desk.since = self._waits_since
+        self.patiently = self._desk.patiently
+        self._desk.given_up = self.hangs
+        self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
+        self._journal = Journal()
+        self._asks = deque[Ask]()
+        self._asking: Ask | None = None  # the question that the worker asks now
+        self._fault: str | None = None
+        self._death: OutboxThreadDiedError | OutboxError | None = None
         self._ended = asyncio.Event()
-        self._death: OutboxThreadDiedError | None = None
-        self.watch = Watch(self.timings, self._look, self._loop)
-        front = Front(
-            keeper=self.keeper,
-            timings=self.timings,
-            on_trouble=self.on_trouble,
-            loop=self._loop,
-            settle=self.watch.settle,
-            died=self._died,
-            ended=self._ended.set,
-        )
-        self._threads = Threads(front)
+        self._is_closed = False
+        self._is_due = False  # ``_next`` will be called soon
+        self._is_writing_back = False
+        self._healing: asyncio.Future[None] | None = None
+        self._idle = asyncio.Event()
+        self._untidied = 0
+        self._blank: Connection | None = None
 
     @classmethod
     @asynccontextmanager
-    async def open(
+    async def open(  # noqa: PLR0913 - what it is made of
         cls,
         path: Path,
         *,
@@ -96,126 +108,434 @@ class Database:
         timings: Timings | None = None,
         on_trouble: OnTrouble = _ignore,
         place: Place | None = None,
+        driver: Driver | None = None,
+        connect: Connect | None = None,
     ) -> AsyncIterator["Database"]:
-        """Open the file and start its thread; at the end, finish every job and close.
+        """Open the file; at the end, write what gathers, and close it.
 
         Args:
             path: the file.
             may_degrade: go on in memory while the disk cannot be written or hangs.
-            timings: limits of the thread; None = the defaults.
-            on_trouble: see the class.
+            timings: the limits; None = the defaults.
+            on_trouble: called by the worker with the fault of each piece of work that
+                failed, if an intact file would not cause this fault.
             place: checks whether the file is still where it was opened; None = no such
                 check.
+            driver: does the work; None = a thread.
+            connect: opens the file; None = as usual.
 
         Raises:
             OutboxError: the file cannot be used.
         """
         timings = timings or Timings()
-        briefly = partial(connect, busy=SHORT_BUSY_SECONDS)
-        keeper = Keeper(
-            path,
-            may_degrade=may_degrade,
-            connect=briefly if may_degrade else connect,
-            mirrors=timings.patience != math.inf,
-            place=place,
-        )
-        serving = cls.serving(keeper, timings=timings, on_trouble=on_trouble)
-        async with serving as database:
-            yield database
-
-    @classmethod
-    @asynccontextmanager
-    async def serving(
-        cls,
-        keeper: Keeper,
-        *,
-        timings: Timings | None = None,
-        on_trouble: OnTrouble = _ignore,
-    ) -> AsyncIterator["Database"]:
-        """Open the file of a keeper as ``open`` does."""
-        timings = timings or Timings()
-        if not keeper.may_degrade:
-            timings = timings.without_patience()
-        database = cls(keeper, timings, on_trouble=on_trouble)
-        opened = database._loop.create_future()
-        database._threads.start(opened)
-        await asyncio.shield(opened)
+        if not may_degrade:
+            timings = replace(timings, patience=math.inf)
+        file = File(path, may_degrade, connect or _connect(may_degrade), place)
+        database = cls(file, timings, on_trouble, driver or ThreadDriver())
         try:
+            await database._open()
             yield database
         finally:
             await database._close()
 
     @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return self._file.path
+
+    @property
     def fault(self) -> str | None:
         """Why the disk cannot be written now; None = it can be written."""
-        return self.keeper.fault
+        return self._fault
 
     @property
     def is_degraded(self) -> bool:
         """Whether new rows are in memory only."""
-        return self.keeper.memory is not None
+        return self._fault is not None
 
     @property
     def is_answering(self) -> bool:
-        """Whether jobs are answered, from the disk or from memory."""
-        return self._death is None and self.watch.is_answering
+        """Whether questions are answered; a disk that fails does not matter."""
+        return self._death is None
 
-    async def run(self, job: Job[T], *, is_kept: bool = True) -> T:
-        """Run ``job`` in a transaction; return its result after the commit.
+    # -- rows ----------------------------------------------------------------
 
-        Cancelling the caller does not undo the job.
+    def put(
+        self,
+        rows: Rows,
+        then: Callable[[bool], None] | None = None,
+        late: Callable[[], None] | None = None,
+    ) -> None:
+        """Take rows, which are written together with what else gathers.
 
         Args:
-            job: the function to run.
-            is_kept: whether a job that ran in memory is repeated on the disk later.
-                Use False for a job that would be out of date by then.
+            rows: the rows.
+            then: called once in the loop: with True when they are on the disk, or with
+                False after ``patience`` or if the disk refuses them. In the second case
+                they are written later, unless they alone were refused.
+            late: called in the loop when they are on the disk after ``then`` was called
+                with False.
 
         Raises:
-            OutboxError: the job or the commit failed, and nothing was written.
+            OutboxError: the file is closed, or its worker has died.
         """
-        return await self.submit(job, is_kept=is_kept)
+        self._demand_life()
+        commit = self._journal.put(rows, self._loop.time(), then, late)
+        if self._fault is None:
+            self._next_soon()
+        elif then is not None:
+            self._loop.call_soon(partial(commit.tell, is_written=False))
 
-    async def read(self, job: Job[T]) -> T:
-        """Run a ``job`` that only reads; it needs no lock and no commit.
+    def unwritten(self) -> dict[Change, Row | None]:
+        """Return the newest state of each row that is not on the disk yet."""
+        return self._journal.unwritten()
+
+    def is_unwritten(self, change: Change) -> bool:
+        """Whether a state of a row is not on the disk yet."""
+        return self._journal.has(change)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """The length of the bodies that are not on the disk yet."""
+        return self._journal.bytes
+
+    # -- questions -----------------------------------------------------------
+
+    @overload
+    async def read(self, job: Callable[[Connection], T]) -> T: ...
+
+    @overload
+    async def read(
+        self, job: Callable[[Connection], T], then: Callable[[T], U]
+    ) -> U: ...
+
+    async def read(
+        self, job: Callable[[Connection], T], then: Callable[[T], Any] | None = None
+    ) -> Any:
+        """Run a job that only reads, after all that was put before is written.
+
+        While the disk refuses, it reads what the file has.
+
+        Args:
+            job: runs on the worker.
+            then: runs in the loop with the result, before any later commit is told that
+                it is written; what it returns is returned. None = the result is.
 
         Raises:
+            OutboxUnavailableError: the disk has not answered for ``patience``.
             OutboxError: the job failed.
         """
-        return await self.submit(job, is_read=True, is_kept=False)
+        if self.is_blank:
+            self._demand_life()
+            self._blank = self._blank or empty()
+            return (then or _same)(job(self._blank))
 
-    def submit(
-        self, job: Job[T], *, is_read: bool = False, is_kept: bool = True
-    ) -> "asyncio.Future[T]":
-        """Put a job in line, as ``run`` or ``read``; the future gets its result."""
-        future: asyncio.Future[T] = self._promised()
-        self._threads.front.messages.put(Ticket(job, is_read, is_kept, future))
-        return future
+        def taken(found: tuple[T, str | None]) -> Any:
+            result, fault = found
+            if fault is not None and self._fault is None and self._file.may_degrade:
+                self._degrade(fault)
+            return (then or _same)(result)
 
-    async def heal(self) -> None:
-        """Try to write the changes in memory to the disk, and to use the disk again.
+        return await self._ask(partial(self._file.read, job), taken)
 
-        Returns when this has succeeded or failed; it fails at once while the disk has
-        not answered an earlier transaction. If an attempt runs already, its end counts.
-        After ``patience`` it returns, too, and the attempt goes on in the background.
+    async def run(self, job: Callable[[Connection], T], *, moves: bool = True) -> T:
+        """Run a job in a transaction of its own, after all that was put before.
+
+        Args:
+            job: runs on the worker.
+            moves: whether it may change what waits, so that this is read anew.
 
         Raises:
-            OutboxThreadDiedError: the thread has died.
+            OutboxUnavailableError: the disk fails.
+            OutboxError: the job or the commit failed, and nothing was written.
+        """
+        self._demand_life()
+        if self._fault is not None:
+            text = f"the state file cannot be written: {self._fault}"
+            raise OutboxUnavailableError(text)
+
+        def work() -> tuple[T, Any]:
+            result = self._file.run(job)
+            snapshot = self.snapshot if moves else None
+            return result, snapshot and snapshot(self._file.db)
+
+        def then(found: tuple[T, Any]) -> T:
+            result, snapshot = found
+            if moves:
+                self._adopt(snapshot)
+            return result
+
+        found: T = await self._ask(work, then, is_read=False)
+        return found
+
+    async def compare(self) -> None:
+        """Adopt what other processes have changed."""
+        if self.snapshot is not None:
+            await self.read(self.snapshot, self._adopt)
+
+    async def _ask(
+        self,
+        work: Callable[[], Any],
+        then: Callable[[Any], Any],
+        *,
+        is_read: bool = True,
+    ) -> Any:
+        self._demand_life()
+        if self._desk.is_hanging:
+            raise OutboxUnavailableError(f"the state file hangs: {self._fault}")
+        future = self._loop.create_future()
+        watched, now = partial(self._watched, work), self._loop.time()
+        last = self._journal.last
+        self._asks.append(Ask(watched, last, now, future, then, is_read))
+        self._next_soon()
+        return await future
+
+    def _adopt(self, snapshot: Any) -> None:
+        if self.adopt is not None and self.snapshot is not None:
+            self.adopt(snapshot)
+
+    def _demand_life(self) -> None:
+        if self._death is not None:
+            raise self._death
+        if self._is_closed:
+            raise OutboxError("the state file is closed")
+
+    # -- the next piece of work ----------------------------------------------
+
+    def _next_soon(self) -> None:
+        """Choose the next work when all that is put in this turn has gathered."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        """Begin the next piece of work, if none is being done."""
+        self._is_due = False
+        if self._desk.is_busy or self._death is not None:
+            return
+        gathering = self._journal.gathering
+        ask = self._asks[0] if self._asks else None
+        may_write = self._fault is None or self._is_writing_back
+        if self._healing is not None and not self._is_writing_back:
+            self._start(self._regain, self._regained)
+        elif (
+            gathering
+            and may_write
+            and (ask is None or ask.after >= gathering[0].number)
+        ):
+            rows = [commit.rows for commit in self._journal.take()]
+            work = partial(self._written, rows, is_again=self._is_writing_back)
+            self._start(partial(self._watched, work), self._answered)
+        elif ask is not None:
+            self._asking = self._asks.popleft()
+            self._start(ask.work, self._asked)
+        else:
+            self._idle.set()
+            self._tidy_soon()
+
+    def _start(self, work: Callable[[], object], finish: Done) -> None:
+        self._idle.clear()
+        self._desk.start(work, partial(self._done, finish))
+
+    def _watched(self, work: Callable[[], T]) -> T:
+        """Do work, and note an error that shows damage."""
+        try:
+            return work()
+        except Exception as error:
+            fault = as_outbox_error(error)
+            if not isinstance(fault, _TRANSIENT):
+                self._on_trouble(str(fault))
+            raise
+
+    def _done(self, finish: Done, result: Any, error: BaseException | None) -> None:
+        """Go on after a piece of work, also if it had been given up."""
+        was_hanging, self._desk.is_hanging = self._desk.is_hanging, False
+        if self._death is None:
+            finish(result, error)
+        is_late = was_hanging and error is None and self._fault is not None
+        if is_late and self._healing is None and not self._is_writing_back:
+            self._healing = self._loop.create_future()
+        self._next()
+
+    def _written(self, commits: list[Rows], *, is_again: bool) -> dict[int, Exception]:
+        """Write commits; return the errors of those that were refused."""
+        refused = self._file.write(commits, is_again=is_again)
+        for fault in refused.values():
+            self._on_trouble(str(as_outbox_error(fault)))
+        return refused
+
+    def _answered(
+        self, refused: dict[int, Exception], error: BaseException | None
+    ) -> None:
+        """Tell the commits that they are written, or gather them again."""
+        if error is not None:
+            self._journal.back()
+            self._end_healing()
+            self._failed(error)
+            return
+        for index, commit in enumerate(self._journal.done()):
+            if (fault := refused.get(index)) is not None:
+                fields = {"fault": str(as_outbox_error(fault))}
+                log.error("change lost on its way to disk", extra=fields)
+            commit.tell(is_written=fault is None)
+            self._untidied += 1
+        if self._fault is not None:
+            self._is_writing_back = bool(self._journal.gathering)
+            if not self._is_writing_back:
+                self._return_to_disk()
+
+    def _asked(self, result: Any, error: BaseException | None) -> None:
+        """Answer a question."""
+        ask, self._asking = self._asking, None
+        is_read = ask is None or ask.is_read
+        is_of_disk = is_read and error is not None and is_unwritable(error)
+        is_end = isinstance(error, MemoryError) or not isinstance(
+            error, Exception | None
+        )
+        if error is not None and (is_end or (is_of_disk and self._file.may_degrade)):
+            self._failed(error)
+        if ask is not None:
+            ask.answer(result, self._death or error)
+
+    def _failed(self, error: BaseException) -> None:
+        """Go on in memory if the disk may work again; else end."""
+        if is_unwritable(error):
+            self._degrade(str(error))
+        else:
+            self._died(error)
+
+    # -- a disk that fails ---------------------------------------------------
+
+    def hangs(self, fault: str) -> None:
+        """Wait no longer for the work that is being done; its answer still counts."""
+        self._desk.is_hanging = True
+        self._degrade(fault)
+        error = OutboxUnavailableError(f"the state file hangs: {fault}")
+        if self._asking is not None:
+            self._asking.answer(None, error)
+            self._asking = None
+        while self._asks:
+            self._asks.popleft().answer(None, error)
+
+    def _degrade(self, fault: str) -> None:
+        if self._fault is None:
+            log.error(
+                "state file cannot be written: going on in memory",
+                extra={"fault": fault},
+            )
+        self._fault, self._is_writing_back = fault, False
+        for commit in self._journal.waiting():
+            commit.tell(is_written=False)
+
+    async def heal(self) -> None:
+        """Try to write what gathers, and to use the disk again.
+
+        Returns when this has succeeded or failed; at once while the disk has not
+        answered. After ``patience`` it returns, too, and the attempt goes on.
+
+        Raises:
+            OutboxThreadDiedError: the worker has died.
             OutboxError: the state file is closed.
         """
-        future = self._promised()
-        self._threads.front.messages.put(Heal(future))
-        patience = self.watch.timings.patience
-        wait = None if patience == math.inf else patience
+        self._demand_life()
+        if self._fault is None or self._desk.is_hanging:
+            return
+        if self._healing is None:
+            self._healing = self._loop.create_future()
+            self._next_soon()
+        patience = self._desk.timings.patience
+        await asyncio.wait(
+            {self._healing}, timeout=None if patience == math.inf else patience
+        )
+
+    def _regain(self) -> tuple[bool, Any]:
+        """Return whether the file was opened again, and what ``adopt`` needs then."""
+        is_new = self._file.regain() or self.is_blank
+        snapshot = self.snapshot if is_new else None
+        return is_new, snapshot and snapshot(self._file.db)
+
+    def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
+        if error is not None:
+            self._end_healing()
+            if is_damage(error) or not isinstance(error, sqlite3.Error | OutboxError):
+                self._died(error)
+            return
+        is_new, snapshot = found
+        if is_new:
+            self._adopt(snapshot)
+            self.is_blank = False
+        if not self._journal.gathering:
+            self._journal.put(_TOUCH, self._loop.time())
+        self._is_writing_back = True
+
+    def _return_to_disk(self) -> None:
+        self._fault = None
+        self._end_healing()
+        log.info("state file can be written again")
+
+    def _end_healing(self) -> None:
+        healing, self._healing = self._healing, None
+        if healing is not None and not healing.done():
+            healing.set_result(None)
+
+    def _waits_since(self) -> float:
+        """Return when the oldest wait for the disk began, by the loop's clock."""
+        since = [one.since for one in self._journal.waiting()[:1]]
+        since += [self._asks[0].since] if self._asks else []
+        return math.inf if self._fault is not None else min(since, default=math.inf)
+
+    def _tidy_soon(self) -> None:
+        if self._untidied >= _TIDY_AFTER and self._desk.timings.quiet != math.inf:
+            self._untidied = 0
+            self._loop.call_later(self._desk.timings.quiet, self._tidy)
+
+    def _tidy(self) -> None:
+        is_over = self._is_closed or self._death is not None
+        if not self._desk.is_busy and self._fault is None and not is_over:
+            self._start(self._file.tidy, lambda *_: None)
+
+    # -- its beginning and its end -------------------------------------------
+
+    async def _open(self) -> None:
+        """Open the file, or what stands in for it.
+
+        Raises:
+            OutboxError: it cannot be used.
+        """
+        opened = self._loop.create_future()
+        self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
+        with self._desk.patiently():
+            self._start(self._open_file, self._opened)
+            await opened
+
+    def _open_file(self) -> tuple[str | None, bool]:
+        """Open the file, or what can be read of it.
+
+        Returns:
+            Why it could not be opened for writing, and whether it cannot be read.
+        """
         try:
-            await asyncio.wait({future}, timeout=wait)
-            if future.done():
-                future.result()
-        finally:
-            self.watch.discard(future)
-            future.cancel()  # so that the thread forgets it
+            self._file.open()
+        except OutboxUnavailableError as error:
+            if not self._file.may_degrade:
+                raise
+            return str(error), self._file.open_copy()
+        return None, False
+
+    def _opened(
+        self, found: tuple[str | None, bool], error: BaseException | None
+    ) -> None:
+        ask, self._asking = self._asking, None
+        if error is None and found[0] is not None:
+            self.is_blank = self.is_blank or found[1]
+            self._degrade(found[0])
+        if ask is not None:
+            ask.answer(None, error)
+        elif error is not None:
+            self._died(error)
 
     async def died(self) -> None:
-        """Wait until the thread has ended.
+        """Wait until the worker has ended.
 
         Raises:
             OutboxThreadDiedError: it has died.
@@ -224,174 +544,54 @@ class Database:
         if self._death is not None:
             raise self._death
 
-    def _promised(self) -> "asyncio.Future[Any]":
-        """Return a future that the thread must set, and watch it.
-
-        Raises:
-            OutboxError: there is no thread that could set it.
-        """
-        if self._is_closed:
-            raise OutboxError("the state file is closed")
-        if self._death is not None:
-            raise self._death
-        future = self._loop.create_future()
-        self.watch.add(future)
-        return future
-
-    def _look(self) -> float | None:
-        """Find out why jobs are not answered; see ``Watch.look``."""
-        if not self._threads.is_alive:
-            self._died(None)
-            return None
-        return self._threads.replace_if_hung(self.watch.timings.patience)
-
     def _died(self, error: BaseException | None) -> None:
-        """Fail all waiting jobs, and all later ones, with an error."""
+        """Fail all questions, and all later ones, with an error."""
         why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
         self._death = OutboxThreadDiedError(
             f"the thread of the state file has died ({why.removesuffix(': ')})"
         )
         log.error("thread of the state file died", extra={"fault": why})
-        self.watch.fail(self._death)
+        for commit in self._journal.waiting():
+            commit.tell(is_written=False)
+        for ask in (self._asking, *self._asks):
+            if ask is not None:
+                ask.answer(None, self._death)
+        self._asking = None
+        self._asks.clear()
+        self._end_healing()
+        self._idle.set()
         self._ended.set()
 
     async def _close(self) -> None:
-        with suppress(OutboxError):
-            await self.read(lambda _: None)  # jobs are in order: earlier ones are done
+        limit = self._desk.timings.patience + self._desk.timings.closing
+        limit = _LAST_WAIT if self._desk.is_hanging else limit
+        with suppress(TimeoutError, OutboxError):
+            async with asyncio.timeout(None if limit == math.inf else limit):
+                if self._fault is not None:
+                    await self.heal()
+                if self._death is None:
+                    self._next_soon()
+                    self._idle.clear()
+                    await self._idle.wait()
         self._is_closed = True
-        self._threads.front.messages.put(End())
-        timings = self.watch.timings
-        is_endless = timings.patience == math.inf
-        limit = None if is_endless else timings.patience + timings.closing
-        with suppress(TimeoutError):  # the thread hangs on the disk
-            await asyncio.shield(asyncio.wait_for(self._ended.wait(), limit))
+        if waiting := self._journal.waiting():
+            log.error(
+                "state file still cannot be written: the next start publishes the "
+                "changes again",
+                extra={"changes": len(waiting)},
+            )
+        if not self._desk.is_busy and self._death is None:
+            self._desk.start(self._file.close, lambda *_: self._ended.set())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._desk.timings.closing):
+                    await self._ended.wait()
+        self._desk.close()
+        self._ended.set()
 
 
-# -- The thread that works on the state file, and its replacement when the disk hangs --
+def _connect(may_degrade: bool) -> Connect:  # noqa: FBT001 - said by the only caller
+    return partial(connect, busy=SHORT_BUSY_SECONDS if may_degrade else None)
 
 
-class Threads(Struct):
-    """Runs the work of ``Front``, in one thread at a time.
-
-    Attributes:
-        front: the messages to the thread, and the work on them.
-    """
-
-    front: Front
-    _shift: Shift = field(default_factory=Shift)
-    _thread: threading.Thread | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, opened: asyncio.Future[None]) -> None:
-        """Start the thread.
-
-        Args:
-            opened: gets its result when the thread has opened the file, or the error.
-        """
-
-        def work() -> None:
-            try:
-                self.front.keeper.open()
-            except Exception as error:  # noqa: BLE001 - passed to the caller of serving
-                self.front.call_in_loop(opened.set_exception, error)
-                return
-            self.front.call_in_loop(opened.set_result, None)
-            self.front.run(self._shift, None)
-
-        self._begin(work)
-
-    def replace_if_hung(self, patience: float) -> float | None:
-        """Start another thread, in memory, if the disk is silent for ``patience``.
-
-        Returns:
-            For how many seconds the disk has not answered; None = it has nothing to do.
-        """
-        if self._shift.relieve(patience):
-            group = self._shift.group
-            self._shift = shift = Shift()
-            self._begin(lambda: self.front.run(shift, group))
-        return self._shift.waits_for()
-
-    def _begin(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="outbox", daemon=True)
-        self._thread.start()
-
-
-# -- Watches whether the jobs of the state file are answered ---------------------------
-
-
-_LEAST_WAIT = 0.01
-
-
-class Watch(Struct):
-    """The futures of all waiting jobs, and a timer while there are any.
-
-    Attributes:
-        timings: the limits; may be replaced while jobs wait.
-        look: called when no answer has come for ``patience``; returns for how many
-            seconds the disk has not answered, or None if it has nothing to do.
-        loop: where the timer runs.
-    """
-
-    timings: Timings
-    look: Callable[[], float | None]
-    loop: asyncio.AbstractEventLoop
-    _waiting: set[asyncio.Future[Any]] = field(default_factory=set)
-    _answered_at: float = 0.0  # monotonic
-    _timer: asyncio.TimerHandle | None = None
-    _timer_at: float = 0.0  # by the loop's clock
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether no job waits, or some job was answered within ``silence``."""
-        silent = time.monotonic() - self._answered_at
-        return not self._waiting or silent < self.timings.silence
-
-    def add(self, future: asyncio.Future[Any]) -> None:
-        """Watch a future until it has its result."""
-        if not self._waiting:
-            self._answered_at = time.monotonic()
-        if self._timer is None:
-            self._look_in(self.timings.patience)
-        self._waiting.add(future)
-
-    def discard(self, future: asyncio.Future[Any]) -> None:
-        """Watch a future no longer."""
-        self._waiting.discard(future)
-
-    def settle(self, group: list[Ticket], results: list[Result]) -> None:
-        """Set the results of jobs in the futures of their callers."""
-        for ticket, (result, fault) in zip(group, results, strict=True):
-            ticket.settle(result, fault)
-            self._waiting.discard(ticket.future)
-        self._answered_at = time.monotonic()
-        if not self._waiting and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def fail(self, error: Exception) -> None:
-        """Fail all waiting jobs with an error."""
-        for future in self._waiting:
-            if not future.done():
-                future.set_exception(error)
-        self._waiting.clear()
-
-    def _look_in(self, seconds: float) -> None:
-        if self.timings.patience != math.inf:
-            self._timer_at = self.loop.time() + seconds
-            self._timer = self.loop.call_at(self._timer_at, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if not self._waiting:
-            return
-        patience = self.timings.patience
-        if self.loop.time() - self._timer_at > self.timings.standstill:
-            self._look_in(patience)
-            return
-        waits = self.look() or 0.0
-        self._look_in(max(patience - waits, _LEAST_WAIT))
+def _same(result: Any) -> Any:
+    return result

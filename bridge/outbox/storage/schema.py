@@ -1,80 +1,248 @@
-"""The tables of the state file, and the migrations of older files.
+"""The tables of the state file: one list, which all that reads or writes rows uses.
 
-A file holds two numbers: ``user_version`` is the oldest schema that can read it, and
-``schema`` in ``meta`` is the schema that wrote it. A new column does not change
-``user_version``, so that an older version of the program can be installed again: it
-names the columns that it writes, and the others get their defaults.
+The journal writes rows in the order of these columns, the check compares each value
+with its column, and a salvage copies table by table. A file of an older schema is not
+migrated: none was ever released, so it is moved aside.
 """
 
+import math
 import sqlite3
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
 
 from bridge.foundation.errors import (
     ForeignDatabaseError,
     NewerSchemaError,
+    OlderSchemaError,
     OutboxCorruptError,
 )
 
-# Each entry migrates a file from the schema before to its own (1, 2, …). An entry is
-# never changed after a release, because files in use have already run it.
-MIGRATIONS = (
+SCHEMA = 10
+_PLAUSIBLE = 1000  # a higher schema number means damage
+
+Kind = Literal["TEXT", "INTEGER", "REAL", "BLOB"]
+
+
+class Column(Struct, frozen=True):
+    """A column.
+
+    Attributes:
+        name: the name of the column.
+        kind: the type. A BLOB of ``meta`` may hold a number.
+        is_required: whether NULL is forbidden.
     """
-    CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
-    -- How often an event of this cause was published: a repetition gets another id.
-    CREATE TABLE told (
-        cause TEXT PRIMARY KEY, times INTEGER NOT NULL, at REAL NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX told_at ON told (at);
+    name: str
+    kind: Kind
+    is_required: bool
 
-    -- EventIds that were in a document, also after they are gone.
-    CREATE TABLE sightings (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
-    CREATE INDEX sightings_at ON sightings (at);
+    @property
+    def condition(self) -> str:
+        """``is_sound`` as an SQL condition; it cannot check the encoding of texts."""
+        kind = f"typeof({self.name})"
+        finite = f"({kind} = 'real' AND abs({self.name}) < 9e999)"
+        known = {
+            "TEXT": f"{kind} = 'text'",
+            "INTEGER": f"{kind} = 'integer'",
+            "REAL": finite,
+        }
+        is_right = known.get(self.kind, f"({kind} IN ('blob', 'integer') OR {finite})")
+        return is_right if self.is_required else f"({kind} = 'null' OR {is_right})"
 
-    -- Sinks that got an event of an EventId: they get all later ones, too.
-    CREATE TABLE followers (
-        key TEXT NOT NULL, sink TEXT NOT NULL, at REAL NOT NULL,
-        PRIMARY KEY (key, sink)
-    ) WITHOUT ROWID;
-    CREATE INDEX followers_at ON followers (at);
+    def is_sound(self, value: object) -> bool:
+        """Whether the bridge could have written the value here."""
+        if value is None:
+            return not self.is_required
+        if self.kind == "TEXT":
+            return type(value) is str
+        if self.kind == "INTEGER":
+            return isinstance(value, int)
+        if self.kind == "REAL":
+            return _is_finite(value)
+        return isinstance(value, bytes | int) or _is_finite(value)
 
-    CREATE TABLE items (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        kind TEXT NOT NULL,               -- 'event' | 'reply'
-        key TEXT,                         -- rows with equal keys keep their order
-        event_id TEXT,                    -- the EventId as received
-        cloud_event_id TEXT,
-        type TEXT NOT NULL,
-        body BLOB NOT NULL,
-        created REAL NOT NULL,
-        not_before REAL
-    );
-    CREATE INDEX items_created ON items (created);
 
-    CREATE TABLE deliveries (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        item INTEGER NOT NULL REFERENCES items (id),
-        sink TEXT NOT NULL,
-        key TEXT,
-        state TEXT NOT NULL,              -- pending|dead|delivered|discarded|skipped
-        is_head INTEGER NOT NULL,         -- the first pending one of its key
-        attempts INTEGER NOT NULL DEFAULT 0,
-        due REAL NOT NULL,
-        urgent_from REAL,                 -- goes before all others between them
-        urgent_until REAL,
-        last_error TEXT,
-        reason TEXT,
-        settled REAL
-    );
-    CREATE INDEX deliveries_due ON deliveries (sink, due)
-        WHERE state = 'pending' AND is_head;
-    CREATE INDEX deliveries_urgent ON deliveries (sink, urgent_until)
-        WHERE state = 'pending' AND is_head AND urgent_until IS NOT NULL;
-    CREATE INDEX deliveries_key ON deliveries (sink, key, id)
-        WHERE state = 'pending' AND key IS NOT NULL;
-    CREATE INDEX deliveries_state ON deliveries (sink, state, id);
-    CREATE INDEX deliveries_item ON deliveries (item);
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
-    -- Counts by sink and state, updated by triggers: a scrape must not scan the table.
+
+class Table(Struct, frozen=True):
+    """A table.
+
+    Attributes:
+        name: the name of the table.
+        key: the names of the columns of the primary key.
+        columns: the names of the others but ``checksum``, in the order in which a row
+            is handed over.
+        has_checksum: whether there is a last column ``checksum``.
+        typed: all columns, in the order of the file.
+        sql: makes the table and its indexes.
+        put: writes a row, in place of an earlier one with its key.
+        drop: deletes the row with a key.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    has_checksum: bool
+    typed: tuple[Column, ...]
+    sql: str
+    put: str
+    drop: str
+
+    def is_sound(self, row: tuple[object, ...]) -> bool:
+        """Whether the bridge could have written the row."""
+        return all(c.is_sound(v) for c, v in zip(self.typed, row, strict=True))
+
+
+def _table(name: str, key: str, columns: str, /, **indexes: str) -> Table:
+    """Return a table.
+
+    Args:
+        name: its name.
+        key: the columns of the primary key, as ``name TYPE``.
+        columns: the others; ``?`` after the type = may be NULL.
+        indexes: by their names, what they are on.
+    """
+    keys, others = _typed(key), _typed(columns)
+    typed = (*keys, *others)
+    return Table(
+        name=name,
+        key=tuple(column.name for column in keys),
+        columns=tuple(c.name for c in others if c.name != "checksum"),
+        has_checksum=others[-1].name == "checksum",
+        typed=typed,
+        sql=_made(name, typed, len(keys))
+        + "".join(
+            f"CREATE INDEX {name}_{index} ON {name} {what};"
+            for index, what in indexes.items()
+        ),
+        put=_put(name, [c.name for c in typed], len(keys)),
+        drop=f"DELETE FROM {name} WHERE "  # noqa: S608 - our own names  # nosec B608
+        + " AND ".join(f"{column.name} = ?" for column in keys),
+    )
+
+
+def _typed(columns: str) -> tuple[Column, ...]:
+    kinds: dict[str, Kind] = {
+        "TEXT": "TEXT",
+        "INTEGER": "INTEGER",
+        "REAL": "REAL",
+        "BLOB": "BLOB",
+    }
+    return tuple(
+        Column(name, kinds[kind.removesuffix("?")], not kind.endswith("?"))
+        for name, kind in (one.split() for one in columns.split(","))
+    )
+
+
+def _made(name: str, typed: tuple[Column, ...], keys: int) -> str:
+    """Return the SQL that makes a table; the id of a deleted row is not used again."""
+    columns = [f"{c.name} {c.kind}{' NOT NULL' * c.is_required}" for c in typed]
+    if typed[0].name == "id":
+        columns[0] = "id INTEGER PRIMARY KEY AUTOINCREMENT"
+        return f"CREATE TABLE {name} ({', '.join(columns)});"
+    key = ", ".join(column.name for column in typed[:keys])
+    columns.append(f"PRIMARY KEY ({key})")
+    return f"CREATE TABLE {name} ({', '.join(columns)}) WITHOUT ROWID;"
+
+
+def _put(name: str, names: list[str], keys: int) -> str:
+    """Return the SQL that writes a row, which may be done twice.
+
+    A delivery that another process has settled meanwhile stays settled.
+    """
+    others = ", ".join(
+        # Counted from 0 if the file could not be read at the start.
+        f"{n} = max({name}.{n}, excluded.{n})"
+        if n == "times"
+        else f"{n} = excluded.{n}"
+        for n in names[keys:]
+    )
+    guard = " WHERE deliveries.state = 'pending'" if name == "deliveries" else ""
+    return (
+        f"INSERT INTO {name} ({', '.join(names)}) "  # noqa: S608 - our own names  # nosec B608
+        f"VALUES ({', '.join('?' * len(names))}) "
+        f"ON CONFLICT ({', '.join(names[:keys])}) DO UPDATE SET {others}{guard}"
+    )
+
+
+# In the order in which a damaged file is copied: what must not be lost comes first.
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        # Named values; a number has no checksum.
+        _table("meta", "key TEXT", "value BLOB,checksum INTEGER?"),
+        # What is delivered; kind is 'event' or 'reply', key is the EventId as it is
+        # compared, event_id the EventId as received.
+        _table(
+            "items",
+            "id INTEGER",
+            "kind TEXT,key TEXT?,event_id TEXT?,cloud_event_id TEXT?,type TEXT,"
+            "body BLOB,created REAL,not_before REAL?,checksum INTEGER",
+            created="(created)",
+        ),
+        # state is pending, dead, delivered, discarded or skipped; born is the running
+        # time of the sink (meta 'running:') when the row was inserted.
+        _table(
+            "deliveries",
+            "id INTEGER",
+            "item INTEGER,sink TEXT,key TEXT?,state TEXT,attempts INTEGER,due REAL,"
+            "urgent_from REAL?,urgent_until REAL?,last_error TEXT?,reason TEXT?,"
+            "settled REAL?,born REAL,waits_for_sink INTEGER",
+            pending="(id) WHERE state = 'pending'",
+            state="(sink, state, id)",
+            key="(sink, key, id) WHERE key IS NOT NULL",
+            item="(item)",
+        ),
+        # What was decided on each EventId of each message, which is a hash of entity,
+        # MessageId and body, or of the event if a rule asked.
+        _table(
+            "approvals",
+            "message TEXT,key TEXT",
+            "event_id TEXT,sequence INTEGER?,state TEXT,posted INTEGER,data BLOB?,"
+            "rule TEXT?,at REAL,checksum INTEGER",
+            at="(at)",
+            key="(key)",
+        ),
+        # How often an event of this cause was published: a repetition gets another id.
+        _table(
+            "told",
+            "cause TEXT",
+            "times INTEGER,at REAL,key TEXT?",
+            at="(at)",
+            key="(key) WHERE key IS NOT NULL",
+        ),
+        # Sinks that got an event of an EventId: they get all later ones, too.
+        _table("followers", "key TEXT,sink TEXT", "at REAL", at="(at)"),
+        # EventIds that were in a document, also after they are gone.
+        _table("sightings", "key TEXT", "at REAL", at="(at)"),
+        # What a sink must know of an EventId, for example which message to update.
+        _table(
+            "sink_memory",
+            "sink TEXT,key TEXT",
+            "value BLOB,at REAL",
+            at="(at)",
+            key="(key)",
+        ),
+        # How often an EventId has gone: one that comes back is another event.
+        _table("appearances", "key TEXT", "n INTEGER,at REAL", at="(at)"),
+        # The last success of each command for each EventId, until it is undone;
+        # content is the CloudEvent for which it was run, succeeded when it was.
+        _table(
+            "command_successes",
+            "sink TEXT,key TEXT",
+            "appearance INTEGER,content BLOB,at REAL,succeeded REAL",
+            at="(at)",
+            key="(key)",
+        ),
+    )
+}
+
+# Counts by sink and state, updated by triggers: a scrape must not scan the table.
+_TALLIES = """
     CREATE TABLE tallies (
         sink TEXT NOT NULL, state TEXT NOT NULL, n INTEGER NOT NULL,
         PRIMARY KEY (sink, state)
@@ -92,146 +260,59 @@ MIGRATIONS = (
     CREATE TRIGGER deliveries_removed AFTER DELETE ON deliveries BEGIN
         UPDATE tallies SET n = n - 1 WHERE sink = old.sink AND state = old.state;
     END;
-
-    -- What was decided on each EventId of each message; state is 'intent' before.
-    CREATE TABLE approvals (
-        message TEXT NOT NULL,            -- hash of entity, MessageId and body
-        key TEXT NOT NULL,
-        event_id TEXT NOT NULL,
-        sequence INTEGER,
-        state TEXT NOT NULL,
-        posted INTEGER NOT NULL DEFAULT 0,
-        data BLOB,                        -- the outcome, as it was published
-        at REAL NOT NULL,
-        PRIMARY KEY (message, key)
-    ) WITHOUT ROWID;
-    CREATE INDEX approvals_at ON approvals (at);
-    CREATE INDEX approvals_key ON approvals (key) WHERE posted;
-    """,
-    """
-    -- The EventId: rows are kept as long as it lives.
-    ALTER TABLE told ADD COLUMN key TEXT;
-    CREATE INDEX told_key ON told (key) WHERE key IS NOT NULL;
-    """,
-    """
-    -- The rule that asked, if no message did; message is a hash of the event then.
-    ALTER TABLE approvals ADD COLUMN rule TEXT;
-    CREATE INDEX approvals_rule ON approvals (rule) WHERE state = 'intent';
-    """,
-    """
-    -- What a sink must know of an EventId, for example which message to update.
-    CREATE TABLE sink_memory (
-        sink TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, at REAL NOT NULL,
-        PRIMARY KEY (sink, key)
-    ) WITHOUT ROWID;
-    CREATE INDEX sink_memory_at ON sink_memory (at);
-    CREATE INDEX sink_memory_key ON sink_memory (key);
-    """,
-    """
-    -- Detects damage on the disk; NULL = the row has no checksum.
-    ALTER TABLE items ADD COLUMN checksum INTEGER;
-    """,
-    """
-    -- The running time of the sink (meta 'running:') when the row was inserted: the
-    -- difference is its age, which does not depend on the wall clock.
-    ALTER TABLE deliveries ADD COLUMN born REAL NOT NULL DEFAULT 0;
-    -- Whether it failed because the sink did not answer: due when it answers again.
-    ALTER TABLE deliveries ADD COLUMN waits_for_sink INTEGER NOT NULL DEFAULT 0;
-    """,
-    """
-    -- How often an EventId has gone: one that comes back is another event.
-    CREATE TABLE appearances (
-        key TEXT PRIMARY KEY, n INTEGER NOT NULL, at REAL NOT NULL
-    ) WITHOUT ROWID;
-    CREATE INDEX appearances_at ON appearances (at);
-
-    -- The last success of each command for each EventId, until it is undone.
-    CREATE TABLE command_successes (
-        sink TEXT NOT NULL, key TEXT NOT NULL,
-        appearance INTEGER NOT NULL,      -- n of the table above at that time
-        content BLOB NOT NULL,            -- the CloudEvent for which it was run
-        at REAL NOT NULL,
-        PRIMARY KEY (sink, key)
-    ) WITHOUT ROWID;
-    CREATE INDEX command_successes_at ON command_successes (at);
-    CREATE INDEX command_successes_key ON command_successes (key);
-    """,
-    """
-    -- When it was: "at" is renewed as long as the event lives. 0 = not known.
-    ALTER TABLE command_successes ADD COLUMN succeeded REAL NOT NULL DEFAULT 0;
-    """,
-    """
-    -- Like that of items, over the name and the value, and over the decision.
-    ALTER TABLE meta ADD COLUMN checksum INTEGER;
-    ALTER TABLE approvals ADD COLUMN checksum INTEGER;
-    -- An older program changes a row and not its checksum: remove the checksum then.
-    CREATE TRIGGER approvals_rewritten AFTER UPDATE ON approvals
-    WHEN new.checksum IS old.checksum AND (
-        new.sequence IS NOT old.sequence OR new.state <> old.state
-        OR new.posted <> old.posted OR new.data IS NOT old.data
-        OR new.rule IS NOT old.rule)
-    BEGIN
-        UPDATE approvals SET checksum = NULL
-        WHERE message = new.message AND key = new.key;
-    END;
-    """,
-)
-
-# The oldest schema that can read the file after the last migration. It does not change
-# as long as migrations only add tables, indexes, and columns with a default.
-READABLE_SINCE = 4
-_PLAUSIBLE = 1000  # a higher schema number means damage
+"""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Migrate the file to the present schema, in one transaction for each step.
+def create(db: sqlite3.Connection) -> None:
+    """Make the tables in a new file; do nothing in a file that has them.
 
     Raises:
-        NewerSchemaError: a newer version has written it, and this one cannot read it.
+        NewerSchemaError: a newer version has written it.
+        OlderSchemaError: an older version has written it.
         ForeignDatabaseError: another program has written it.
-        OutboxCorruptError: the two numbers of the file contradict each other.
+        OutboxCorruptError: its schema number is damaged.
     """
-    reader, writer = versions(connection)
-    if reader > len(MIGRATIONS):
-        raise NewerSchemaError(
-            f"the state file has schema version {reader}, but this version of the "
-            f"bridge knows {len(MIGRATIONS)} at most; install a newer one"
-        )
-    for number in range(writer, len(MIGRATIONS)):
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {MIGRATIONS[number]} "
-            f"PRAGMA user_version = {min(number + 1, READABLE_SINCE)};"
-        )
-        connection.execute(
-            "INSERT OR REPLACE INTO meta (key, value) VALUES ('schema', ?)",
-            (number + 1,),
-        )
-        connection.execute("COMMIT")
+    if version(db) == SCHEMA:
+        return
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if version(db) == SCHEMA:
+            return  # another process has made them meanwhile
+        made = "".join(table.sql for table in TABLES.values())
+        for statement in _statements(f"{made} {_TALLIES}"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
 
 
-def versions(connection: sqlite3.Connection, name: str = "main") -> tuple[int, int]:
-    """Return the oldest schema that can read a database, and the one that wrote it.
+def _statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script; those of a trigger are a part of it."""
+    found = ""
+    for part in script.split(";")[:-1]:
+        found += f"{part};"
+        if sqlite3.complete_statement(found):
+            yield found
+            found = ""
 
-    Args:
-        connection: to which the database is attached.
-        name: the name under which it is attached.
+
+def version(db: sqlite3.Connection) -> int:
+    """Return the schema of a file; 0 = it has no tables.
 
     Raises:
-        ForeignDatabaseError: it has tables, but not those of a state file.
-        OutboxCorruptError: the two numbers cannot both be right.
+        NewerSchemaError, OlderSchemaError, ForeignDatabaseError, OutboxCorruptError: as
+            ``create``.
     """
-    (reader,) = connection.execute(f"PRAGMA {name}.user_version").fetchone()
-    query = f"SELECT name FROM {name}.sqlite_master WHERE type = 'table'"  # noqa: S608 - our own names  # nosec B608
-    tables = {table for (table,) in connection.execute(query)}
-    if reader == 0 and tables and not tables & {"told", "deliveries"}:
+    number: int = db.execute("PRAGMA user_version").fetchone()[0]
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    tables = {name for (name,) in db.execute(query)}
+    if number == 0 and tables and not tables & {"told", "deliveries"}:
         raise ForeignDatabaseError("it is a database of another program")
-    has_meta = "meta" in tables
-    query = f"SELECT value FROM {name}.meta WHERE key = 'schema'"  # noqa: S608 - our own names  # nosec B608
-    row = connection.execute(query).fetchone() if has_meta else None
-    writer = reader if row is None else row[0]
-    is_right = isinstance(writer, int) and has_meta == (writer > 0)
-    if not is_right or not 0 <= reader <= _PLAUSIBLE:
-        raise OutboxCorruptError(
-            f"the state file is damaged: schema {writer!r}, readable since {reader}"
+    if not 0 <= number <= _PLAUSIBLE or bool(number) != ("meta" in tables):
+        raise OutboxCorruptError(f"the state file is damaged: schema {number!r}")
+    if number > SCHEMA:
+        raise NewerSchemaError(
+            f"the state file has schema version {number}, but this version of the "
+            f"bridge knows {SCHEMA} at most; install a newer one"
         )
-    return reader, writer
+    if 0 < number < SCHEMA:
+        raise OlderSchemaError(f"the state file has schema version {number}")
+    return number

@@ -4,14 +4,18 @@ A condition is SQL of ours and its parameters; it selects deliveries.
 """
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from bridge.outbox.records import REPLIES, Delivery
-from bridge.outbox.tables import deliveries
-from bridge.outbox.tables.reading import select
 
 Condition = tuple[str, tuple[object, ...]]
+
+# In the order of Delivery's fields.
+_SELECT = """SELECT d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
+    i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
+    d.urgent_until, d.last_error, d.born
+    FROM deliveries d JOIN items i ON i.id = d.item"""
 
 
 def condition(
@@ -54,6 +58,14 @@ def event_condition(
         )
         values.append(state)
     return " AND ".join(parts), tuple(values)
+
+
+def select(
+    db: sqlite3.Connection, condition: str, values: tuple[object, ...]
+) -> list[Delivery]:
+    """Return the deliveries for which ``condition`` (our own SQL) holds."""
+    query = f"{_SELECT} WHERE {condition}"
+    return [Delivery(*row) for row in db.execute(query, values)]
 
 
 def find(db: sqlite3.Connection, chosen: Condition, limit: int = -1) -> list[Delivery]:
@@ -133,22 +145,15 @@ def make_due(db: sqlite3.Connection, chosen: Condition, now: float) -> int:
     return changed.rowcount
 
 
-def revive(db: sqlite3.Connection, found: Sequence[Delivery], now: float) -> None:
+def revive(db: sqlite3.Connection, chosen: Iterable[Delivery], now: float) -> None:
     """Make deliveries pending and due now, as if they were new."""
-    sinks = {delivery.sink for delivery in found}
-    born = {sink: deliveries.running_time(db, sink) for sink in sinks}
     db.executemany(
         """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
-           settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
-        [(now, born[delivery.sink], delivery.id) for delivery in found],
+           settled = NULL, waits_for_sink = 0, born = coalesce(
+               (SELECT value FROM meta WHERE key = 'running:' || sink), 0.0)
+           WHERE id = ?""",
+        [(now, delivery.id) for delivery in chosen],
     )
-    _renew_heads(db, found)
-
-
-def _renew_heads(db: sqlite3.Connection, found: Sequence[Delivery]) -> None:
-    """Find the head of each key once, however many of its deliveries have changed."""
-    for sink, key in {(delivery.sink, delivery.key) for delivery in found}:
-        deliveries.renew_head(db, sink, key)
 
 
 def discard(db: sqlite3.Connection, chosen: Condition, now: float) -> list[Delivery]:
@@ -156,9 +161,7 @@ def discard(db: sqlite3.Connection, chosen: Condition, now: float) -> list[Deliv
     where, values = chosen
     found = find(db, (f"{where} AND d.state IN ('pending', 'dead')", values))
     db.executemany(
-        """UPDATE deliveries SET state = 'discarded', is_head = 0,
-           settled = ? WHERE id = ?""",
+        "UPDATE deliveries SET state = 'discarded', settled = ? WHERE id = ?",
         [(now, delivery.id) for delivery in found],
     )
-    _renew_heads(db, found)
     return found

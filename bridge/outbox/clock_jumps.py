@@ -7,16 +7,13 @@ jump is deleted when all rows from before it are old enough to be pruned. When t
 is set back, the last jumps are reverted.
 """
 
-import sqlite3
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.outbox.tables import successes
-from bridge.outbox.tables.observations import load, save
-
-_JUMPS = "clock-jumps"
+_NAME = "clock-jumps"
 
 
 class Jump(Struct, frozen=True):
@@ -34,9 +31,13 @@ class Jump(Struct, frozen=True):
 Jumps = tuple[Jump, ...]  # in the order in which they were made
 
 
-def noted(db: sqlite3.Connection) -> Jumps:
-    """Return the noted jumps; none if the value is damaged."""
-    body = load(db, _JUMPS)
+def noted(load: Callable[[str], bytes | None]) -> Jumps:
+    """Return the noted jumps; none if the value is damaged.
+
+    Args:
+        load: returns a named value of the state file.
+    """
+    body = load(_NAME)
     if body is None:
         return ()
     try:
@@ -45,35 +46,34 @@ def noted(db: sqlite3.Connection) -> Jumps:
         return ()
 
 
-def note(db: sqlite3.Connection, by: float, now: float) -> None:
-    """Note that the wall clock was set.
+def saved(jumps: Jumps) -> dict[str, bytes]:
+    """Return the named value of jumps."""
+    return {_NAME: msgspec.json.encode(jumps)}
+
+
+def after(jumps: Jumps, by: float, now: float) -> Jumps:
+    """Return the jumps after the wall clock was set.
 
     Args:
-        db: the state file.
+        jumps: those before.
         by: how far forward, in seconds; negative = back.
         now: seconds since the epoch, by the clock as it is now.
     """
-    jumps = noted(db)
-    jumps = (*jumps, Jump(now, by)) if by > 0 else _taken_back(jumps, -by)
-    if by > 0:
-        successes.grow_younger(db, by, now)  # only a few rows
-    _save(db, jumps)
+    return (*jumps, Jump(now, by)) if by > 0 else _taken_back(jumps, -by)
 
 
-def forget(db: sqlite3.Connection, before: float, now: float) -> None:
-    """Delete the jumps that no row needs any more, and those in the future.
+def needed(jumps: Jumps, before: float, now: float) -> Jumps:
+    """Return the jumps that some row still needs, without those in the future.
 
     Args:
-        db: the state file.
+        jumps: all jumps.
         before: rows older than this are pruned; seconds since the epoch.
         now: seconds since the epoch.
     """
-    jumps = noted(db)
     left = tuple(jump for jump in jumps if jump.at <= now)
     while left and written_before(left[1:], before) >= left[0].at:
         left = left[1:]
-    if left != jumps:
-        _save(db, left)
+    return left
 
 
 def written_before(jumps: Jumps, before: float) -> float:
@@ -105,7 +105,3 @@ def _taken_back(jumps: Jumps, by: float) -> Jumps:
             left.append(replace(jump, at=jump.at - by, by=jump.by - by))
         by -= jump.by
     return tuple(left)
-
-
-def _save(db: sqlite3.Connection, jumps: Jumps) -> None:
-    save(db, {_JUMPS: msgspec.json.encode(jumps)})

@@ -1,0 +1,405 @@
+"""The image: all that waits, in memory. The journal writes each change to the disk.
+
+    commit ──▶ waits, not sendable ──on the disk, or 3 s──▶ sendable ──settled──▶ gone
+                                                              ▲  │
+                                                              └──┘ postponed
+
+A delivery that waits is a small record (``bridge.outbox.line``). Its content stays in
+memory until it is on the disk; after that only that of the newest and of those that
+were read last does. The rest is read again shortly before it is sent.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from msgspec import Struct, field
+
+from bridge.foundation.errors import OutboxError, Reason
+from bridge.outbox import reads
+from bridge.outbox.line import Lines, Waiting
+from bridge.outbox.records import Content, Delivery, DeliveryState, Item, Tally
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.rows import Rows
+
+_MOST_READ = 1024  # contents of what is on the disk, that stay in memory
+_MOST_BYTES = 4 * 1024 * 1024
+
+
+class Limits(Struct, frozen=True):
+    """How much may wait.
+
+    Attributes:
+        events: events that only memory has; urgent ones may exceed this by a tenth.
+        size: bytes of what only memory has.
+        waiting: deliveries in all; beyond, the oldest of the longest line that are not
+            urgent become dead letters.
+    """
+
+    events: int = 10_000
+    size: int = 64 * 1024 * 1024
+    waiting: int = 100_000
+
+
+class Held(Struct, gc=False):
+    """A content that is not on the disk yet.
+
+    Attributes:
+        uses: how many deliveries of it wait.
+        is_event: whether it counts against the room.
+    """
+
+    item: Item
+    uses: int
+    is_event: bool = False
+
+
+class Image(Struct):
+    """All deliveries that wait, and how many there are of the others.
+
+    Attributes:
+        lost: called with the sink of each delivery that is given up here.
+        woken: called with each sink for which there may be work.
+            next_item, next_delivery: the ids that the next rows get.
+        steps: the deliveries of EventIds to sinks that act, by sink and key; of those
+            that were asked for.
+    """
+
+    database: Database
+    lost: Callable[[str], None]
+    woken: Callable[[str], None]
+    limits: Limits = field(default_factory=Limits)
+    next_item: int = 1
+    next_delivery: int = 1
+    sinks: dict[str, Lines] = field(default_factory=dict)
+    steps: dict[tuple[str, str], dict[int, reads.Step]] = field(default_factory=dict)
+    _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
+    _read: dict[int, Item] = field(default_factory=dict)  # on the disk
+    _read_bytes: int = 0
+    _events: int = 0  # events in ``_held`` that wait for a delivery
+    _counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    _dead_errors: dict[str, str | None] = field(default_factory=dict)
+    _total: int = 0
+
+    # -- room ----------------------------------------------------------------
+
+    def has_room(self, more: int, *, is_urgent: bool) -> bool:
+        """Return whether memory may take another event, beside ``more``.
+
+        A disk that works takes any number.
+        """
+        if not self.database.is_degraded:
+            return True
+        most = self.limits.events
+        if is_urgent:
+            most += most // 10
+        if self._events + more >= most:
+            return False
+        return self.database.unwritten_bytes < self.limits.size
+
+    # -- in ------------------------------------------------------------------
+
+    def add(self, item: Item, places: Sequence[Waiting], rows: Rows) -> None:
+        """Add the deliveries of a new item, which are not sendable yet."""
+        is_event = item.content.kind == "event"
+        if places:
+            self._held[item.id] = Held(item, len(places), is_event)
+            self._events += is_event
+        rows["items", (item.id,)] = item.row
+        for one in places:
+            self._lines(one.sink).add(one)
+            self._total += 1
+            put(rows, one, "pending")
+            if self.steps and (one.sink, one.key or "") in self.steps:
+                step = ("pending", item.content.body)
+                self.steps[one.sink, one.key or ""][one.id] = step
+
+    def bound(self, now: float, rows: Rows) -> None:
+        """Make dead letters of what waits beyond the limit: see ``Limits.waiting``."""
+        while self._total > self.limits.waiting:
+            sink = max(self.sinks, key=lambda name: len(self.sinks[name].waiting))
+            lines = self.sinks[sink]
+            found = (
+                one
+                for line in lines.longest()
+                for one in line
+                if not one.is_urgent(now)
+            )
+            if (one := next(found, None)) is None:
+                return
+            error = ("more wait than the state file may hold", Reason.BACKLOG.value)
+            self.end(one, "dead", rows, now=now, error=error)
+            self.lost(sink)
+
+    def sendable(self, places: Iterable[Waiting]) -> None:
+        """Offer deliveries from now on: they are on the disk, or it does not answer."""
+        for one in places:
+            if not one.is_sendable:
+                one.is_sendable = True
+                if self.waits(one):
+                    self._lines(one.sink).change(one)
+            self.woken(one.sink)
+
+    def written(self, items: Iterable[Item]) -> None:
+        """Note that items are on the disk."""
+        for item in items:
+            held = self._held.pop(item.id, None)
+            if held is not None:
+                self._events -= held.is_event
+                self._remember(held.item)
+
+    def replace(self, item: Item) -> bool:
+        """Take another content in place of one; return whether it still waits."""
+        held = self._held.get(item.id)
+        if held is not None:
+            held.item = item
+        return held is not None
+
+    def waits(self, one: Waiting) -> bool:
+        """Return whether a delivery still waits."""
+        lines = self.sinks.get(one.sink)
+        return lines is not None and lines.waiting.get(one.id) is one
+
+    def _lines(self, sink: str) -> Lines:
+        lines = self.sinks.get(sink)
+        if lines is None:
+            lines = self.sinks[sink] = Lines()
+        return lines
+
+    def _remember(self, item: Item) -> None:
+        """Keep the content of what is on the disk; forget what was read first."""
+        if item.id in self._read:
+            return
+        self._read[item.id] = item
+        self._read_bytes += len(item.content.body or b"")
+        while len(self._read) > _MOST_READ or self._read_bytes > _MOST_BYTES:
+            number = next(iter(self._read))
+            if number == item.id:
+                return
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        gone = self._read.pop(number, None)
+        if gone is not None:
+            self._read_bytes -= len(gone.content.body or b"")
+
+    # -- out -----------------------------------------------------------------
+
+    def find(self, delivery: Delivery) -> Waiting | None:
+        """Return the record of a delivery; None if it does not wait any more."""
+        lines = self.sinks.get(delivery.sink)
+        return None if lines is None else lines.waiting.get(delivery.id)
+
+    def end(
+        self,
+        one: Waiting,
+        state: DeliveryState,
+        rows: Rows,
+        *,
+        now: float,
+        error: tuple[str, str] | None = None,
+    ) -> bool:
+        """Settle a delivery; return whether another one of its line follows."""
+        one.attempts += state != "discarded" and (
+            error is None or error[1] != "backlog"
+        )
+        one.last_error, one.reason = error or (None, None)
+        put(rows, one, state, settled=now)
+        self.count(one.sink, state)
+        if state == "dead":
+            self._dead_errors[one.sink] = one.last_error
+        known = self.steps.get((one.sink, one.key or "")) if self.steps else None
+        if known is not None and one.id in known:
+            known[one.id] = (state, known[one.id][1])
+        return self._drop(one)
+
+    def _drop(self, one: Waiting) -> bool:
+        follows = self._lines(one.sink).remove(one)
+        self._total -= 1
+        held = self._held.get(one.item)
+        if held is not None:
+            held.uses -= 1
+            if not held.uses:
+                self._events -= held.is_event
+                del self._held[one.item]
+        return follows
+
+    def count(self, sink: str, state: str, by: int = 1) -> None:
+        """Count deliveries of a sink that are in a state."""
+        counts = self._counts.setdefault(sink, {})
+        counts[state] = counts.get(state, 0) + by
+
+    def tallies(self, as_set_now: Callable[[float], float]) -> dict[str, Tally]:
+        """Return the tally of each sink that ever had a delivery."""
+        return {
+            sink: self._tally(sink, as_set_now)
+            for sink in sorted({*self.sinks, *self._counts})
+        }
+
+    def _tally(self, sink: str, as_set_now: Callable[[float], float]) -> Tally:
+        counts, lines = self._counts.get(sink, {}), self.sinks.get(sink)
+        oldest = None if lines is None else lines.oldest()
+        error = None if oldest is None else oldest.last_error
+        return Tally(
+            pending=0 if lines is None else len(lines.waiting),
+            dead=counts.get("dead", 0),
+            delivered=counts.get("delivered", 0),
+            discarded=counts.get("discarded", 0),
+            oldest=None if oldest is None else as_set_now(oldest.created),
+            last_error=error or self._dead_errors.get(sink),
+        )
+
+    # -- contents ------------------------------------------------------------
+
+    def content(self, number: int) -> Item | None:
+        """Return a content that is in memory."""
+        held = self._held.get(number)
+        return self._read.get(number) if held is None else held.item
+
+    async def deliveries(self, found: Sequence[Waiting]) -> list[Delivery]:
+        """Return deliveries with their contents, without those that cannot be read.
+
+        If the disk does not answer, only these have to wait.
+        """
+        known = {one.item: self.content(one.item) for one in found}
+        items = {n: item for n, item in known.items() if item is not None}
+        missing = [number for number in known if number not in items]
+        if missing:
+            items |= await self._read_again([*missing, *self._next(found[0].sink)])
+        return [
+            _delivery(one, self.content(one.item) or items[one.item])
+            for one in found
+            if one.item in items and self.waits(one)
+        ]
+
+    def _next(self, sink: str) -> Iterator[int]:
+        """Yield a page of the oldest contents of a sink that are not in memory."""
+        waiting = self.sinks[sink].waiting.values()
+        unknown = (w.item for w in waiting if self.content(w.item) is None)
+        return islice(unknown, reads.PAGE)
+
+    async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
+        """Read contents; return nothing if the disk does not answer."""
+        try:
+            read = await self.database.read(lambda db: reads.items(db, numbers))
+        except OutboxError:
+            return {}
+        for item in read.values():
+            if item.damage is None:
+                self._remember(item)
+        return {number: read.get(number) or _lost(number) for number in numbers}
+
+    # -- what the file has ---------------------------------------------------
+
+    def adopt(self, found: "reads.Snapshot") -> bool:
+        """Take over what another process, or an earlier run, has left in the file.
+
+        What is not written yet is newer than the file.
+
+        Returns:
+            Whether something waits now that did not, or is due earlier.
+        """
+        is_unwritten, here = self.database.is_unwritten, set[int]()
+        fresh = dict[str, list[Waiting]]()
+        moved = set[str]()
+        for row in found.waiting:
+            number, sink = row.id, row.sink
+            here.add(number)
+            if is_unwritten(("deliveries", (number,))):
+                continue
+            lines = self.sinks.get(sink)
+            one = None if lines is None else lines.waiting.get(number)
+            if one is None:
+                row.sink = sys.intern(sink)
+                row.key = None if row.key is None else sys.intern(row.key)
+                fresh.setdefault(row.sink, []).append(row)
+            elif row.due < one.due:
+                one.due, one.attempts = row.due, row.attempts
+                moved.add(sink)
+        for sink in moved:
+            self.sinks[sink].renew()
+        gone = [
+            one
+            for lines in self.sinks.values()
+            for one in lines.waiting.values()
+            if one.id not in here and not is_unwritten(("deliveries", (one.id,)))
+        ]
+        for one in gone:
+            self._drop(one)
+        for sink, more in fresh.items():
+            self._lines(sink).add_all(more)
+            self._total += len(more)
+        for item in found.contents.values():
+            if item.damage is None and item.id not in self._held:
+                self._remember(item)
+        self._adopt_counts(found)
+        return bool(moved or fresh or gone)
+
+    def _adopt_counts(self, found: "reads.Snapshot") -> None:
+        self._counts = {sink: dict(states) for sink, states in found.counts.items()}
+        self._dead_errors = dict(found.dead_errors)
+        for (table, _), row in self.database.unwritten().items():
+            if table == "deliveries" and row is not None and row[3] != "pending":
+                self.count(str(row[1]), str(row[3]))
+        self.next_item = max(self.next_item, found.last_item + 1)
+        self.next_delivery = max(self.next_delivery, found.last_delivery + 1)
+
+    def forget(self, counts: Mapping[tuple[str, str], int]) -> None:
+        """Count deliveries no more that were deleted in the file."""
+        for (sink, state), gone in counts.items():
+            self.count(sink, state, -gone)
+
+
+def _delivery(one: Waiting, item: Item) -> Delivery:
+    content, damage = item.content, item.damage
+    if damage is None and one.attempts < 0:
+        damage = "a number beside it cannot be read in the state file"
+    if damage is None and content.kind == "event" and content.key != one.key:
+        damage = "it names the content of another event in the state file"
+    return Delivery(
+        id=one.id,
+        sink=one.sink,
+        kind=content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        state="pending",
+        key=one.key,
+        event_id=content.event_id,
+        cloud_event_id=content.cloud_event_id,
+        type=content.type,
+        body=b"" if damage is not None else content.body,
+        attempts=max(one.attempts, 0),
+        due=one.due,
+        created=item.created,
+        not_before=item.not_before,
+        urgent_from=one.urgent_from,
+        urgent_until=one.urgent_until,
+        last_error=one.last_error,
+        born=one.born,
+        damage=damage,
+    )
+
+
+def _lost(number: int) -> Item:
+    content = Content("unreadable", None, None, None, "unreadable", b"")
+    damage = "the content of this delivery is missing in the state file"
+    return Item(number, content, created=0.0, damage=damage)
+
+
+def put(
+    rows: Rows, one: Waiting, state: DeliveryState, *, settled: float | None = None
+) -> None:
+    """Add the row of a delivery to what is written."""
+    rows["deliveries", (one.id,)] = (
+        one.item,
+        one.sink,
+        one.key,
+        state,
+        one.attempts,
+        one.due,
+        one.urgent_from,
+        one.urgent_until,
+        one.last_error,
+        one.reason,
+        settled,
+        one.born,
+        int(one.waits_for_sink),
+    )

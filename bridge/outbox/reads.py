@@ -1,0 +1,345 @@
+"""What memory asks of the file: what waits, contents, what is known of events."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from msgspec import Struct
+
+from bridge.outbox.line import Waiting
+from bridge.outbox.records import (
+    Content,
+    Decision,
+    Item,
+    checksum_of_decision,
+    damage_of,
+    intact_value,
+    log_damage,
+)
+
+NEWEST = 5000  # rows of each table that are kept in memory
+PAGE = 256  # contents that are read at a time
+_LAST_ITEMS = 2000
+_RECENT = 50
+
+# -- What waits ------------------------------------------------------------------------
+
+
+class Snapshot(Struct):
+    """What the file has of deliveries.
+
+    Attributes:
+        waiting: all that wait, in the order of their ids.
+        counts: how many there are of each other state, by sink.
+        dead_errors: the error of the newest dead letter, by sink.
+        last_item, last_delivery: the last ids.
+        meta: all named values.
+        contents: those that are sent first, by their ids.
+    """
+
+    waiting: list[Waiting]
+    counts: dict[str, dict[str, int]]
+    dead_errors: dict[str, str | None]
+    last_item: int
+    last_delivery: int
+    meta: dict[str, bytes | float]
+    contents: dict[int, Item]
+
+
+def snapshot(db: sqlite3.Connection) -> Snapshot:
+    """Return what the file has of deliveries."""
+    query = """SELECT d.id, d.item, d.sink, d.key, d.due, coalesce(i.created, 0.0),
+        d.attempts, d.urgent_from, d.urgent_until, d.last_error, d.reason, d.born,
+        d.waits_for_sink FROM deliveries d LEFT JOIN items i ON i.id = d.item
+        WHERE d.state = 'pending' ORDER BY d.id"""
+    waiting = [_waiting(row) for row in db.execute(query)]
+    counts: dict[str, dict[str, int]] = {}
+    for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
+        if state != "pending":
+            counts.setdefault(sink, {})[state] = n
+    numbers = dict(db.execute("SELECT name, seq FROM sqlite_sequence"))
+    return Snapshot(
+        waiting=waiting,
+        counts=counts,
+        dead_errors={
+            sink: _dead_error(db, sink) for sink, n in counts.items() if n.get("dead")
+        },
+        last_item=max(numbers.get("items", 0), _last(db, "items")),
+        last_delivery=max(numbers.get("deliveries", 0), _last(db, "deliveries")),
+        meta=meta(db),
+        contents=items(db, _first(waiting)),
+    )
+
+
+def _first(waiting: Sequence[Waiting]) -> list[int]:
+    """Return the items that are sent first: urgent ones, then the oldest."""
+    urgent = (one.item for one in waiting if one.urgent_from is not None)
+    every = (one.item for one in waiting)
+    return list(islice(dict.fromkeys(chain(urgent, every)), PAGE))
+
+
+def undelivered(db: sqlite3.Connection) -> dict[str, int]:
+    """Return how many deliveries of a file of any version are pending, and dead."""
+    query = """SELECT state, count(*) FROM deliveries
+        WHERE state IN ('pending', 'dead') GROUP BY state"""
+    return dict(db.execute(query))
+
+
+_TIMES = (4, 7, 8, 11)  # due, urgent_from, urgent_until, born
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    """Return the record of a row; numbers that are damaged make it due at once."""
+    values = list(row)
+    is_right = type(values[6]) is int and all(
+        isinstance(values[place], int | float) or values[place] is None
+        for place in _TIMES
+    )
+    if not is_right or not isinstance(values[5], int | float):
+        values[4:9] = [0.0, 0.0, UNREADABLE_ATTEMPTS, None, None]
+        values[11] = 0.0
+    values[12] = bool(values[12])
+    return Waiting(*values)
+
+
+UNREADABLE_ATTEMPTS = -1  # of a row whose numbers are damaged: it must not be sent
+
+
+def _last(db: sqlite3.Connection, table: str) -> int:
+    query = f"SELECT coalesce(max(id), 0) FROM {table}"  # noqa: S608 - our own names  # nosec B608
+    (number,) = db.execute(query).fetchone()
+    return int(number)
+
+
+def _dead_error(db: sqlite3.Connection, sink: str) -> str | None:
+    query = """SELECT last_error FROM deliveries
+        WHERE sink = ? AND state = 'dead' ORDER BY id DESC LIMIT 1"""
+    row = db.execute(query, (sink,)).fetchone()
+    return None if row is None else row[0]
+
+
+# -- Contents --------------------------------------------------------------------------
+
+
+def items(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Item]:
+    """Return items by their ids; one that is damaged says so."""
+    query = """SELECT id, kind, key, event_id, cloud_event_id, type, body, created,
+        not_before, checksum FROM items
+        WHERE id IN (SELECT value FROM json_each(?))"""
+    return {row[0]: _item(row) for row in db.execute(query, (json.dumps(numbers),))}
+
+
+def _item(row: Sequence[Any]) -> Item:
+    number, *columns, created, not_before, checksum = row
+    content = Content(*columns)
+    damage = damage_of(number, content, checksum)
+    times = (created, not_before)
+    if damage is None and not all(isinstance(t, int | float | None) for t in times):
+        damage = "a number beside it cannot be read in the state file"
+    if damage is None:
+        return Item(number, content, created, not_before)
+
+    def text(value: object) -> str | None:
+        return value if isinstance(value, str) else None
+
+    readable = Content(
+        kind=text(content.kind) or "unreadable",
+        key=text(content.key),
+        event_id=text(content.event_id),
+        cloud_event_id=text(content.cloud_event_id),
+        type=text(content.type) or "unreadable",
+        body=b"",
+    )
+    return Item(number, readable, created=0.0, damage=damage)
+
+
+# -- Named values ----------------------------------------------------------------------
+
+
+def meta(db: sqlite3.Connection) -> dict[str, bytes | float]:
+    """Return all named values; b"" = it is damaged."""
+    found: dict[str, bytes | float] = {}
+    for name, *row in db.execute("SELECT key, value, checksum FROM meta"):
+        if isinstance(row[0], int | float):
+            found[name] = row[0]
+        elif (value := intact_value(name, row)) is not None:
+            found[name] = value
+    return found
+
+
+# -- What is known of events -----------------------------------------------------------
+
+
+class Part(Struct):
+    """Some rows of each table that says something of EventIds.
+
+    Attributes:
+        told: how often each cause was published.
+        followers: the sinks that follow each EventId.
+        sightings: the EventIds that were in a document.
+        appearances: how often each EventId has gone.
+        successes: sink, key, appearance, content, at, succeeded.
+        decisions: each with the time of its row, by message and key.
+        memory: values of sinks, by sink and key.
+        whole: the tables of which these are all rows.
+    """
+
+    told: dict[str, int]
+    followers: dict[str, set[str]]
+    sightings: set[str]
+    appearances: dict[str, int]
+    successes: list[tuple[str, str, int, bytes, float, float]]
+    decisions: dict[tuple[str, str], tuple[Decision, float]]
+    memory: dict[tuple[str, str], bytes]
+    whole: set[str]
+    outcomes: list[tuple[tuple[str, str], bytes]] = []
+    results: list[bytes] = []
+
+
+_TOLD = "SELECT cause, max(times, 1) FROM told"
+_FOLLOWERS = "SELECT key, sink FROM followers"
+_SIGHTINGS = "SELECT key FROM sightings"
+_APPEARANCES = "SELECT key, n FROM appearances"
+_SUCCESSES = """SELECT sink, key, appearance, content, at, succeeded
+    FROM command_successes"""
+_DECISIONS = """SELECT message, key, event_id, sequence, state, posted, data, rule, at,
+    checksum FROM approvals"""
+_MEMORY = "SELECT sink, key, value FROM sink_memory"
+
+
+def newest(db: sqlite3.Connection) -> Part:
+    """Return the newest rows, all open intents, and all records of a POST."""
+    last = " ORDER BY at DESC LIMIT ?"
+    read = {
+        name: db.execute(query + last, (NEWEST,)).fetchall()[::-1]
+        for name, query in (
+            ("told", _TOLD),
+            ("followers", _FOLLOWERS),
+            ("sightings", _SIGHTINGS),
+            ("appearances", _APPEARANCES),
+            ("successes", _SUCCESSES),
+            ("decisions", _DECISIONS),
+            ("memory", _MEMORY),
+        )
+    }
+    whole = {name for name, rows in read.items() if len(rows) < NEWEST}
+    if "followers" not in whole:
+        read["followers"] = []  # some sinks of an EventId may be missing
+    if "decisions" not in whole:
+        read["decisions"] += db.execute(
+            f"{_DECISIONS} WHERE posted OR state = 'intent'"
+        ).fetchall()
+    found = _part(read, whole)
+    data = [(k, d.data, at) for k, (d, at) in found.decisions.items() if d.data]
+    found.outcomes = [(k, d) for k, d, _ in sorted(data, key=_when)[-_RECENT:]]
+    found.results = results(db, _RECENT)
+    return found
+
+
+def _when(entry: tuple[object, object, float]) -> float:
+    return entry[2]
+
+
+def of(
+    db: sqlite3.Connection,
+    causes: Iterable[str] = (),
+    keys: Iterable[str] = (),
+    messages: Iterable[str] = (),
+) -> Part:
+    """Return all rows of these causes, EventIds and messages."""
+    named = (json.dumps(list(causes)), json.dumps(list(keys)))
+    within = "IN (SELECT value FROM json_each(?))"
+    by_key = f" WHERE key {within}"
+    copies = """ WHERE message IN (SELECT value FROM json_each(?))
+        OR EXISTS (SELECT 1 FROM json_each(?) m WHERE approvals.message
+            BETWEEN m.value || '#' AND m.value || '#:')"""
+    asked = json.dumps(list(messages))
+    read = {
+        "told": db.execute(f"{_TOLD} WHERE cause {within}", named[:1]).fetchall(),
+        "followers": db.execute(_FOLLOWERS + by_key, named[1:]).fetchall(),
+        "sightings": db.execute(_SIGHTINGS + by_key, named[1:]).fetchall(),
+        "appearances": db.execute(_APPEARANCES + by_key, named[1:]).fetchall(),
+        "successes": db.execute(_SUCCESSES + by_key, named[1:]).fetchall(),
+        "decisions": db.execute(_DECISIONS + copies, (asked, asked)).fetchall(),
+        "memory": [],
+    }
+    return _part(read, set())
+
+
+def memory(db: sqlite3.Connection, sink: str) -> dict[tuple[str, str], bytes]:
+    """Return all values that a sink has saved."""
+    found = db.execute(f"{_MEMORY} WHERE sink = ?", (sink,))
+    return {(sink, key): value for sink, key, value in found}
+
+
+def _part(read: dict[str, list[Any]], whole: set[str]) -> Part:
+    followers: dict[str, set[str]] = {}
+    for key, sink in read["followers"]:
+        followers.setdefault(key, set()).add(sink)
+    decisions = dict[tuple[str, str], tuple[Decision, float]]()
+    for row in read["decisions"]:
+        found = _decision(row)
+        if found is not None:
+            decisions[row[0], row[1]] = found
+    return Part(
+        told=dict(read["told"]),
+        followers=followers,
+        sightings={key for (key,) in read["sightings"]},
+        appearances=dict(read["appearances"]),
+        successes=read["successes"],
+        decisions=decisions,
+        memory={(sink, key): value for sink, key, value in read["memory"]},
+        whole=whole,
+    )
+
+
+def _decision(row: Sequence[Any]) -> tuple[Decision, float] | None:
+    """Return a decision; None if it is damaged: its ``posted`` might be wrong."""
+    message, key, event_id, sequence, state, posted, data, rule, at, checksum = row
+    columns = (key, event_id, sequence, state, posted, data, rule)
+    if checksum is not None and checksum != checksum_of_decision(*columns):
+        log_damage("approval")
+        return None
+    found = Decision(
+        message=message,
+        key=key,
+        event_id=event_id,
+        sequence=sequence,
+        state=state,
+        posted=bool(posted),
+        data=data,
+        rule=rule,
+    )
+    return found, at
+
+
+# -- History ---------------------------------------------------------------------------
+
+
+def results(db: sqlite3.Connection, limit: int) -> list[bytes]:
+    """Return the last events about commands, oldest first.
+
+    Only the last events are searched, because there is no index for it.
+    """
+    query = """SELECT body FROM items
+        WHERE id > (SELECT coalesce(max(id), 0) FROM items) - ?
+        AND kind = 'event' AND type LIKE '%.command.%' ORDER BY id DESC LIMIT ?"""
+    return [body for (body,) in db.execute(query, (_LAST_ITEMS, limit))][::-1]
+
+
+Step = tuple[str, bytes | None]  # the state, and the CloudEvent
+
+
+def steps(
+    db: sqlite3.Connection, sink: str, keys: Sequence[str]
+) -> dict[str, dict[int, Step]]:
+    """Return the steps of EventIds for a sink: its deliveries, by their ids."""
+    query = """SELECT d.key, d.id, d.state, i.body FROM deliveries d
+        LEFT JOIN items i ON i.id = d.item
+        WHERE d.sink = ? AND d.key IN (SELECT value FROM json_each(?))"""
+    found: dict[str, dict[int, Step]] = {key: {} for key in keys}
+    for key, number, state, body in db.execute(query, (sink, json.dumps(keys))):
+        found[key][number] = (state, body)
+    return found

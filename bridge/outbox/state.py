@@ -1,0 +1,284 @@
+"""The state in memory that all topics of the outbox share, and its way to the disk."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from bridge.foundation.clock import Bell
+from bridge.foundation.errors import OutboxUnavailableError
+from bridge.outbox import reads
+from bridge.outbox.facts import Asked, Facts
+from bridge.outbox.image import Image
+from bridge.outbox.line import Waiting
+from bridge.outbox.records import Content, Item
+from bridge.outbox.storage.connection import Connection
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.rows import Rows
+
+_RUNNING = "running:"
+Added = tuple[Item, list[Waiting]]  # an item, and its deliveries
+
+# -- Wakes the relays, and the rules, when there may be work for them ------------------
+
+
+class Wakeups(Struct, frozen=True):
+    """One asyncio.Event for each sink; the sink's relay waits for it and clears it.
+
+    Attributes:
+        rules: set when a rule may come to a new decision: the document has changed, or
+            a command has ended. The auto-approver clears it.
+    """
+
+    rules: Bell = field(default_factory=Bell)
+    _events: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def of(self, sink: str) -> asyncio.Event:
+        """Return the event that is set when there may be work for ``sink``."""
+        return self._events.setdefault(sink, asyncio.Event())
+
+    def wake(self, sink: str) -> None:
+        """Wake the relay of a sink."""
+        self.of(sink).set()
+
+    def wake_all(self) -> None:
+        """Wake all relays and the rules: another process has changed something."""
+        self.rules.set()
+        for event in self._events.values():
+            event.set()
+
+
+# -- The running time of each sink, the clock for the ages of its deliveries -----------
+#
+# It is the number of seconds for which the forwarder has run and the sink was not
+# parked. Each delivery stores the running time of its insertion (``born``). The
+# difference to the present running time is its age, which does not depend on the wall
+# clock.
+
+
+class Running(Struct, frozen=True):
+    """The running times during one commit.
+
+    Attributes:
+        clocks: return the running times of sinks.
+        saved: those that were saved.
+        known: what was asked of ``clocks``; it is saved.
+    """
+
+    clocks: Mapping[str, Callable[[], float]]
+    saved: Mapping[str, bytes | float]
+    known: dict[str, float] = field(default_factory=dict)
+
+    def of(self, sink: str) -> float:
+        """Return the running time of a sink, in seconds."""
+        clock = self.clocks.get(sink)
+        if clock is None:
+            found = self.saved.get(f"{_RUNNING}{sink}")
+            return float(found) if isinstance(found, int | float) else 0.0
+        if sink not in self.known:
+            self.known[sink] = clock()
+        return self.known[sink]
+
+
+# -- The state in memory, and its way to the disk --------------------------------------
+
+
+def _ignore(_: bool) -> None:  # noqa: FBT001 - a callback
+    """Do nothing with the answer of the disk."""
+
+
+class State:
+    """What is known and what waits.
+
+    Attributes:
+        clocks: by the sink's name, a function that returns its running time now. For a
+            sink without a function, the saved running time counts.
+
+    Args:
+        database: the file.
+        lost: called with the sink of each delivery that is given up.
+    """
+
+    def __init__(self, database: Database, lost: Callable[[str], None]) -> None:
+        self.database = database
+        self.wakeups = Wakeups()
+        self.facts = Facts(database)
+        self.image = Image(database, lost, self.wakeups.wake)
+        self.clocks = dict[str, Callable[[], float]]()
+        self.is_loaded = False
+        self._loading = asyncio.Lock()
+
+    # -- what the file has ---------------------------------------------------
+
+    async def load(self) -> None:
+        """Read what the file has; every question does that before the first answer.
+
+        Raises:
+            OutboxError: the file cannot be read.
+        """
+        async with self._loading:
+            if self.is_loaded:
+                return
+            try:
+                with self.database.patiently():
+                    await self.database.read(_loaded, then=self._load)
+            except OutboxUnavailableError:
+                if not self.database.is_degraded:
+                    raise
+                self.database.is_blank = True  # the disk fails since the opening
+                await self.database.read(_loaded, then=self._load)
+            self.database.snapshot, self.database.adopt = self._look, self._adopt
+            self.is_loaded = True
+
+    async def ready(self) -> None:
+        """Load the file unless that was done."""
+        if not self.is_loaded:
+            await self.load()
+
+    async def in_turn(
+        self,
+        decide: Callable[[], "asyncio.Future[bool]"],
+        asked: Asked,
+    ) -> "asyncio.Future[bool]":
+        """Decide something in one step, after all that was called before.
+
+        If the caller is cancelled, it is decided all the same.
+
+        Args:
+            decide: decides, and returns the future of ``write``.
+            asked: of these the file is asked before, if memory does not know them.
+        """
+        facts = self.facts
+        if self.is_loaded and not facts.asking and facts.unknown(asked) is None:
+            return decide()
+        facts.asking += 1
+        return await asyncio.shield(asyncio.ensure_future(self._ask(asked, decide)))
+
+    async def _ask(
+        self,
+        asked: Asked,
+        decide: Callable[[], "asyncio.Future[bool]"],
+    ) -> "asyncio.Future[bool]":
+        try:
+            async with self.facts.order:
+                await self.ready()
+                await self.facts.learn(asked)
+                return decide()
+        finally:
+            self.facts.asking -= 1
+
+    def _load(self, found: tuple[reads.Snapshot, reads.Part]) -> None:
+        self.facts.load_meta(found[0].meta)
+        self.facts.load(found[1])
+        self.image.adopt(found[0])
+
+    def _look(self, db: Connection) -> tuple[reads.Snapshot, reads.Part | None]:
+        return reads.snapshot(db), reads.newest(db) if self.database.is_blank else None
+
+    def _adopt(self, found: object) -> None:
+        """Take over what the file has: another process, or an earlier run wrote it."""
+        assert isinstance(found, tuple)  # noqa: S101 - for mypy  # nosec B101
+        snapshot, part = found
+        if part is not None:
+            self.facts.load(part)
+            self.database.put(self._told_again())
+        self.facts.load_meta(snapshot.meta)
+        self.image.steps.clear()
+        if self.image.adopt(snapshot):
+            self.wakeups.wake_all()
+
+    def _told_again(self) -> Rows:
+        """Return the counts that began without the file, with those of the file."""
+        told = (
+            (change, row)
+            for change, row in self.database.unwritten().items()
+            if change[0] == "told" and row is not None
+        )
+        return {
+            change: (self.facts.times(str(change[1][0])), *row[1:])
+            for change, row in told
+        }
+
+    def add(  # noqa: PLR0913, PLR0917 - each is a part of it
+        self,
+        content: Content,
+        sinks: Sequence[str],
+        now: float,
+        running: Running,
+        rows: Rows,
+        window: tuple[float | None, float | None] = (None, None),
+        *,
+        not_before: float | None = None,
+    ) -> Added:
+        """Add an item, and a delivery of it for each sink."""
+        image = self.image
+        if image.next_item == 1 and self.database.is_blank:
+            # The file may have rows: no id of them may be given again.
+            image.next_item = image.next_delivery = int(now * 1000)
+        item = Item(image.next_item, content, now, not_before)
+        image.next_item += 1
+        key = content.key if content.kind == "event" else None
+        places = list[Waiting]()
+        for sink in sinks:
+            one = Waiting(
+                id=image.next_delivery,
+                item=item.id,
+                sink=sink,
+                key=key,
+                due=now,
+                created=now,
+                urgent_from=window[0],
+                urgent_until=window[1],
+                born=running.of(sink),
+                is_sendable=False,
+            )
+            image.next_delivery += 1
+            places.append(one)
+        image.add(item, places, rows)
+        return item, places
+
+    def running(self) -> Running:
+        """Return the running times of this moment."""
+        return Running(self.clocks, self.facts.meta)
+
+    def save_running(self, found: Mapping[str, float], rows: Rows) -> None:
+        """Save running times of sinks together with other rows."""
+        named = {f"{_RUNNING}{sink}": at for sink, at in found.items()}
+        self.facts.name(named, rows)
+
+    def write(
+        self,
+        rows: Rows,
+        added: Sequence[Added] = (),
+        told: Callable[[bool], None] = _ignore,
+    ) -> "asyncio.Future[bool]":
+        """Give rows to the journal.
+
+        Args:
+            rows: what is written in one transaction.
+            added: the items among them, and their deliveries.
+            told: called with the answer, before the deliveries are offered.
+
+        Returns:
+            A future: whether it is on the disk, or the disk has not answered.
+        """
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
+            if is_written:
+                self.image.written(item for item, _ in added)
+            told(is_written)
+            for _, places in added:
+                self.image.sendable(places)
+            if not future.done():
+                future.set_result(is_written)
+
+        def late() -> None:
+            self.image.written(item for item, _ in added)
+
+        self.database.put(rows, then, late)
+        return future
+
+
+def _loaded(db: Connection) -> tuple[reads.Snapshot, reads.Part]:
+    return reads.snapshot(db), reads.newest(db)

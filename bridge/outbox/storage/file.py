@@ -1,0 +1,349 @@
+"""The state file as its thread uses it; nothing here knows of threads.
+
+not open ──open──▶ open ──the file or its lock is gone, or fails──▶ regain ──▶ open
+   └──it cannot be opened──▶ only for reading, or nothing ──▶ regain ──▶ open
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from bridge.foundation.errors import (
+    ForeignDatabaseError,
+    NewerSchemaError,
+    OlderSchemaError,
+    OutboxCorruptError,
+    OutboxUnavailableError,
+)
+from bridge.foundation.privileges import no_file
+from bridge.outbox.storage.connection import (
+    SHORT_BUSY_SECONDS,
+    Connect,
+    Connection,
+    connect,
+    is_damage,
+    is_unwritable,
+    readable,
+    transaction,
+    translated,
+)
+from bridge.outbox.storage.rows import Rows, write
+from bridge.outbox.storage.schema import SCHEMA, create, version
+
+T = TypeVar("T")
+
+# With these errors the connection itself is useless: it was opened while the file
+# system was read-only, or the file system is gone. Opening the file again may help.
+_MUCH = 5000  # rows, whose memory is worth to be given back
+_STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
+
+
+class Place(Protocol):
+    """Checks that the file is still there, and belongs to this process alone."""
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether the file was checked; until then it must not be written."""
+        ...
+
+    def examine(self) -> None:
+        """Check the file if that is possible now.
+
+        Raises:
+            OutboxError: the file must not be used at all.
+        """
+        ...
+
+    def accepts(self, db: sqlite3.Connection) -> bool:
+        """Whether what a file holds may be used, if it was not checked yet."""
+        ...
+
+    def opened(self) -> None:
+        """Remember the file that was opened."""
+        ...
+
+    def fault(self) -> str | None:
+        """Return why the file must not be used; None = it may be used."""
+        ...
+
+    def regain(self, file: Connection | None) -> bool:
+        """Make the file usable again.
+
+        Args:
+            file: the connection to the file; None = it is not open.
+
+        Returns:
+            Whether the file must be opened again.
+
+        Raises:
+            OutboxError: it cannot be made usable now.
+        """
+        ...
+
+
+class File(Struct):
+    """The state file.
+
+    Attributes:
+        path: the path of the file.
+        may_degrade: whether its owner goes on in memory when the disk fails.
+        connect: opens the file.
+        place: checks whether the file is still there; None = no such check.
+    """
+
+    path: Path
+    may_degrade: bool = False
+    connect: Connect = connect
+    place: Place | None = None
+    _db: Connection | None = None
+    _copy: Connection | None = None  # for reads while the file is not open
+    _rows: int = 0  # that were written since memory was given back
+
+    @property
+    def db(self) -> Connection:
+        """The connection for reads.
+
+        Raises:
+            OutboxUnavailableError: the file is not open.
+        """
+        connection = self._db or self._copy
+        if connection is None:
+            raise OutboxUnavailableError(f"the state file {self.path} is not open")
+        return connection
+
+    def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            OutboxUnavailableError: it cannot be opened now.
+            OutboxError: it must not be used.
+        """
+        if self.place is not None and not self.place.is_examined:
+            self.place.examine()
+        self._demand_place()
+        self._db = self._connected()
+
+    def open_copy(self) -> bool:
+        """Open the file only for reading, or nothing; return whether it is nothing.
+
+        Of a file that was not examined, damage and the state of another VM count as
+        nothing: it is moved aside as soon as it may be.
+
+        Raises:
+            OutboxCorruptError: the file is damaged.
+        """
+        try:
+            self._copy = _read_only(self.path)
+        except OutboxCorruptError:
+            if self.place is None or self.place.is_examined:
+                raise
+        place = self.place
+        if self._copy is not None and place and not place.accepts(self._copy):
+            self._copy.close()
+            self._copy = None
+        if self._copy is not None:
+            return False
+        self._copy = empty()
+        return True
+
+    def write(
+        self, commits: Sequence[Rows], *, is_again: bool = False
+    ) -> dict[int, Exception]:
+        """Write commits in one transaction; return the errors of refused ones.
+
+        If that is refused, each commit is tried alone: only one that is refused again
+        is at fault. They are returned by their indexes.
+
+        Args:
+            commits: what to write.
+            is_again: whether the disk has failed before: then the file is closed after
+                some errors, and must be opened again.
+
+        Raises:
+            sqlite3.Error, OutboxUnavailableError: nothing was written.
+            OutboxCorruptError, MemoryError: the file is damaged.
+        """
+        self._demand_place()
+        self._rows += sum(map(len, commits))
+        try:
+            return self._write(commits)
+        except sqlite3.Error as error:
+            if is_again:
+                self.let_go(error)
+            raise
+
+    def _write(self, commits: Sequence[Rows]) -> dict[int, Exception]:
+        try:
+            with transaction(self.db):
+                write(self.db, commits)
+        except Exception as error:
+            if is_unwritable(error) or is_damage(error):
+                raise
+        else:
+            return {}
+        refused = dict[int, Exception]()
+        with transaction(self.db):
+            for index, rows in enumerate(commits):
+                if (fault := self._refused(rows)) is not None:
+                    refused[index] = fault
+        return refused
+
+    def _refused(self, rows: Rows) -> Exception | None:
+        """Write a commit; return why it was refused, None = it was not."""
+        self.db.execute("SAVEPOINT one")
+        try:
+            write(self.db, [rows])
+        except Exception as error:
+            if is_unwritable(error) or is_damage(error) or not self.db.in_transaction:
+                raise
+            self.db.execute("ROLLBACK TO one")
+            self.db.execute("RELEASE one")
+            return error
+        self.db.execute("RELEASE one")
+        return None
+
+    def read(self, job: Callable[[Connection], T]) -> tuple[T, str | None]:
+        """Run a job that only reads; also return why the file must not be written.
+
+        Raises:
+            sqlite3.Error, OutboxUnavailableError: it cannot be read.
+        """
+        return job(self.db), None if self.place is None else self.place.fault()
+
+    def run(self, job: Callable[[Connection], T]) -> T:
+        """Run a job in a transaction.
+
+        Raises:
+            sqlite3.Error, OutboxUnavailableError: nothing was written.
+        """
+        self._demand_place()
+        with transaction(self.db):
+            return job(self.db)
+
+    def regain(self) -> bool:
+        """Make a file that failed usable again; return whether it was opened again.
+
+        Raises:
+            OutboxError: it cannot be made usable now.
+        """
+        if self.place is not None and self.place.regain(self._db):
+            self.let_go()
+        if self._db is not None:
+            return False
+        self._db = self._connected()
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+        return True
+
+    def let_go(self, error: sqlite3.Error | None = None) -> None:
+        """Close the connection, so that ``regain`` opens the file again.
+
+        Args:
+            error: nothing is done if the connection may be used after it; None = it may
+                not.
+        """
+        name = "" if error is None else getattr(error, "sqlite_errorname", "-")
+        if self._db is not None and (not name or name.startswith(_STALE)):
+            file, self._db = self._db, None
+            with suppress(sqlite3.Error):
+                file.close()
+
+    def tidy(self) -> None:
+        """Write SQLite's log back to the file, so that no commit must do it.
+
+        After much was written, the system gets back the memory that is free now.
+        """
+        if self._rows >= _MUCH:
+            self._rows = 0
+            give_back()
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def close(self) -> None:
+        """Close what is open."""
+        for one in (self._copy, self._db):
+            if one is not None:
+                one.close()
+
+    def _connected(self) -> Connection:
+        file = self.connect(self.path)
+        if self.may_degrade:
+            file.execute(f"PRAGMA busy_timeout = {int(SHORT_BUSY_SECONDS * 1000)}")
+        if self.place is not None:
+            self.place.opened()
+        return file
+
+    def _demand_place(self) -> None:
+        """Check that the file may be used.
+
+        Raises:
+            OutboxUnavailableError: it may not.
+        """
+        if self.place is not None and (fault := self.place.fault()) is not None:
+            raise OutboxUnavailableError(fault)
+
+
+def _read_only(path: Path) -> Connection | None:
+    """Open a file only for reading; None = it cannot be read, or has another schema.
+
+    Raises:
+        OutboxCorruptError: the file is damaged.
+    """
+    # On a full disk SQLite cannot even read a file that no process has open, unless the
+    # file is declared immutable. On a full disk it is: nothing can write to it.
+    ways = ["mode=ro", "mode=ro&immutable=1"]
+    if no_file(path) is not None:  # a FIFO, for example: only the last opens no log
+        ways = ways[1:] if path.is_file() else []
+    for how in ways:
+        try:
+            return _opened(f"{path.absolute().as_uri()}?{how}")
+        except (NewerSchemaError, OlderSchemaError, ForeignDatabaseError):
+            return None
+        except sqlite3.Error as error:
+            if not is_unwritable(error):
+                text = f"the state file {path} cannot be read"
+                raise translated(error, text) from error
+    return None
+
+
+def _opened(uri: str) -> Connection | None:
+    """Open a file that has the tables of this version; None = it is empty."""
+    db = sqlite3.connect(
+        uri, timeout=0.1, uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        db.text_factory = readable
+        if version(db) == SCHEMA:
+            return db
+    except BaseException:
+        db.close()
+        raise
+    db.close()
+    return None
+
+
+def empty() -> Connection:
+    """Return an empty state file in memory."""
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    create(db)
+    return db
+
+
+def give_back() -> None:
+    """Give back the memory that was freed, if the C library keeps it.
+
+    By itself, glibc gives back only memory at the end of a heap: a process stays nearly
+    as large as it ever was. Other threads that need memory during this call wait for
+    some milliseconds. With another C library, nothing is done.
+    """
+    # Without ctypes, or where it may not make code at run time, memory stays as it is.
+    with suppress(ImportError, MemoryError, OSError, AttributeError):
+        import ctypes  # noqa: PLC0415 - costs memory, and most never need it
+
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
