@@ -19,9 +19,24 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from msgspec import Struct
 
 _SIZE = 32  # bytes of a coordinate, of r and of s
-_ECDSA = ec.ECDSA(hashes.SHA256())
-_SIGNING = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 _BEGIN = "-----BEGIN "
+
+
+class _Deterministic(ec.ECDSA):
+    """ECDSA with SHA-256, without random numbers (RFC 6979).
+
+    ``ECDSA`` of the library loads all its ciphers when it is made, only to ask whether
+    its OpenSSL can sign so: 0.9 MiB.
+    """
+
+    algorithm = hashes.SHA256()
+    deterministic_signing = True
+
+    def __init__(self) -> None:
+        """Load nothing."""
+
+
+_ECDSA = _Deterministic()  # verifying asks for the algorithm alone
 
 
 class PublicKey(Struct, frozen=True):
@@ -82,8 +97,16 @@ class PrivateKey(Struct, frozen=True):
         return self.public.jwk
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of a message: r and s, 32 bytes each."""
-        r, s = utils.decode_dss_signature(self.key.sign(message, _SIGNING))
+        """Return the signature of a message: r and s, 32 bytes each.
+
+        Raises:
+            ValueError: this OpenSSL cannot sign without random numbers.
+        """
+        try:
+            made = self.key.sign(message, _ECDSA)
+        except UnsupportedAlgorithm as error:
+            raise ValueError("OpenSSL is too old to sign events") from error
+        r, s = utils.decode_dss_signature(made)
         return r.to_bytes(_SIZE, "big") + s.to_bytes(_SIZE, "big")
 
 

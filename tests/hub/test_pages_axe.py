@@ -15,11 +15,14 @@ from bridge.hub.config import AccessConfig, AccessRule, HubConfig
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.store import Store
+from tests.hub.test_accepting import THIRD, decide, keys
+from tests.hub.test_told_keys import tells
 from tests.hub.test_trust import ALLOW, DENY, HOUR, of_group, signed
+from tests.signing.test_dsse import KEY, OTHER
 from tests.support.browser import NO_BROWSER, find
 from tests.support.builders import EVENT_ID
 from tests.support.devtools import Tab, running, tab_of
-from tests.support.fleet import at, azure, event, step
+from tests.support.fleet import at, azure, event, step, vm
 from tests.support.hub import (
     ARM_CONFIG,
     HubWorld,
@@ -91,6 +94,11 @@ async def world(store: Store) -> AsyncIterator[HubWorld]:
             retention=given.retention,
         ).step()
         await opened.post(reason="drained")
+        told = [
+            tells(vm(number), key) for number, key in enumerate((KEY, OTHER, THIRD))
+        ]
+        await store.keep(told)
+        await decide(opened, (await keys(opened))[:1])
         yield opened
 
 
