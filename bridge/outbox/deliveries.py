@@ -20,7 +20,7 @@ from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.lookups import Observations
 from bridge.outbox.records import Delivery, Tally
 from bridge.outbox.state import State
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 
 log = logging.getLogger(__name__)
 

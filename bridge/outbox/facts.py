@@ -21,7 +21,7 @@ from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.records import Decision, Success, json_of
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 
 _NOBODY = frozenset[str]()
 _BY_KEY = {"followers", "sightings", "appearances", "successes"}

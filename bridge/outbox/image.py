@@ -20,7 +20,7 @@ from bridge.outbox import reads
 from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.records import Content, Delivery, DeliveryState, Item, Tally
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 
 _MOST_READ = 1024  # contents of what is on the disk, that stay in memory
 _MOST_BYTES = 4 * 1024 * 1024

@@ -22,7 +22,7 @@ from bridge.outbox.records import (
     value_of,
 )
 from bridge.outbox.state import Running, State
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 
 _AGAIN = "again:"
 _MOST_STEPS = 1000  # EventIds whose steps memory keeps

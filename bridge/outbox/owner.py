@@ -3,8 +3,8 @@
 import sqlite3
 
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.journal import Change
 from bridge.outbox.storage.meta import load
-from bridge.outbox.storage.rows import Change
 
 _OWNER = "vm_id"
 _ROW: Change = ("meta", (_OWNER,))

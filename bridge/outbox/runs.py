@@ -15,7 +15,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.facts import Asked
 from bridge.outbox.reads import Step
 from bridge.outbox.records import Content, Delivery, DeliveryState, Success
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox, Settlement
 
 _MOST = 1000

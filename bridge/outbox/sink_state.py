@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from bridge.foundation.clock import Clock
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
 
 

@@ -14,7 +14,7 @@ from bridge.outbox.line import Waiting
 from bridge.outbox.records import Content, Item
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"
 Added = tuple[Item, list[Waiting]]  # an item, and its deliveries

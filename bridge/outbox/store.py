@@ -40,7 +40,7 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.state import Added, Running, State
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 
 Sign = Callable[[CloudEvent, int | None], CloudEvent]
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import Gauge
 
@@ -157,8 +158,7 @@ class Observer(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class Announcer:
+class Announcer(Struct, kw_only=True):
     """Publishes each change of rotation.
 
     Attributes:
@@ -174,7 +174,7 @@ class Announcer:
     gauge: Gauge
     is_told_out: bool = False
     name: str = "traffic"
-    _kept: bytes | None = field(default=None)
+    _kept: bytes | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish changes until ``stop`` is set."""

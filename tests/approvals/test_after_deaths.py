@@ -15,7 +15,7 @@ import pytest
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.runs import Runs
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
 from tests.approvals.after_world import DRAIN, Life, Stage, reboot
 from tests.support.builders import EVENT_ID, router, started

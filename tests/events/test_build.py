@@ -16,21 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.events.build import (
-    Outcome,
     OutgoingEvent,
     cause_of,
     cause_of_document,
     from_bridge,
     from_document,
     from_outcome,
-    from_transition,
     rfc3339,
 )
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.config import EventsConfig
-from bridge.events.document import ScheduledEvent, parse
+from bridge.events.document import parse
 from bridge.events.identity import Identity
-from bridge.events.transitions import Transition, diff
+from bridge.events.transitions import diff
 from bridge.events.truncate import MAX_BYTES
 from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Moment, Watch
@@ -47,6 +45,7 @@ from tests.support.builders import (
     not_before,
     started,
 )
+from tests.support.example_events import outcome, published, seen, transition
 from tests.support.fakes import START
 from tests.support.strategies import JSON_VALUES, bodies, events
 
@@ -62,43 +61,6 @@ SOURCE = (
 )
 
 
-def transition(
-    kind: str = "scheduled",
-    event: Mapping[str, object] | None = None,
-    previous: Mapping[str, object] | None = None,
-    **fields: object,
-) -> Transition:
-    raw = imds_event() if event is None else event
-    values = {"changes": (), "announced": True, "unobserved": 1} | fields
-    return Transition(
-        kind=TransitionKind(kind),
-        event=seen(raw),
-        previous=None if previous is None else seen(previous),
-        **values,  # type: ignore[arg-type]  # the other fields of Transition
-    )
-
-
-def seen(raw: Mapping[str, object]) -> ScheduledEvent:
-    return ScheduledEvent(event_id=str(raw["EventId"]), raw=raw)
-
-
-def tell(
-    step: Transition,
-    *,
-    identity: Identity = ME,
-    repeats: int = 0,
-    at: datetime = START,
-    incarnation: int | None = 2,
-) -> OutgoingEvent:
-    return from_transition(
-        event_context_of(identity),
-        step,
-        incarnation=incarnation,
-        observed_at=at,
-        repeats=repeats,
-    )
-
-
 def data_of(event: OutgoingEvent) -> dict[str, object]:
     found: dict[str, object] = orjson.loads(event.event.to_json())["data"]
     return found
@@ -108,25 +70,11 @@ def sha(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
 
-def outcome(what: str = "relayed", **fields: object) -> Outcome:
-    values: dict[str, object] = {
-        "outcome": what,
-        "event_id": EVENT_ID,
-        "event": seen(imds_event()),
-        "imds_status": 200,
-        "confirmed": True,
-        "reason": None,
-        "request": {"messageId": "m1", "approvedBy": "ada", "reason": None},
-        "origin": ("vm-approvals", "m1", 7),
-    }
-    return Outcome(**(values | fields))  # type: ignore[arg-type]  # as above
-
-
 # -- the shape ---------------------------------------------------------------
 
 
 def test_transition_has_exactly_the_attributes_of_the_contract() -> None:
-    written = orjson.loads(tell(transition()).event.to_json())
+    written = orjson.loads(published(transition()).event.to_json())
 
     span_id = written.pop("id")[:16]
     del written["data"]
@@ -152,7 +100,7 @@ def test_transition_has_exactly_the_data_of_the_contract() -> None:
     before, after = imds_event(DurationInSeconds=9), imds_event()
     step = transition("updated", after, before, changes=("DurationInSeconds",))
 
-    assert data_of(tell(step)) == {
+    assert data_of(published(step)) == {
         "transition": "updated",
         "event": after,
         "previous": before,
@@ -177,7 +125,9 @@ def test_transition_has_exactly_the_data_of_the_contract() -> None:
 
 def test_what_is_not_known_is_null() -> None:
     step = transition("started", started(), announced=None, unobserved=None)
-    data = data_of(tell(step, identity=Identity(), incarnation=None))
+    data = data_of(
+        published(step, context=event_context_of(Identity()), incarnation=None)
+    )
 
     reporter = data["reporter"]
     assert isinstance(reporter, dict)
@@ -190,7 +140,7 @@ def test_what_is_not_known_is_null() -> None:
 
 @pytest.mark.parametrize("kind", list(TransitionKind))
 def test_only_ended_says_that_the_outcome_is_unknown(kind: str) -> None:
-    data = data_of(tell(transition(kind)))
+    data = data_of(published(transition(kind)))
 
     assert data.get("outcome") == ("unknown" if kind == "ended" else None)
 
@@ -203,7 +153,7 @@ def test_notice_is_a_whole_number_and_may_be_negative(
 ) -> None:
     at = START + timedelta(seconds=900 - seconds)
 
-    assert data_of(tell(transition(), at=at))["noticeSeconds"] == notice
+    assert data_of(published(transition(), at=at))["noticeSeconds"] == notice
 
 
 @pytest.mark.parametrize(
@@ -222,7 +172,7 @@ def test_affects_this_vm_without_case_and_underscore(
 ) -> None:
     step = transition(event=imds_event(Resources=names))
 
-    assert data_of(tell(step))["affectsThisVm"] is is_own
+    assert data_of(published(step))["affectsThisVm"] is is_own
 
 
 def test_source_is_the_same_for_all_vms_of_a_group() -> None:
@@ -232,7 +182,10 @@ def test_source_is_the_same_for_all_vms_of_a_group() -> None:
         resource_group="WEB-rg",
     )
 
-    here, there = tell(transition()), tell(transition(), identity=neighbour)
+    here, there = (
+        published(transition()),
+        published(transition(), context=event_context_of(neighbour)),
+    )
     assert here.event.source == there.event.source == SOURCE
 
 
@@ -275,7 +228,7 @@ def vector_event() -> dict[str, object]:
 
 
 def test_id_is_the_hash_of_its_cause_in_canonical_json() -> None:
-    found = tell(transition(event=vector_event()))
+    found = published(transition(event=vector_event()))
 
     assert found.event.id == sha(VECTOR)
     assert found.cause == sha(VECTOR)
@@ -283,7 +236,7 @@ def test_id_is_the_hash_of_its_cause_in_canonical_json() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 10])
 def test_id_of_a_repetition_has_its_count_appended(times: int) -> None:
-    found = tell(transition(event=vector_event()), repeats=times)
+    found = published(transition(event=vector_event()), repeats=times)
 
     assert found.event.id == sha(f"{VECTOR[:-1]},{times}]")
     assert found.cause == sha(VECTOR)
@@ -311,10 +264,12 @@ def test_cause_of_what_is_gone_holds_neither(kind: str) -> None:
 
 def test_ids_of_vms_that_saw_the_same_step_are_equal() -> None:
     """Neither who saw it nor when, in which document or in which spelling matters."""
-    here = tell(transition(event=imds_event("ab", Resources=["b", "a"]), unobserved=1))
-    there = tell(
+    here = published(
+        transition(event=imds_event("ab", Resources=["b", "a"]), unobserved=1)
+    )
+    there = published(
         transition(event=imds_event("AB", Resources=["a", "b"]), unobserved=None),
-        identity=Identity(vm_name="other"),
+        context=event_context_of(Identity(vm_name="other")),
         at=START + timedelta(hours=3),
         incarnation=77,
     )
@@ -326,7 +281,7 @@ def test_ids_of_vms_that_saw_the_same_step_are_equal() -> None:
 def test_ids_differ_when_the_count_does(
     raw: dict[str, object], one: int, two: int
 ) -> None:
-    ids = [tell(transition(event=raw), repeats=n).event.id for n in (one, two)]
+    ids = [published(transition(event=raw), repeats=n).event.id for n in (one, two)]
 
     assert (ids[0] == ids[1]) == (one == two)
 
@@ -357,7 +312,7 @@ _IMPACTS = ["Reboot", "Redeploy", "Preempt", "Terminate"]
 def test_severity_of_a_transition(
     kind: str, fields: dict[str, object], severity: tuple[str, int]
 ) -> None:
-    extensions = tell(transition(kind, imds_event() | fields)).event.extensions
+    extensions = published(transition(kind, imds_event() | fields)).event.extensions
 
     assert (extensions["severitytext"], extensions["severitynumber"]) == severity
 
@@ -395,19 +350,21 @@ def test_severity_of_the_bridges_own_life(what: str, text: str) -> None:
 
 def test_attributes_never_hold_what_cloudevents_forbids() -> None:
     odd = "a\x00b\x1f\x7f\x85\ufdd0\uffff\U0001ffff\nc"
-    event = tell(transition(event=imds_event(odd, EventType=odd))).event
+    event = published(transition(event=imds_event(odd, EventType=odd))).event
 
     clean = "a\ufffdb" + "\ufffd" * 7 + "c"
     assert event.subject == clean
     assert event.extensions["correlationid"] == clean
     assert event.extensions["eventtype"] == clean
-    assert data_of(tell(transition(event=imds_event(odd))))["event"] == imds_event(odd)
+    assert data_of(published(transition(event=imds_event(odd))))["event"] == imds_event(
+        odd
+    )
 
 
 @pytest.mark.parametrize("value", [None, "", 7, ["x"]])
 def test_attribute_without_a_text_is_left_out(value: object) -> None:
     raw = imds_event(EventType=value, EventSource=value, EventStatus=value)
-    extensions = tell(transition(event=raw)).event.extensions
+    extensions = published(transition(event=raw)).event.extensions
 
     assert set(extensions) == {
         "correlationid",
@@ -418,7 +375,7 @@ def test_attribute_without_a_text_is_left_out(value: object) -> None:
 
 
 def test_long_attribute_is_cut() -> None:
-    event = tell(transition(event=imds_event(EventType="x" * 1000))).event
+    event = published(transition(event=imds_event(EventType="x" * 1000))).event
 
     assert event.extensions["eventtype"] == "x" * 256
 
@@ -427,31 +384,31 @@ def test_long_attribute_is_cut() -> None:
 
 
 def test_transition_is_ordered_by_event_id_without_case() -> None:
-    assert tell(transition(event=imds_event("ab"))).key == "AB"
+    assert published(transition(event=imds_event("ab"))).key == "AB"
 
 
 def test_not_before_makes_urgent_until_the_event_is_gone() -> None:
     due = START + timedelta(minutes=15)
 
-    assert tell(transition("scheduled")).not_before == due
-    assert tell(transition("completed")).not_before is None
+    assert published(transition("scheduled")).not_before == due
+    assert published(transition("completed")).not_before is None
 
 
 @pytest.mark.parametrize("kind", list(TransitionKind))
 def test_only_started_is_told_to_have_begun(kind: str) -> None:
-    assert tell(transition(kind)).is_started == (kind == "started")
+    assert published(transition(kind)).is_started == (kind == "started")
 
 
 @pytest.mark.parametrize("kind", list(TransitionKind))
 def test_only_what_is_gone_is_the_last_of_its_event(kind: str) -> None:
     is_last = kind in {"completed", "cancelled", "ended"}
 
-    assert tell(transition(kind)).is_last == is_last
+    assert published(transition(kind)).is_last == is_last
 
 
 def test_routing_sees_the_event_before_and_after() -> None:
     before, after = imds_event(EventType="Reboot"), imds_event()
-    subject = tell(transition("updated", after, before)).subject
+    subject = published(transition("updated", after, before)).subject
 
     assert subject.events == (after, before)
     assert subject.transition == "updated"
@@ -575,12 +532,12 @@ def test_repeated_document_gets_another_id() -> None:
 def test_event_that_fits_is_not_cut() -> None:
     raw = imds_event(Resources=[f"vm{n}" for n in range(500)])
 
-    assert "truncated" not in data_of(tell(transition(event=raw)))
+    assert "truncated" not in data_of(published(transition(event=raw)))
 
 
 def test_previous_is_dropped_first() -> None:
     before = imds_event(Description="x" * 60_000)
-    data = data_of(tell(transition("updated", imds_event(), before)))
+    data = data_of(published(transition("updated", imds_event(), before)))
 
     assert data["truncated"] == ["previous"]
     assert data["previous"] is None
@@ -590,7 +547,7 @@ def test_previous_is_dropped_first() -> None:
 def test_resources_past_a_hundred_are_dropped_next() -> None:
     names = [f"vm-{n:05d}" for n in range(9000)]
     raw = imds_event(Resources=names, Description="d" * 5000)
-    data = data_of(tell(transition(event=raw)))
+    data = data_of(published(transition(event=raw)))
 
     assert data["truncated"] == ["Resources"]
     assert data["event"] == raw | {"Resources": names[:100]}
@@ -598,7 +555,7 @@ def test_resources_past_a_hundred_are_dropped_next() -> None:
 
 def test_description_past_a_kibibyte_is_dropped_next() -> None:
     raw = imds_event(Description="ä" * 60_000)
-    data = data_of(tell(transition("updated", raw, raw)))
+    data = data_of(published(transition("updated", raw, raw)))
 
     assert data["truncated"] == ["previous", "Description"]
     assert data["event"] == raw | {"Description": "ä" * 512}
@@ -607,7 +564,7 @@ def test_description_past_a_kibibyte_is_dropped_next() -> None:
 def test_what_nobody_knows_is_dropped_last() -> None:
     raw = imds_event(Resources=["x" * 200], Unknown="u" * 70_000)
     step = transition("updated", raw, raw, changes=("EventType", "Unknown"))
-    data = data_of(tell(step))
+    data = data_of(published(step))
 
     assert data["truncated"] == ["previous", "event"]
     assert data["changes"] == ["EventType"]
@@ -676,7 +633,7 @@ def long_event(
 
 def test_characters_count_as_many_bytes_as_json_writes_for_them() -> None:
     raw = dict.fromkeys(imds_event(), "\x00" * 9000) | {"EventId": EVENT_ID}
-    event = tell(transition(event=raw)).event
+    event = published(transition(event=raw)).event
 
     assert len(event.to_json()) <= MAX_BYTES
 
@@ -687,7 +644,7 @@ def test_transition_of_any_size_fits(
 ) -> None:
     raw = long_event(fields, str(event_id)[:1024])
     step = transition(kind, raw, raw, changes=tuple(sorted(raw)))
-    event = tell(step).event
+    event = published(step).event
 
     assert len(event.to_json()) <= MAX_BYTES
     assert event.data["event"] == raw or event.data["truncated"]
@@ -717,7 +674,7 @@ def test_list_where_text_belongs_is_not_taken_for_small(field: str) -> None:
     long = {name: ["\x01" * 200] * 200 for name in (field, "Resources")}
     raw = {**imds_event(), **long, "Unheard": "z" * 70_000}
 
-    event = tell(transition("scheduled", raw)).event
+    event = published(transition("scheduled", raw)).event
 
     shown = event.data["event"]
     assert isinstance(shown, dict)
@@ -765,7 +722,7 @@ def test_independent_readers_take_whatever_is_told_of_any_documents(
         watch, steps = diff(watch, seen_document, now, poll_interval=1)
 
         for step in steps:
-            valid(tell(step, incarnation=seen_document.incarnation).event)
+            valid(published(step, incarnation=seen_document.incarnation).event)
 
 
 @given(events(), st.sampled_from(["relayed", "denied"]), JSON_VALUES)

@@ -11,18 +11,17 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from bridge.configuration import load as configuration
-from bridge.events.build import Outcome, from_outcome, from_transition
+from bridge.events.build import from_outcome
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.link import link_fault, link_of, link_to
-from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import ConfigError
 from bridge.sinks.email.message import message
 from bridge.sinks.slack.blocks import render, render_card, render_step
 from bridge.sinks.slack.card import Card, after
 from bridge.sinks.webhook.presets import alert, teams
 from tests.configuration.test_schemas import faults
-from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
+from tests.support.builders import EVENT_ID, event_context_of
+from tests.support.example_events import outcome, published, transition
 from tests.support.fakes import START
 
 PAGE = "https://hub.example/events/{event_id}?from=a&to=b"
@@ -30,40 +29,24 @@ LINK = f"https://hub.example/events/{EVENT_ID}?from=a&to=b"
 
 
 def scheduled(link: str = PAGE) -> CloudEvent:
-    transition = Transition(
-        kind=TransitionKind.SCHEDULED,
-        event=next(iter(document(imds_event()).events.values())),
-        previous=None,
-        changes=(),
-        announced=True,
-        unobserved=0,
-    )
-    return from_transition(
-        structs.replace(event_context_of(), link=link),
-        transition,
-        incarnation=2,
-        observed_at=START,
-        repeats=0,
-    ).event
+    context = structs.replace(event_context_of(), link=link)
+    return published(transition(), context=context).event
 
 
 def test_every_step_and_outcome_has_the_link_of_its_event() -> None:
     event_context = structs.replace(event_context_of(), link=PAGE)
-    found = Outcome(
-        outcome="expired",
-        event_id=EVENT_ID,
+    found = outcome(
+        "expired",
         event=None,
         imds_status=None,
         confirmed=None,
-        reason=None,
         request=dict.fromkeys(
             ("messageId", "enqueuedAt", "approvedBy", "reason", "expiresAt")
         ),
-        origin=("q", "m", 1),
     )
-    outcome = from_outcome(event_context, found, START).event
+    answer = from_outcome(event_context, found, START).event
 
-    for one in (scheduled(), outcome):
+    for one in (scheduled(), answer):
         assert one.data["link"] == link_of(one) == LINK
         assert faults("event", orjson.loads(one.to_json())) == []
 

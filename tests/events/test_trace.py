@@ -9,8 +9,8 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.content_mode import render_binary, render_structured
-from tests.events.test_build import outcome, tell, transition
 from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
+from tests.support.example_events import outcome, published, transition
 from tests.support.fakes import START
 
 OF_W3C = re.compile(
@@ -42,7 +42,7 @@ def result_of(cause: CloudEvent) -> CommandResult:
 
 
 def test_all_machines_and_steps_of_an_event_share_a_trace() -> None:
-    step, other = tell(transition()).event, tell(transition("started")).event
+    step, other = published(transition()).event, published(transition("started")).event
     approval = from_outcome(event_context_of(), outcome(), START).event
     ran = from_command(event_context_of(), result_of(step), START).event
     shown = [parent_of(event) for event in (step, other, approval, ran)]
@@ -74,7 +74,7 @@ def test_event_id_that_is_no_uuid_is_hashed(key: str) -> None:
 
 
 def test_both_modes_carry_it() -> None:
-    event = tell(transition()).event
+    event = published(transition()).event
     value = event.text("traceparent") or ""
 
     headers, _ = render_binary(event)

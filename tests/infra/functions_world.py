@@ -26,11 +26,8 @@ from slack_sdk.signature import SignatureVerifier
 from approver.buttons import Action, Button, write
 from approver.handlers import Handlers
 from approver.vote_rules import digest
-from bridge.events.build import Outcome, from_outcome, from_transition
+from bridge.events.build import from_outcome
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import ScheduledEvent
-from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
 from bridge.servicebus.sender import Message
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (
@@ -43,6 +40,8 @@ from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.servicebus.sink import render
 from function_app import build
 from tests.support.builders import event_context_of
+from tests.support.example_events import outcome as outcome_of
+from tests.support.example_events import published, seen, transition
 from tests.support.fakes import START
 
 PATIENCE = 40.0  # seconds: the machine may be busy with other tests
@@ -94,19 +93,8 @@ def cloud_event(
     kind: str, event: Mapping[str, object], after: float = 0.0
 ) -> CloudEvent:
     """Return what the bridge tells of a transition, seconds after the start."""
-    seen = ScheduledEvent(event_id=str(event["EventId"]), raw=event)
-    transition = Transition(
-        kind=TransitionKind(kind),
-        event=seen,
-        previous=None,
-        changes=(),
-        announced=True,
-        unobserved=0,
-    )
     when: datetime = START + timedelta(seconds=after)
-    return from_transition(
-        event_context_of(), transition, incarnation=2, observed_at=when, repeats=0
-    ).event
+    return published(transition(kind, event, unobserved=0), at=when).event
 
 
 def outcome_event(
@@ -116,13 +104,12 @@ def outcome_event(
     after: float = 0.0,
 ) -> CloudEvent:
     """Return what the bridge tells of what became of an approval, after seconds."""
-    found = Outcome(
-        outcome=outcome,
+    found = outcome_of(
+        outcome,
         event_id=str(event["EventId"]),
-        event=ScheduledEvent(event_id=str(event["EventId"]), raw=event),
+        event=seen(event),
         imds_status=None,
         confirmed=None,
-        reason=None,
         request={"messageId": message_id},
         origin=(APPROVALS, message_id, 1),
     )

@@ -20,9 +20,8 @@ from bridge.foundation.errors import (
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Timings
-from bridge.outbox.storage.journal import Journal
-from bridge.outbox.storage.rows import Rows
-from bridge.outbox.storage.rows import write as write_rows
+from bridge.outbox.storage.journal import Journal, Rows
+from bridge.outbox.storage.journal import write as write_rows
 from bridge.outbox.storage.schema import create
 from bridge.outbox.store import Outbox
 from tests.support.builders import router

@@ -27,8 +27,8 @@ from bridge.outbox.statefile import (
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.journal import Rows
 from bridge.outbox.storage.meta import load, save
-from bridge.outbox.storage.rows import Rows
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"

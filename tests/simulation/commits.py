@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.storage.rows import Rows
+from bridge.outbox.storage.journal import Rows
 from tests.simulation.edges import Shown
 from tests.simulation.oracle_commands import judge_successes
 from tests.simulation.rows import Row

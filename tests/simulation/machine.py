@@ -11,7 +11,7 @@ from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Done, Timings
 from bridge.outbox.storage.file import File
-from bridge.outbox.storage.rows import Row, Rows
+from bridge.outbox.storage.journal import Row, Rows
 from bridge.outbox.storage.schema import TABLES
 
 if TYPE_CHECKING:

@@ -9,18 +9,17 @@ from datetime import datetime
 import orjson
 from msgspec.structs import replace
 
-from bridge.events.build import Outcome, from_outcome, from_transition
+from bridge.events.build import from_outcome
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import ScheduledEvent, parse
-from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.rate_limit import Pace
 from bridge.simulator.faults import Fault, Garbage, Strike
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.slack.refusals import Rate
 from bridge.simulator.slack.workspace import Channel, Post
 from bridge.sinks.base import ApprovalAddress, Memory, Notebook, Resources, Sink
-from tests.support.builders import EVENT_ID, body_of, event_context_of, imds_event
+from tests.support.builders import event_context_of, imds_event
+from tests.support.example_events import outcome as outcome_of
+from tests.support.example_events import published, received, seen, transition
 from tests.support.fakes import FakeClock
 from tests.support.sink_fixtures import sink_config
 
@@ -142,18 +141,8 @@ def step(
     previous: Mapping[str, object] | None = None,
     changes: tuple[str, ...] = (),
 ) -> CloudEvent:
-    transition = Transition(
-        kind=TransitionKind(kind),
-        event=seen(event),
-        previous=seen(previous) if previous else None,
-        changes=changes,
-        announced=True,
-        unobserved=0,
-    )
-    found = from_transition(
-        event_context_of(), transition, incarnation=2, observed_at=at, repeats=0
-    )
-    return CloudEvent.from_json(found.event.to_json())
+    found = transition(kind, event, previous, changes=changes, unobserved=0)
+    return received(published(found, at=at).event)
 
 
 def ruling(
@@ -162,20 +151,11 @@ def ruling(
     event: Mapping[str, object] | None = None,
     request: Mapping[str, object] | None = None,
 ) -> CloudEvent:
-    shown = Outcome(
-        outcome=outcome,
-        event_id=EVENT_ID,
+    shown = outcome_of(
+        outcome,
         event=seen(event) if event else None,
-        imds_status=200,
-        confirmed=True,
         reason="EventChanged" if outcome == "denied" else None,
         request=request or {},
         origin=("queue", f"m-{outcome}-{at.timestamp()}", 1),
     )
-    found = from_outcome(event_context_of(), shown, at).event
-    return CloudEvent.from_json(found.to_json())
-
-
-def seen(event: Mapping[str, object]) -> ScheduledEvent:
-    (found,) = parse(body_of(event)).events.values()
-    return found
+    return received(from_outcome(event_context_of(), shown, at).event)

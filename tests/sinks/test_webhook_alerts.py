@@ -16,10 +16,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
-from bridge.events.build import from_bridge, from_outcome, from_transition
+from bridge.events.build import from_bridge, from_outcome
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
-from bridge.events.transitions import Transition
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
     PermanentDeliveryError,
@@ -33,11 +32,12 @@ from bridge.sinks.webhook.presets.alert import AlertAction, alert, begins
 from bridge.sinks.webhook.presets.preset import Call, advanced
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.sink import RemindingWebhook
-from tests.events.test_build import outcome
 from tests.receivers import alerting, datadog, jira, pagerduty, servicenow
 from tests.receivers.serving import Post, Service, serving
 from tests.sinks.preset_ways import WAYS, options, talked
-from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
+from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.example_events import outcome, transition
+from tests.support.example_events import published as outgoing
 from tests.support.fakes import START, FakeClock
 from tests.support.ports import free_port
 from tests.support.sink_fixtures import (
@@ -59,20 +59,7 @@ def published(
     before: dict[str, object] | None = None,
     at: datetime = START,
 ) -> CloudEvent:
-    (event,) = document(raw or imds_event()).events.values()
-    earlier = list(document(before).events.values()) if before else [None]
-    transition = Transition(
-        kind=TransitionKind(step),
-        event=event,
-        previous=earlier[0],
-        changes=(),
-        announced=True,
-        unobserved=1,
-    )
-    context = event_context_of()
-    return from_transition(
-        context, transition, incarnation=2, observed_at=at, repeats=0
-    ).event
+    return outgoing(transition(step, raw, before), at=at).event
 
 
 def approved(what: str = "relayed", **more: object) -> CloudEvent:

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.cli.main import main
-from bridge.events.build import Outcome, from_document, from_outcome, from_transition
+from bridge.events.build import from_document, from_outcome
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.transitions import Transition
 from bridge.events.truncate import MAX_BYTES
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
@@ -49,6 +48,7 @@ from tests.sinks.preset_ways import (
     with_table,
 )
 from tests.support.builders import document, event_context_of, imds_event
+from tests.support.example_events import outcome, published, transition
 from tests.support.fakes import START
 from tests.support.sink_fixtures import (
     Inbox,
@@ -111,19 +111,7 @@ def test_elastic_ends_with_a_line_break() -> None:
 
 
 def golden_event() -> CloudEvent:
-    (event,) = document(imds_event()).events.values()
-    step = Transition(
-        kind=TransitionKind.SCHEDULED,
-        event=event,
-        previous=None,
-        changes=(),
-        announced=True,
-        unobserved=3,
-    )
-    found = from_transition(
-        event_context_of(), step, incarnation=2, observed_at=START, repeats=0
-    )
-    return found.event
+    return published(transition(unobserved=3)).event
 
 
 def test_receiver_sees_what_the_event_says(resources: Resources) -> None:
@@ -191,34 +179,27 @@ def odd_cloud_events(draw: st.DrawFn) -> CloudEvent:
     event = draw(st.sampled_from(found))
     kind = draw(st.sampled_from(["transition", "outcome", "document"]))
     if kind == "transition":
-        step = Transition(
-            kind=draw(KINDS),
-            event=event,
-            previous=draw(st.none() | st.sampled_from(found)),
+        step = transition(
+            draw(KINDS),
+            event,
+            draw(st.none() | st.sampled_from(found)),
             changes=tuple(draw(st.lists(st.text(max_size=9), max_size=3))),
             announced=None,
             unobserved=None,
         )
-        return from_transition(
-            event_context_of(),
-            step,
-            incarnation=doc.incarnation,
-            observed_at=START,
-            repeats=0,
-        ).event
+        return published(step, incarnation=doc.incarnation).event
     if kind == "outcome":
         texts = {key: draw(TEXTS) for key in ("messageId", "approvedBy", "reason")}
-        outcome = Outcome(
-            outcome="denied",
+        found_outcome = outcome(
+            "denied",
             event_id=event.event_id,
             event=draw(st.none() | st.just(event)),
             imds_status=None,
             confirmed=None,
             reason=draw(TEXTS),
             request={**texts, "enqueuedAt": None, "expiresAt": None},
-            origin=("q", "m", 1),
         )
-        return from_outcome(event_context_of(), outcome, START).event
+        return from_outcome(event_context_of(), found_outcome, START).event
     return from_document(
         event_context_of(), doc, previous_incarnation=None, observed_at=START, repeats=0
     ).event
@@ -257,17 +238,8 @@ def deep(levels: int) -> object:
 )
 def test_no_service_refuses_what_is_long_deep_or_empty(raw: dict[str, object]) -> None:
     (event,) = document(raw).events.values()
-    step = Transition(
-        kind=TransitionKind.STARTED,
-        event=event,
-        previous=event,
-        changes=(LONG[:100],),
-        announced=True,
-        unobserved=0,
-    )
-    shown = from_transition(
-        event_context_of(), step, incarnation=2**64 - 1, observed_at=START, repeats=0
-    )
+    step = transition("started", event, event, changes=(LONG[:100],), unobserved=0)
+    shown = published(step, incarnation=2**64 - 1)
     found = {name: error_of(name, shown.event) for name in NAMES}
 
     assert len(shown.event.to_json()) <= MAX_BYTES

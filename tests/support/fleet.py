@@ -8,16 +8,13 @@ import orjson
 
 from bridge.events.build import (
     EventContext,
-    Outcome,
     from_bridge,
     from_outcome,
-    from_transition,
 )
-from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
-from bridge.events.transitions import Transition
-from bridge.events.vocabulary import TransitionKind
 from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.example_events import outcome as outcome_of
+from tests.support.example_events import published, seen, transition
 from tests.support.fakes import START
 
 SUBSCRIPTION = "8d10da13-8125-4ba9-a717-bf7490507b3d"
@@ -57,20 +54,9 @@ def step(  # noqa: PLR0913 - each is one thing a test varies
 ) -> bytes:
     """Return the CloudEvent of a step, as a bridge sends it."""
     raw = event() if raw is None else raw
-    transition = Transition(
-        kind=TransitionKind(kind),
-        event=_event(raw),
-        previous=None if previous is None else _event(previous),
-        changes=(),
-        announced=True,
-        unobserved=0,
-    )
-    out = from_transition(
-        context(who),
-        transition,
-        incarnation=1,
-        observed_at=at(seconds),
-        repeats=repeats,
+    found = transition(kind, raw, previous, unobserved=0)
+    out = published(
+        found, context=context(who), incarnation=1, at=at(seconds), repeats=repeats
     )
     return out.event.to_json()
 
@@ -85,10 +71,10 @@ def outcome(
 ) -> bytes:
     """Return what a bridge tells of a request."""
     raw = event() if raw is None else raw
-    found = Outcome(
-        outcome=what,
+    found = outcome_of(
+        what,
         event_id=str(raw["EventId"]),
-        event=_event(raw),
+        event=seen(raw),
         imds_status=None,
         confirmed=None,
         reason=reason,
@@ -108,10 +94,6 @@ def life(
 
 def context(who: Identity | None) -> EventContext:
     return event_context_of(who or vm())
-
-
-def _event(raw: Mapping[str, object]) -> ScheduledEvent:
-    return ScheduledEvent(event_id=str(raw["EventId"]), raw=raw)
 
 
 def azure(

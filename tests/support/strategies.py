@@ -5,19 +5,16 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from bridge.events.build import from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
-from bridge.events.transitions import Transition
 from bridge.events.vocabulary import TransitionKind
 from tests.support.builders import (
     document,
-    event_context_of,
     imds_event,
     not_before,
     started,
 )
-from tests.support.fakes import START
+from tests.support.example_events import published, received, transition
 
 # Few ids, in both cases, so that two documents often name the same event.
 EVENT_IDS = ("A1B2", "a1b2", "C3D4", "c3d4", "E5F6", "ö", "Ö", "x\x00y", "_")
@@ -94,18 +91,8 @@ def cloud_events() -> st.SearchStrategy[CloudEvent]:
 
 def _told(raw: dict[str, object], kind: TransitionKind) -> CloudEvent:
     (event,) = document(raw).events.values()
-    step = Transition(
-        kind=kind,
-        event=event,
-        previous=event,
-        changes=(),
-        announced=True,
-        unobserved=1,
-    )
-    told = from_transition(
-        event_context_of(), step, incarnation=1, observed_at=START, repeats=0
-    ).event
-    return CloudEvent.from_json(told.to_json())
+    step = transition(kind, event, event)
+    return received(published(step, incarnation=1).event)
 
 
 def bodies(

@@ -41,8 +41,7 @@ from bridge.outbox.storage.connection import (
 )
 from bridge.outbox.storage.driver import Ask, Desk, Done, Driver, ThreadDriver, Timings
 from bridge.outbox.storage.file import File, Place, empty
-from bridge.outbox.storage.journal import Journal
-from bridge.outbox.storage.rows import Change, Row, Rows
+from bridge.outbox.storage.journal import Change, Journal, Row, Rows
 
 log = logging.getLogger(__name__)
 

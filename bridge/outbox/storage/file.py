@@ -31,7 +31,7 @@ from bridge.outbox.storage.connection import (
     transaction,
     translated,
 )
-from bridge.outbox.storage.rows import Rows, write
+from bridge.outbox.storage.journal import Rows, write
 from bridge.outbox.storage.schema import SCHEMA, create, version
 
 T = TypeVar("T")

@@ -21,6 +21,8 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
@@ -98,8 +100,7 @@ class Poster(Sink, Probing, Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True)
-class BatchingWebhook:
+class BatchingWebhook(Struct, kw_only=True):
     """POSTs several events in one request.
 
     Attributes:
@@ -146,8 +147,7 @@ class BatchingWebhook:
         return [None] * count
 
 
-@dataclass(slots=True, kw_only=True)
-class RemindingWebhook:
+class RemindingWebhook(Struct, kw_only=True):
     """Posts events, and the alerts that still fire again every few minutes.
 
     Attributes:
@@ -163,7 +163,7 @@ class RemindingWebhook:
     memory: Memory
     clock: Clock
     last_fault: str = ""
-    _stale: dict[str, bytes] = field(default_factory=dict)
+    _stale: dict[str, bytes] = msgspec.field(default_factory=dict)
 
     async def deliver(self, event: CloudEvent) -> None:
         """POST one event, and remember what fires since; see ``Sink.deliver``."""
