@@ -9,15 +9,12 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
 from bridge.events.start_result import StartAnswer
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
-from bridge.outbox.image import Limits
-from bridge.outbox.records import Content, checksum_of
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.bench.figures import Figure, in_turns
@@ -32,24 +29,21 @@ from tests.support.builders import (
 )
 from tests.support.fakes import FakeClock
 
+_MOST_WAITING = 90_000  # more would be given up: see ``Limits.waiting``
 _FILL = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
-INSERT INTO items
-    (id, kind, key, event_id, cloud_event_id, type, body, created, checksum)
-    SELECT i, 'event', k, k, k, 't', zeroblob(300), i,
-           checksum(i, 'event', k, k, k, 't', zeroblob(300))
-    FROM (SELECT i, 'K' || i AS k FROM n);
+INSERT INTO items (kind, key, event_id, cloud_event_id, type, body, created, checksum)
+    SELECT 'event', 'K' || i, 'K' || i, 'id' || i, 't', zeroblob(300), i, 0 FROM n;
 INSERT INTO deliveries
-    (id, item, sink, key, state, attempts, due, born, waits_for_sink)
-    SELECT id, id, '{sink}', key, '{state}', 0, 1e10 + id, 0.0, 0 FROM items;
+    (item, sink, key, state, attempts, due, settled, born, waits_for_sink)
+    SELECT id, '{sink}', key, '{state}', 0, 1e10 + id, NULL, 0.0, 0 FROM items;
 """
 
 
 async def outbox_rows(most: int, turns: int) -> list[Figure]:
-    """Append and due with so many rows (of pending: the limit), against a thousand."""
+    """Append and due with so many rows, against a thousand."""
     table = []
-    pending = min(most, Limits().waiting)
-    for state, rows in (("delivered", most), ("pending", pending)):
+    for state, rows in (("delivered", most), ("pending", min(most, _MOST_WAITING))):
 
         async def ours(state: str = state, rows: int = rows) -> list[float]:
             return [await append_and_due(rows, state)]
@@ -71,12 +65,7 @@ async def outbox_rows(most: int, turns: int) -> list[Figure]:
 
 
 def _execute(statement: str, db: sqlite3.Connection) -> None:
-    db.create_function("checksum", 7, _checksum, deterministic=True)
     db.execute(statement)
-
-
-def _checksum(number: int, *columns: Any) -> int:
-    return checksum_of(number, Content(*columns))
 
 
 async def append_and_due(count: int, state: str) -> float:
