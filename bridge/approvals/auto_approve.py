@@ -116,15 +116,14 @@ class AutoApprover:
             ruling = await self._ruling(known) if is_there else None
             if ruling is None or ruling.rule is None:
                 continue
+            event = known.event
+            initiative = Initiative(rule=ruling.rule, content=content_of(event))
             if ruling.hold is not None:
-                withheld[key] = await self._withhold(known.event, ruling, ruling.hold)
+                withheld[key] = await self._withhold(event, initiative, ruling.hold)
             elif ruling.left:
                 left = min(left, ruling.left)
             else:
-                initiative = Initiative(
-                    rule=ruling.rule, content=content_of(known.event)
-                )
-                self._begin(known.event.event_id, initiative, flows)
+                self._begin(event.event_id, initiative, flows)
         self.withheld = withheld
         return left
 
@@ -136,10 +135,9 @@ class AutoApprover:
         return rule_that_approves(known, now, terms, found)
 
     async def _withhold(
-        self, event: ScheduledEvent, ruling: Ruling, reason: str
+        self, event: ScheduledEvent, initiative: Initiative, reason: str
     ) -> Withheld:
         """Publish that an event is withheld, unless that was published before."""
-        initiative = Initiative(rule=str(ruling.rule), content=content_of(event))
         found = Withheld(
             event_id=event.event_id,
             content=initiative.content,
@@ -156,10 +154,7 @@ class AutoApprover:
         return found
 
     def _begin(
-        self,
-        event_id: str,
-        initiative: Initiative,
-        flows: asyncio.TaskGroup,
+        self, event_id: str, initiative: Initiative, flows: asyncio.TaskGroup
     ) -> None:
         if initiative.content in self._resting:
             return
@@ -177,30 +172,18 @@ class AutoApprover:
         )
 
     async def _approve(self, request: Request, initiative: Initiative) -> None:
-        decisions = await self.context.outbox.approvals.of_message(initiative.content)
+        context, content = self.context, initiative.content
+        decisions = await context.outbox.approvals.of_message(content)
         earlier, rest = decisions.get(request.key), _REST
         if earlier is None or earlier.is_intent:
             was_tried = earlier is not None and earlier.posted
-            kind = await self._run_flow(request, initiative, was_tried=was_tried)
-            rest = 0.0 if kind is OutcomeKind.WITHHELD else _REST
-        self._resting[initiative.content] = self.context.clock.monotonic() + rest
-
-    async def _run_flow(
-        self,
-        request: Request,
-        initiative: Initiative,
-        *,
-        was_tried: bool,
-    ) -> OutcomeKind | None:
-        context, key = self.context, initiative.content
-        intent = Intent(context, request, key, sequence=None, was_tried=was_tried)
-        conclusion = await context.requests.pursue(intent)
-        if conclusion is None:
-            return None
-        if conclusion.kind is OutcomeKind.FAILED or not await intent.withdraw():
-            message = initiative.content
-            await asyncio.shield(self._conclude(request, conclusion, message=message))
-        return conclusion.kind
+            intent = Intent(context, request, content, None, was_tried=was_tried)
+            end = await context.requests.pursue(intent)
+            if end is not None:
+                if end.kind is OutcomeKind.FAILED or not await intent.withdraw():
+                    await asyncio.shield(self._conclude(request, end, message=content))
+                rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
+        self._resting[content] = context.clock.monotonic() + rest
 
     async def _conclude(
         self, request: Request, conclusion: Conclusion, *, message: str

@@ -63,6 +63,7 @@ class Pending(Struct, eq=False):
 
     Attributes:
         rest: called whenever it waits: for a time, for IMDS or for its turn.
+        key: the EventId in capitals, for comparisons.
         began: when it was asked for.
         after: only a look with a higher number serves: it began later.
         since: when it is to be decided, by a look that began then or later.
@@ -71,6 +72,7 @@ class Pending(Struct, eq=False):
         step: the last decision, while it holds: a wait, or a POST that waits for its
             turn. A change of the event ends it.
         shown: the known event at that decision.
+        nearness: its NotBefore then, in seconds since the epoch.
         proven: when the commands that a rule requires were looked up.
         work: what its own task writes now; the loop does not wait for that.
         bell: rings when there is work or it is over.
@@ -80,6 +82,7 @@ class Pending(Struct, eq=False):
     intent: Intent
     rest: Callable[[], None]
     may_have_worked: bool = False
+    key: str = ""
     began: float = 0.0
     after: int = 0
     since: float = 0.0
@@ -87,6 +90,7 @@ class Pending(Struct, eq=False):
     is_last: bool = False
     step: Post | Wait | None = None
     shown: ScheduledEvent | None = None
+    nearness: float = math.inf
     was_seen: bool = False
     event: ScheduledEvent | None = None
     absent_since: float | None = None
@@ -101,6 +105,9 @@ class Pending(Struct, eq=False):
     is_over: bool = False
     conclusion: Conclusion | None = None
 
+    def __post_init__(self) -> None:
+        self.key = self.request.key
+
     @property
     def context(self) -> ApprovalContext:
         """The parts and settings that all approvals of its entity share."""
@@ -110,11 +117,6 @@ class Pending(Struct, eq=False):
     def request(self) -> Request:
         """The EventId, and the approval that asks for it."""
         return self.intent.request
-
-    @property
-    def key(self) -> str:
-        """The EventId in capitals, for comparisons."""
-        return self.request.key
 
     @property
     def known(self) -> ScheduledEvent | None:
@@ -149,6 +151,8 @@ class Pending(Struct, eq=False):
         event = look.document.events.get(self.key)
         self.event, self.shown = event or self.event, self.known
         self.was_seen = self.was_seen or self.shown is not None
+        not_before = event.not_before if event else None
+        self.nearness = not_before.timestamp() if not_before else math.inf
         if self.absent_since is None and is_absent(self.key, look):
             self.absent_since = now
         found = NO_EVIDENCE
@@ -302,7 +306,7 @@ class Requests:
         """Return the most urgent event whose mark is there; let the next be marked."""
         self._ready = []
         writing = {one.key for one in self._all if one.work is not None}
-        for key in sorted(agreed, key=lambda key: self._place(agreed[key])):
+        for key in sorted(agreed, key=lambda key: _place(agreed[key])):
             is_marked = any(one.intent.is_marked for one in agreed[key])
             if self._ready if is_marked else writing - {key}:
                 continue  # one EventId at a time: most marks would be in vain
@@ -333,13 +337,6 @@ class Requests:
             if one.intent.is_marked:
                 one.write(one.intent.unmark)
         return isinstance(step, Post)
-
-    def _place(self, line: list[Pending]) -> tuple[float, float]:
-        """Return the place in line: by NotBefore, then who has waited longest."""
-        event = line[0].known
-        not_before = event.not_before if event else None
-        nearness = not_before.timestamp() if not_before else math.inf
-        return nearness, min(one.since for one in line)
 
     def _conclude(self, one: Pending, conclusion: Conclusion | None) -> None:
         if not self._drop(one):
@@ -415,6 +412,11 @@ class Requests:
 def _time_by(look: Look, now: float) -> datetime:
     """Return the time by the clock of IMDS, some time after a look."""
     return look.now + timedelta(seconds=now - (look.read.monotonic or now))
+
+
+def _place(line: list[Pending]) -> tuple[float, float]:
+    """Return the place in line: by NotBefore, then who has waited longest."""
+    return min((one.nearness, one.since) for one in line)
 
 
 def _is_expired(step: Conclusion | Post | Wait) -> bool:
