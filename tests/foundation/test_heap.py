@@ -16,7 +16,7 @@ def resident():
     return pages * os.sysconf("SC_PAGESIZE")
 
 {before}
-from bridge.outbox.storage.front import give_back
+from bridge.outbox.storage.file import give_back
 
 blocks = [bytes(10_000) + bytes([n % 256]) for n in range(6_000)]
 del blocks[:-1]
