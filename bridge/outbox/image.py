@@ -10,7 +10,7 @@ were read last does. The rest is read again shortly before it is sent.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct, field
@@ -60,7 +60,9 @@ class Image(Struct):
     Attributes:
         lost: called with the sink of each delivery that is given up here.
         woken: called with each sink for which there may be work.
-            next_item, next_delivery: the ids that the next rows get.
+        next_item, next_delivery: the ids that the next rows get.
+        is_doubtful: another process may have settled what was being written when the
+            file was read: only another look at the file can tell.
         steps: the deliveries of EventIds to sinks that act, by sink and key; of those
             that were asked for.
     """
@@ -71,6 +73,7 @@ class Image(Struct):
     limits: Limits = field(default_factory=Limits)
     next_item: int = 1
     next_delivery: int = 1
+    is_doubtful: bool = False
     sinks: dict[str, Lines] = field(default_factory=dict)
     steps: dict[tuple[str, str], dict[int, reads.Step]] = field(default_factory=dict)
     _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
@@ -318,12 +321,7 @@ class Image(Struct):
                 moved.add(sink)
         for sink in moved:
             self.sinks[sink].renew()
-        gone = [
-            one
-            for lines in self.sinks.values()
-            for one in lines.waiting.values()
-            if one.id not in here and not is_unwritten(("deliveries", (one.id,)))
-        ]
+        gone = self._settled(here, found.last_delivery)
         for one in gone:
             self._drop(one)
         for sink, more in fresh.items():
@@ -334,6 +332,25 @@ class Image(Struct):
                 self._remember(item)
         self._adopt_counts(found)
         return bool(moved or fresh or gone)
+
+    def _settled(self, here: Collection[int], last: int) -> list[Waiting]:
+        """Return what waits, but not in the file; note whether that leaves a doubt.
+
+        Args:
+            here: what waits in the file.
+            last: the highest id that the file has had.
+        """
+        waiting = (w for lines in self.sinks.values() for w in lines.waiting.values())
+        is_unwritten, gone = self.database.is_unwritten, list[Waiting]()
+        self.is_doubtful = False
+        for one in waiting:
+            if one.id in here:
+                continue
+            if not is_unwritten(("deliveries", (one.id,))):
+                gone.append(one)
+            elif one.id <= last:
+                self.is_doubtful = True
+        return gone
 
     def _adopt_counts(self, found: "reads.Snapshot") -> None:
         self._counts = {sink: dict(states) for sink, states in found.counts.items()}

@@ -57,10 +57,11 @@ class _OutsideChanges(msgspec.Struct):
 
     async def look(self) -> None:
         """Check whether another process has changed something since the last look."""
-        if not self._may_have_changed():
+        is_doubtful = self.outbox.image.is_doubtful
+        if not self._may_have_changed() and not is_doubtful:
             return
         version = await self.outbox.other_processes.data_version()
-        if version != self.version:
+        if version != self.version or is_doubtful:
             await self._follow(is_first=self.version is None)
         self.version = version
 

@@ -123,6 +123,11 @@ async def heard(
     return found
 
 
+def heed_ctrl_c() -> None:
+    """Let a process end by Ctrl-C, also if whoever started the tests ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 async def scheduled(at: Addresses) -> str:
     """Schedule a short freeze, and return its EventId."""
     event = await at.control("POST", "events", FREEZE)
@@ -201,6 +206,7 @@ async def test_consumer_hears_approves_and_reads_the_reply(
             *command,
             env={**environment(at.connection_string, session), **more},
             stdout=asyncio.subprocess.PIPE,
+            preexec_fn=heed_ctrl_c,
         )
         try:
             event_id = await scheduled(at)

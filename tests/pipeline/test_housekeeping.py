@@ -553,6 +553,44 @@ async def test_what_another_process_discards_is_counted(
     assert found == 2
 
 
+async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
+    state_path: Path, observer: Observer, metrics: Metrics, clock: FakeClock
+) -> None:
+    """The failed attempt is being written while the file is read."""
+    disk, now = Hanging(), clock.now().timestamp()
+    async with Database.open(state_path, connect=disk.open) as database:
+        outbox = Outbox(database, router())
+        keeper = Housekeeping(
+            outbox=outbox,
+            observer=observer,
+            relays=[],
+            clock=clock,
+            metrics=metrics,
+            retention=WEEK,
+            max_size=256 * 1024 * 1024,
+        )
+        await outbox.commit([outgoing("1"), outgoing("2")], now=now)
+        (first, *_), _ = await outbox.deliveries.due(SINK, now=now, limit=9)
+        await keeper.step()
+        async with Outbox.open(state_path, router()) as other:
+            await Ledger(other.database).discard(Selection(id=first.id), now=now)
+        disk.freeze("SELECT d.id")
+        look = asyncio.create_task(keeper.step())
+        await asyncio.to_thread(disk.hung.wait)
+        attempt = outbox.deliveries.postpone(
+            first, due=now, error="503", reason=Reason.SERVER
+        )
+        failure = asyncio.create_task(attempt)
+        await asyncio.sleep(0)
+        disk.thaw()
+        await asyncio.gather(look, failure)
+        clock.pass_by(3)
+        await keeper.step()
+
+        found, _ = await outbox.deliveries.due(SINK, now=now, limit=9)
+        assert [one.cloud_event_id for one in found] == ["2"]
+
+
 # -- while the state file is in trouble ------------------------------------------
 
 

@@ -314,5 +314,8 @@ def version(db: sqlite3.Connection) -> int:
             f"bridge knows {SCHEMA} at most; install a newer one"
         )
     if 0 < number < SCHEMA:
-        raise OlderSchemaError(f"the state file has schema version {number}")
+        raise OlderSchemaError(
+            f"the state file is of an older version of the bridge (schema {number}): "
+            "the forwarder moves it aside when it starts, and says what waits in it"
+        )
     return number
