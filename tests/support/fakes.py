@@ -33,13 +33,13 @@ class FakeClock:
 
     def __init__(self, start: datetime = START) -> None:
         self.waits: list[float] = []
-        self._now = start
+        self._start, self._passed = start, 0.0  # in full: datetime rounds to 1 µs
         self._monotonic = 1000.0
         self._alarms: list[tuple[float, int, asyncio.Event]] = []
         self._count = itertools.count()
 
     def now(self) -> datetime:
-        return self._now
+        return self._start + timedelta(seconds=self._passed)
 
     def monotonic(self) -> float:
         return self._monotonic
@@ -63,7 +63,7 @@ class FakeClock:
 
     def pass_by(self, seconds: float) -> None:
         """Let time pass without giving anybody a turn."""
-        self._now += timedelta(seconds=seconds)
+        self._passed += seconds
         self._monotonic += seconds
         self._ring()
 
@@ -79,7 +79,7 @@ class FakeClock:
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock, as an administrator or NTP would."""
-        self._now += timedelta(seconds=seconds)
+        self._start += timedelta(seconds=seconds)
 
     def _next_due(self) -> float | None:
         while self._alarms and self._alarms[0][2].is_set():

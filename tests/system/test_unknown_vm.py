@@ -139,6 +139,8 @@ async def test_urgent_event_is_delivered_while_metadata_answers_404_and_others_w
         place.imds.compute = compute
         await place.until(lambda: len(place.received()) == 2)
         await place.until(lambda: len(place.received("/named")) == 2)
+        log = place.folder / "events.log"
+        await place.until(lambda: "bridge.started" in log.read_text())
 
     assert brief(first) == "Preempt scheduled"
     assert str(first["source"]).startswith("urn:sebridge:")
@@ -149,7 +151,7 @@ async def test_urgent_event_is_delivered_while_metadata_answers_404_and_others_w
     assert affects(second) is True
     named = {m.headers["x-vm"] for m in place.inbox.messages if m.path == "/named"}
     assert named == {place.imds.vm_name}
-    lines = (place.folder / "events.log").read_text().splitlines()
+    lines = log.read_text().splitlines()
     found = [json.loads(line) for line in lines]
     assert [brief(e) for e in found if e["type"].split(".")[1] == "scheduledevent"] == [
         "Preempt scheduled",
