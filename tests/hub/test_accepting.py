@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -22,7 +21,7 @@ from tests.hub.test_told_keys import other_vm, tells, waiting
 from tests.hub.test_trust import EVIL
 from tests.signing.test_dsse import KEY, OTHER
 from tests.support.fleet import step, vm
-from tests.support.hub import HubWorld, config, received
+from tests.support.hub import HubWorld, config, forms, received
 
 (THIRD,) = private_keys(json.dumps(new_key()))
 Opened = Callable[..., Any]
@@ -326,22 +325,9 @@ async def test_older_key_of_an_accepted_one_replaces_it_not(world: HubWorld) -> 
 # -- the page --------------------------------------------------------------------------
 
 
-def forms(page: str) -> list[dict[str, str]]:
+def key_forms(page: str) -> list[dict[str, str]]:
     """Return the hidden fields of the forms that decide on keys."""
-    found: list[dict[str, str]] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(
-            self, tag: str, attrs: list[tuple[str, str | None]]
-        ) -> None:
-            given = dict(attrs)
-            if tag == "form":
-                found.append({"action": str(given.get("action"))})
-            elif tag == "input" and given.get("type") == "hidden":
-                found[-1][str(given["name"])] = str(given["value"])
-
-    Reader().feed(page)
-    return [one for one in found if "keys" in one]
+    return [one for one in forms(page) if "keys" in one]
 
 
 async def press(
@@ -359,7 +345,7 @@ async def test_form_accepts_exactly_the_keys_that_it_shows(world: HubWorld) -> N
     """A key that is told after the page was made is not among them."""
     await world.store.keep([tells(vm(2), OTHER), tells(vm(12), STRANGE)])
     _, page = await world.ask("GET", "/bridges?keys=*/web-?", {"User": "ann"})
-    (every,) = [one for one in forms(page) if " " in one["keys"]]
+    (every,) = [one for one in key_forms(page) if " " in one["keys"]]
     await world.store.keep([tells(vm(3), THIRD)])
     status, page = await press(world, every)
     assert status == 200
@@ -372,7 +358,7 @@ async def test_form_accepts_exactly_the_keys_that_it_shows(world: HubWorld) -> N
         OTHER.key_id,
     }
     _, page = await world.ask("GET", "/bridges?keys=*/web-0", {"User": "ann"})
-    (form,) = forms(page)
+    (form,) = key_forms(page)
     assert form["decision"] == "withdraw"
     await press(world, form)
     assert [row["key"] for row in await keys(world, "accepted")] == [OTHER.key_id]
@@ -393,14 +379,14 @@ async def test_form_that_was_not_made_so_is_refused(
     world: HubWorld, more: dict[str, str], who: str, status: int
 ) -> None:
     _, page = await world.ask("GET", "/bridges", {"User": "ann"})
-    (form,) = forms(page)
+    (form,) = key_forms(page)
     assert (await press(world, form, who, **more))[0] == status
     assert len(await keys(world)) == 1
 
 
 async def test_form_says_which_keys_were_refused(world: HubWorld) -> None:
     _, page = await world.ask("GET", "/bridges", {"User": "ann"})
-    (form,) = forms(page)
+    (form,) = key_forms(page)
     await decide(world, await keys(world))
     status, page = await press(world, form)
     assert status == 409
@@ -410,7 +396,7 @@ async def test_form_says_which_keys_were_refused(world: HubWorld) -> None:
 async def test_who_may_only_look_sees_no_form(world: HubWorld) -> None:
     _, page = await world.ask("GET", "/bridges", {"User": "eve"})
     assert KEY.key_id in page
-    assert forms(page) == []
+    assert key_forms(page) == []
 
 
 async def test_listed_key_is_not_among_the_accepted(opened: Opened) -> None:

@@ -7,7 +7,6 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import closing
-from html.parser import HTMLParser
 from typing import Any
 
 import aiohttp
@@ -31,6 +30,7 @@ from tests.support.hub import (
     access,
     beat,
     config,
+    forms,
     grid,
     offer,
     received,
@@ -59,7 +59,7 @@ class Browser:
         self, who: str = "ann", via: str = "bridge", path: str = PAGE, **more: str
     ) -> str:
         """Fill in the form that is shown."""
-        form = forms(self.text)[via]
+        form = vote_forms(self.text)[via]
         headers = {"User": who, "Origin": self.world.url}
         headers |= {k[7:]: more.pop(k) for k in list(more) if k.startswith("header_")}
         data = {"decision": "approve", "reason": "drained", **form, **more}
@@ -71,22 +71,10 @@ class Browser:
         return self.text
 
 
-def forms(text: str) -> dict[str, dict[str, str]]:
+def vote_forms(text: str) -> dict[str, dict[str, str]]:
     """Return the hidden fields of the forms of a page, by their way."""
-    found: list[dict[str, str]] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(
-            self, tag: str, attrs: list[tuple[str, str | None]]
-        ) -> None:
-            given = dict(attrs)
-            if tag == "form":
-                found.append({})
-            elif tag == "input" and given.get("type") == "hidden":
-                found[-1][str(given["name"])] = str(given["value"])
-
-    Reader().feed(text)
-    return {one["via"]: one for one in found if "via" in one}
+    found = [one for one in forms(text) if "via" in one]
+    return {one["via"]: {k: one[k] for k in one.keys() - {"action"}} for one in found}
 
 
 @pytest.fixture
@@ -179,7 +167,7 @@ async def test_form_decides_without_javascript(browser: Browser) -> None:
         [received(outcome("relayed", sent["id"], seconds=3))]
     )
     assert "approved by ann: relayed" in await browser.open(PAGE)
-    assert forms(browser.text) == {}
+    assert vote_forms(browser.text) == {}
     assert "approved by ann" in await browser.open("/decisions")
 
 
@@ -231,7 +219,7 @@ async def test_who_may_only_look_has_no_form(browser: Browser) -> None:
     await browser.world.scheduled()
     text = await browser.open(PAGE, who="dan")
     assert "You may look, but not decide" in text
-    assert forms(text) == {}
+    assert vote_forms(text) == {}
     assert "dan, may look" in text
 
 
@@ -374,7 +362,7 @@ async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
         await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
         await store.keep([received(step("scheduled", seconds=5))])
         await browser.open(PAGE)
-        assert "arm" not in forms(browser.text), "a bridge answers"
+        assert "arm" not in vote_forms(browser.text), "a bridge answers"
 
         world.clock.pass_by(600)
         world.more["listening"] = {"b": at(100)}

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from typing import Any
 
 import aiohttp
@@ -217,3 +218,21 @@ class HubWorld:
         """Let a bridge that is alive tell of an event."""
         body = step("scheduled", event(**fields))
         await self.store.keep([beat(), received(body)])
+
+
+def forms(page: str) -> list[dict[str, str]]:
+    """Return the hidden fields of each form of a page, and its ``action``."""
+    found: list[dict[str, str]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(
+            self, tag: str, attrs: list[tuple[str, str | None]]
+        ) -> None:
+            given = dict(attrs)
+            if tag == "form":
+                found.append({"action": str(given.get("action"))})
+            elif tag == "input" and given.get("type") == "hidden":
+                found[-1][str(given["name"])] = str(given["value"])
+
+    Reader().feed(page)
+    return found
