@@ -141,7 +141,7 @@ class Commands(Struct, frozen=True):
             standings[sink] = CommandStanding(
                 success=None if is_unsaved else found.get(sink),
                 is_pending=is_unsaved or is_waiting,
-                last=steps[sink][key][max(ended)][0] if ended else None,  # type: ignore[arg-type]
+                last=steps[sink][key][max(ended)][0] if ended else None,  # type: ignore[arg-type]  # a state
             )
         return standings
 

@@ -329,7 +329,7 @@ def test_newest_state_of_each_row_is_written_however_the_disk_answers(
             ]
             if not journal.with_disk:
                 assert journal.items == len(bodies)
-                assert journal.bytes == sum(map(len, bodies))  # type: ignore[arg-type]
+                assert journal.bytes == sum(map(len, bodies))  # type: ignore[arg-type]  # bytes
         assert journal.unwritten() == {}
         kept = {
             **{("meta", (k,)): (v,) for k, v in values(db).items()},

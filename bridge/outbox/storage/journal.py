@@ -184,6 +184,7 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
         (value,) = row
         return checksum_of_value(str(key[0]), value) if type(value) is bytes else None
     if name == "items":
-        number, content = key[0], Content(*row[:6])  # type: ignore[arg-type]
-        return checksum_of(number, content)  # type: ignore[arg-type]
+        # A row says nothing of the types of its columns.
+        number, content = key[0], Content(*row[:6])  # type: ignore[arg-type]  # see above
+        return checksum_of(number, content)  # type: ignore[arg-type]  # see above
     return checksum_of_decision(key[1], *row[:-1])
