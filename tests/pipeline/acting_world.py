@@ -159,7 +159,7 @@ class World:
         at = self.clock.now()
         moment = Moment(at=at, monotonic=self.clock.monotonic())
         watch, steps = diff(self.watch, found, moment, poll_interval=POLL)
-        events = [
+        published = [
             from_transition(
                 event_context_of(self.identity),
                 step,
@@ -169,7 +169,7 @@ class World:
             )
             for step in steps
         ]
-        await self.commit(*events)
+        await self.commit(*published)
         self.watch, self.document = watch, found
         if looks:
             await self.look()
