@@ -12,7 +12,7 @@ delivery.
 
 from bisect import insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain
 from operator import attrgetter

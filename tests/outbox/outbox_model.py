@@ -237,7 +237,9 @@ class Model:
         ]
         if any(_is_within(s.window, wall, 0.0) for s in waiting):
             return True
-        return None if any(_is_within(s.window, wall, _NEARLY) for s in waiting) else False
+        return (
+            None if any(_is_within(s.window, wall, _NEARLY) for s in waiting) else False
+        )
 
 
 def _waits(step: Step) -> bool:
