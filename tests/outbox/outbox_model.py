@@ -34,7 +34,6 @@ class Step:
         state: as in the file.
         is_from_memory: whether it was committed while the disk failed.
         is_marked: the same, also after the disk has got it: it may say so for good.
-        is_revived: whether it was retried: it may have lost what was lent to it.
         at_failure: its state when the disk failed; None = it was not there.
     """
 
@@ -48,7 +47,6 @@ class Step:
     state: str = "pending"
     is_from_memory: bool = False
     is_marked: bool = False
-    is_revived: bool = False
     at_failure: str | None = None
 
 
@@ -172,7 +170,7 @@ class Model:
             elif self._is_late(step):
                 late.append(step.name)
             else:
-                step.state, step.is_revived = "pending", True
+                step.state = "pending"
                 step.due = step.early = now
                 sent.append(step.name)
         return sent, late
@@ -231,29 +229,21 @@ class Model:
             assert not later, f"{first.name} before {second.name}"
 
     def _urgency(self, step: Step, wall: float) -> bool | None:
-        """Return whether a step is urgent; None = it may be."""
-        behind = [
+        """Return whether a step, or one behind it, is urgent; None = it may be."""
+        waiting = [
             s
-            for s in self.steps
-            if (s.sink, s.line) == (step.sink, step.line) and s.number > step.number
+            for s in self.pending(step.sink)
+            if s.line == step.line and s.number >= step.number
         ]
-        if _is_within(_joined([step, *behind]), wall, _NEARLY) is False:
-            return False  # what lies before it lends nothing
-        waiting = [s for s in behind if s.state == "pending" and not s.is_revived]
-        lent = [] if step.is_revived else waiting
-        return True if _is_within(_joined([step, *lent]), wall, 0.0) else None
+        if any(_is_within(s.window, wall, 0.0) for s in waiting):
+            return True
+        return (
+            None if any(_is_within(s.window, wall, _NEARLY) for s in waiting) else False
+        )
 
 
 def _waits(step: Step) -> bool:
     return step.state == "pending"
-
-
-def _joined(steps: list[Step]) -> Window | None:
-    """Return the time from the earliest beginning to the latest end."""
-    windows = [s.window for s in steps if s.window is not None]
-    if not windows:
-        return None
-    return min(w[0] for w in windows), max(w[1] for w in windows)
 
 
 def _is_within(window: Window | None, wall: float, margin: float) -> bool:

@@ -244,3 +244,15 @@ class OutboxMachine(RuleBasedStateMachine):
 
 TestOutboxMachine = OutboxMachine.TestCase
 TestOutboxMachine.settings = settings(max_examples=8, stateful_step_count=20)
+
+
+def test_nothing_is_urgent_between_the_times_of_two_steps() -> None:
+    """A started event is urgent for 5 minutes, one with notice before its NotBefore."""
+    machine = OutboxMachine()
+    try:
+        machine.commit([(None, "calm"), ("K", "later"), ("K", "started")])
+        for seconds in (1.0, 400.0, 400.0, 400.0, 400.0, 400.0):
+            machine.time_passes(seconds)
+            machine.offers_are_right()
+    finally:
+        machine.teardown()

@@ -238,15 +238,58 @@ async def test_urgent_one_lends_its_urgency_to_those_before_it(
 
 
 @pytest.mark.parametrize(("first", "second"), [(1000, 2000), (2000, 1000)])
-async def test_lent_urgency_makes_a_longer_time_of_two(
+async def test_nothing_is_urgent_between_the_times_of_two_steps(
     outbox: Outbox, first: float, second: float
 ) -> None:
-    """From the earlier beginning to the later end, whichever step they are of."""
+    """Whichever step is the earlier one."""
+    await outbox.commit([outgoing("old")], now=NOW - 60)
     await outbox.commit([outgoing("1", key="K", not_before=at(first))], now=NOW)
     await outbox.commit([outgoing("2", key="K", not_before=at(second))], now=NOW)
 
-    (head,) = await rows(outbox)
-    assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 2000)
+    order = {ahead: await due(outbox, NOW + ahead) for ahead in (50, 150, 1050, 1150)}
+    assert order == {
+        50: ["old", "1"],
+        150: ["1", "old"],
+        1050: ["old", "1"],
+        1150: ["1", "old"],
+    }
+
+
+async def test_delivery_says_when_its_line_is_urgent_now_or_else_next(
+    outbox: Outbox,
+) -> None:
+    """Between the times of two steps, and while both are urgent."""
+    for name, ahead in (("1", 2000), ("2", 1000), ("3", 2300)):
+        await outbox.commit([outgoing(name, key="K", not_before=at(ahead))], now=NOW)
+
+    found = dict[float, tuple[float | None, float | None]]()
+    for ahead in (0, 150, 1050, 1200, 1500, 2400):
+        (head,) = await rows(outbox, NOW + ahead)
+        found[ahead] = (head.urgent_from, head.urgent_until)
+    assert found == {
+        0: (NOW + 100, NOW + 1000),
+        150: (NOW + 100, NOW + 1000),
+        1050: (NOW + 1100, NOW + 2000),
+        1200: (NOW + 1100, NOW + 2000),
+        1500: (NOW + 1400, NOW + 2300),
+        2400: (None, None),
+    }
+
+
+async def test_step_that_leaves_the_line_takes_its_urgency_along(
+    outbox: Outbox,
+) -> None:
+    """The step behind it that is urgent for a shorter time still lends its own."""
+    await outbox.commit([outgoing("old")], now=NOW - 60)
+    await outbox.commit([outgoing("1", key="K", not_before=at(900))], now=NOW)
+    await outbox.commit([outgoing("2", key="K")], now=NOW)
+    await outbox.commit([outgoing("3", key="K", not_before=at(30))], now=NOW)
+    first = (await rows(outbox))[0]
+    assert first.cloud_event_id == "1"
+    await outbox.deliveries.delivered(first, now=NOW)
+
+    assert await due(outbox) == ["2", "old"]
+    assert await due(outbox, NOW + 40) == ["old", "2"]
 
 
 async def test_lent_urgency_stays_when_one_without_urgency_follows(
