@@ -32,7 +32,7 @@ class Step:
         window: when it is urgent by itself.
         due, early: when it is due, and when it may be due at the earliest; monotonic.
         state: as in the file.
-        is_told_in_memory: whether it was committed while the disk failed.
+        is_from_memory: whether it was committed while the disk failed.
         is_marked: the same, also after the disk has got it: it may say so for good.
         at_failure: its state when the disk failed; None = it was not there.
     """
@@ -45,7 +45,7 @@ class Step:
     due: float
     early: float
     state: str = "pending"
-    is_told_in_memory: bool = False
+    is_from_memory: bool = False
     is_marked: bool = False
     at_failure: str | None = None
 
@@ -78,7 +78,7 @@ class Model:
         self.steps += [
             Step(
                 self._count, name, sink, line, wall, now, now,
-                is_told_in_memory=self.is_failing, is_marked=self.is_failing,
+                is_from_memory=self.is_failing, is_marked=self.is_failing,
             )
             for sink in SINKS
         ]  # fmt: skip
@@ -106,19 +106,19 @@ class Model:
             return
         self.is_failing, self._back = True, 0.0
         for step in self.steps:
-            step.at_failure, step.is_told_in_memory = step.state, False
+            step.at_failure, step.is_from_memory = step.state, False
 
     def heals(self) -> None:
         """Note that the disk has everything again."""
         self.is_failing = False
         self.checkpoints = self.checkpoints[-1:]
         for step in self.steps:
-            step.is_told_in_memory = False
+            step.is_from_memory = False
 
     def in_memory(self) -> Iterator[str]:
         """Yield the names of events that take up room."""
         for step in self.steps:
-            if step.is_told_in_memory and step.state != "delivered":
+            if step.is_from_memory and step.state != "delivered":
                 yield step.name
 
     def may_refuse(self, count: int) -> bool:
@@ -127,7 +127,7 @@ class Model:
 
     def must_refuse(self, count: int) -> bool:
         """Whether there is surely no room; a dead letter may take some or none."""
-        waiting = {s.name for s in self.steps if s.is_told_in_memory and _waits(s)}
+        waiting = {s.name for s in self.steps if s.is_from_memory and _waits(s)}
         return self.is_failing and len(waiting) + count > self.room
 
     def killed(self, states: Mapping[tuple[str, str], str]) -> None:
@@ -135,7 +135,7 @@ class Model:
         lost = list[Step]()
         for step in self.steps:
             left = states.get((step.sink, step.name))
-            if step.is_told_in_memory and left is None:
+            if step.is_from_memory and left is None:
                 lost.append(step)
                 continue
             before = step.state if not self.is_failing else step.at_failure
@@ -143,7 +143,7 @@ class Model:
             assert left in allowed, (
                 f"{step.name} for {step.sink}: {left}, not {allowed}"
             )
-            if step.is_told_in_memory:
+            if step.is_from_memory:
                 assert not lost, f"{step.name} is on the disk, {lost[0].name} before it"
             step.state = str(left)
         unknown = states.keys() - {(s.sink, s.name) for s in self.steps}
@@ -153,7 +153,7 @@ class Model:
             self.ids.pop((gone.sink, gone.name), None)
         self.is_failing = False
         for step in self.steps:
-            step.early, step.is_told_in_memory = float("-inf"), False
+            step.early, step.is_from_memory = float("-inf"), False
             step.due = step.due + self._back
 
     # -- what others do --------------------------------------------------------

@@ -208,7 +208,7 @@ class OutboxMachine(RuleBasedStateMachine):
         step = self.model.of(one.sink, str(one.cloud_event_id))
         known = self.model.ids.setdefault((one.sink, step.name), one.id)
         assert known == one.id, f"{step.name} has got another id"
-        if step.is_told_in_memory:
+        if step.is_from_memory:
             assert not is_durable(one), f"{step.name} is not on the disk"
         elif not step.is_marked:
             assert is_durable(one), f"{step.name} was on the disk"

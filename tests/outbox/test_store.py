@@ -172,7 +172,7 @@ async def test_no_more_is_offered_than_asked_for(outbox: Outbox) -> None:
     assert [d.cloud_event_id for d in found] == ["x", "1"]
 
 
-async def test_next_due_time_is_told(outbox: Outbox) -> None:
+async def test_next_due_time_is_known(outbox: Outbox) -> None:
     await put(outbox, "1", "2")
     one, two = await rows(outbox)
     await postpone(outbox, one, NOW + 9)
@@ -509,7 +509,7 @@ async def test_commit_with_one_bad_event_keeps_nothing(outbox: Outbox) -> None:
     assert await outbox.deliveries.tallies() == {}
 
 
-async def test_commit_wakes_the_relays_of_those_that_are_told(
+async def test_commit_wakes_the_relays_of_its_sinks(
     state_path: Path,
 ) -> None:
     quiet = Route(when=When(transitions=("ended",)), scope="all", lifecycle=True)
@@ -537,7 +537,7 @@ async def test_rows_are_never_merged_by_id(outbox: Outbox) -> None:
     assert await due(outbox) == ["same", "same"]
 
 
-async def test_what_was_told_is_counted_by_cause(outbox: Outbox) -> None:
+async def test_what_was_published_is_counted_by_cause(outbox: Outbox) -> None:
     await outbox.commit([outgoing("1", cause="c"), outgoing("2", cause="d")], now=NOW)
     await outbox.commit([outgoing("3", cause="c")], now=NOW)
 
@@ -565,7 +565,7 @@ def step(name: str, event_type: str, *, is_last: bool = False) -> object:
 
 
 async def follow(path: Path, *steps: object) -> list[str | None]:
-    """Return what a sink for reboots is told of these steps."""
+    """Return what a sink for reboots gets of these steps."""
     reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
     async with Outbox.open(path, router({SINK: reboots})) as outbox:
         found = []
@@ -577,7 +577,7 @@ async def follow(path: Path, *steps: object) -> list[str | None]:
         return found
 
 
-async def test_sink_that_was_told_of_an_event_is_told_to_its_end(
+async def test_sink_that_got_an_event_gets_its_end_too(
     state_path: Path,
 ) -> None:
     found = await follow(
@@ -731,7 +731,7 @@ async def test_decision_takes_the_place_of_its_intent(outbox: Outbox) -> None:
     assert found.posted, "that a POST was begun is never forgotten"
 
 
-async def test_outcome_that_was_told_is_not_lost_to_a_later_intent(
+async def test_outcome_that_was_published_is_not_lost_to_a_later_intent(
     outbox: Outbox,
 ) -> None:
     await outbox.approvals.save(intent(state="failed", data=b"{}"), now=NOW)
@@ -756,7 +756,7 @@ async def test_events_that_a_post_was_begun_for_are_known(outbox: Outbox) -> Non
     assert await outbox.approvals.posted() == {"K"}
 
 
-async def test_recent_outcomes_are_told_newest_first(outbox: Outbox) -> None:
+async def test_recent_outcomes_come_newest_first(outbox: Outbox) -> None:
     for number in range(4):
         one = intent(str(number), data=b"%d" % number if number else None)
         await outbox.approvals.save(one, now=NOW + number)
@@ -801,7 +801,7 @@ async def test_what_is_pending_or_dead_is_never_dropped(state_path: Path) -> Non
         assert (await outbox.deliveries.tallies())[B].dead == 1
 
 
-async def test_items_that_nobody_was_told_of_are_dropped(state_path: Path) -> None:
+async def test_items_without_a_delivery_are_dropped(state_path: Path) -> None:
     async with Outbox.open(state_path, router({})) as outbox:
         await put(outbox, "1")
 
@@ -910,10 +910,10 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
         )
         assert await asyncio.to_thread(disk.hung.wait, 60)
         copy = left_behind(state_path, tmp_path / "copy")
-        was_told = commit.done()
+        was_published = commit.done()
         disk.thaw()
 
-    assert not was_told
+    assert not was_published
     async with opened(copy) as outbox:
         assert await outbox.deliveries.tallies() == {}
         assert await outbox.observations.load(CHECKPOINT) is None
