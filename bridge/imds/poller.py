@@ -14,7 +14,6 @@ in order, and a POST is decided by the newest document. The observer parses it.
 import asyncio
 import logging
 import math
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from bridge.events.document import Document, ScheduledEvent
@@ -53,13 +52,8 @@ class Metadata(Protocol):
         """The interval and the timeouts."""
         ...
 
-    @property
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """A lock that is held for each request: IMDS gets one at a time."""
-        ...
-
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
-        """Read the document. The caller must hold ``alone``.
+        """Read the document.
 
         Raises:
             MetadataError: the document cannot be read now.
@@ -67,7 +61,7 @@ class Metadata(Protocol):
         ...
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """POST one EventId, as the document spells it. The caller holds ``alone``."""
+        """POST one EventId, as the document spells it."""
         ...
 
 
@@ -130,6 +124,9 @@ class Poller:
     Attributes:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last good look; None before the first.
+        alone: is held from a request to its end: IMDS gets one at a time. Instance
+            metadata is read under it, and the identity of this VM is set under it:
+            between two looks.
         requests: what asks for POSTs; None while nothing does.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
@@ -153,6 +150,7 @@ class Poller:
         self.pauses = observer.pauses
         self.last_success: float | None = None
         self.latest: Look | None = None
+        self.alone = asyncio.Lock()
         self.requests: Requests | None = None
         self.wake = Bell()
         self.reads = 0
@@ -184,7 +182,8 @@ class Poller:
                 await self.turn(stop)
             watcher.cancel()
         self.close()
-        await self.observer.touch()
+        async with self.alone:
+            await self.observer.touch()
 
     async def _end_at(self, stop: asyncio.Event) -> None:
         """End the wait or the GET at the stop: a GET may take two minutes."""
@@ -214,8 +213,6 @@ class Poller:
             await self._post(need.event, stop)
         elif need.event is not None or due <= now:
             await self.step(stop)
-            if self.observer.is_touch_due(has_read=not self._patience.wait):
-                await self.observer.touch()
         else:
             late = self.requests.end_late() if self.requests else math.inf
             await self._wait(self.wake, min(due, max(need.at, now), now + late) - now)
@@ -237,7 +234,7 @@ class Poller:
 
     async def _post(self, event: ScheduledEvent, stop: asyncio.Event) -> None:
         look, requests = self.latest, self.requests
-        async with self.client.alone:
+        async with self.alone:
             if stop.is_set() or look is None or requests is None or self._is_old(look):
                 return
             self._begin(is_read=False)
@@ -266,20 +263,21 @@ class Poller:
 
     async def step(self, stop: asyncio.Event | None = None) -> None:
         """Read once, unless ``stop`` is set first; tell the requests."""
-        async with self.client.alone:
+        async with self.alone:
             if stop is not None and stop.is_set():
                 return
             self._begin(is_read=True)
             self.reads += 1
             began = self.clock.monotonic()
             try:
-                self.latest = look = await self._look(began)
+                self.latest = await self._look(began)
+                self._due_at = began + self.client.config.poll_interval
+                self._asked_at = float("-inf")
             except (MetadataError, OutboxFullError) as fault:
                 if stop is None or not stop.is_set():
                     self._fail(fault, began)
-                return
-        self._due_at = look.began + self.client.config.poll_interval
-        self._asked_at = float("-inf")
+            if self.observer.is_touch_due(has_read=not self._patience.wait):
+                await self.observer.touch()
 
     def _fail(self, fault: MetadataError | OutboxFullError, began: float) -> None:
         """Tell the requests; hold the next read back."""

@@ -94,7 +94,6 @@ class PlayedImds:
     hangs: bool = False
     time: Callable[[], datetime] | None = None
     config: ImdsConfig = field(default_factory=ImdsConfig)
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def shows(self, *events: object) -> None:
         self.events = events
@@ -325,7 +324,6 @@ class Stage:
             around: makes the object that the outbox uses in place of the state file.
             may_degrade: whether the state file is kept in memory while its disk fails.
         """
-        self.imds.alone = asyncio.Lock()
         async with Database.open(self.path, may_degrade=may_degrade) as database:
             outbox = Outbox(around(database), router())
             life = Life(

@@ -143,7 +143,6 @@ class PlayedImds:
     is_dark: Callable[[], bool] = lambda: False
     ahead: timedelta = timedelta()
     config: ImdsConfig = field(default_factory=ImdsConfig)
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:

@@ -123,7 +123,7 @@ async def test_request_that_joins_during_the_marks_shares_the_post(
 async def test_cancelled_request_leaves_the_others_in_line(world: World) -> None:
     rules: list[tuple[Rule, ...]] = [(), (DENY,), ()]
     others = [asker(world, *own, name=str(n)) for n, own in enumerate(rules)]
-    async with world.imds.alone:
+    async with world.poller.alone:
         tasks = [one.asks() for one in others]
         await turns()
         tasks[1].cancel()
