@@ -419,7 +419,7 @@ def poller(
     return observed(client, outbox, event_context, clock, metrics)[0]
 
 
-async def test_instance_metadata_is_read_between_two_looks(
+async def test_one_request_is_in_flight_at_a_time(
     client: MetadataClient, poller: Poller, imds: Imds
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
