@@ -118,10 +118,9 @@ class Forwarder:
             ConfigError: a placeholder has no value on this machine.
         """
         event_context = self.event_context
-        async with self.poller.alone:
-            self.outbox.router = self._router()
-            self.around.status_source.event_context = event_context
-            await self.observer.set_identity(event_context)
+        self.outbox.router = self._router()
+        self.around.status_source.event_context = event_context
+        await self.observer.set_identity(event_context)
         self.config = self.config.filled_in(event_context.identity.expand)
         approvals = self._approval_address()
         for sink_worker in self.sink_workers:

@@ -124,9 +124,8 @@ class Poller:
     Attributes:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last good look; None before the first.
-        alone: is held from a request to its end: IMDS gets one at a time. Instance
-            metadata is read under it, and the identity of this VM is set under it:
-            between two looks.
+        alone: is held during a request: IMDS gets one at a time. Instance metadata is
+            read under it, between two looks.
         requests: what asks for POSTs; None while nothing does.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
@@ -182,8 +181,7 @@ class Poller:
                 await self.turn(stop)
             watcher.cancel()
         self.close()
-        async with self.alone:
-            await self.observer.touch()
+        await self.observer.touch()
 
     async def _end_at(self, stop: asyncio.Event) -> None:
         """End the wait or the GET at the stop: a GET may take two minutes."""
@@ -213,6 +211,8 @@ class Poller:
             await self._post(need.event, stop)
         elif need.event is not None or due <= now:
             await self.step(stop)
+            if self.observer.is_touch_due(has_read=not self._patience.wait):
+                await self.observer.touch()
         else:
             late = self.requests.end_late() if self.requests else math.inf
             await self._wait(self.wake, min(due, max(need.at, now), now + late) - now)
@@ -270,14 +270,13 @@ class Poller:
             self.reads += 1
             began = self.clock.monotonic()
             try:
-                self.latest = await self._look(began)
-                self._due_at = began + self.client.config.poll_interval
-                self._asked_at = float("-inf")
+                self.latest = look = await self._look(began)
             except (MetadataError, OutboxFullError) as fault:
                 if stop is None or not stop.is_set():
                     self._fail(fault, began)
-            if self.observer.is_touch_due(has_read=not self._patience.wait):
-                await self.observer.touch()
+                return
+        self._due_at = look.began + self.client.config.poll_interval
+        self._asked_at = float("-inf")
 
     def _fail(self, fault: MetadataError | OutboxFullError, began: float) -> None:
         """Tell the requests; hold the next read back."""

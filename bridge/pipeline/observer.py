@@ -5,6 +5,7 @@ compares it with the watch, makes events of the transitions, and commits these e
 together with the new watch.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,6 +65,7 @@ class Observer(Struct):
     _is_anchored: bool = False  # whether restored moments have a monotonic time
     _told: float = 0.0  # the pauses that events have told of, in seconds
     _held: Held = field(default_factory=Held)
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def restore(self) -> None:
         """Load the watch that was stored before the restart."""
@@ -89,13 +91,11 @@ class Observer(Struct):
             self._is_anchored, self.watch = True, anchored(self.watch, now)
 
     async def set_identity(self, event_context: EventContext) -> None:
-        """Set the identity: publish all events that wait, and wait no more.
-
-        It is called between two looks.
-        """
-        self.event_context, self.is_waiting = event_context, False
-        with suppress(OutboxFullError):  # the next look tries again
-            await self._publish_held()
+        """Set the identity: publish all events that wait, and wait no more."""
+        async with self._committing:
+            self.event_context, self.is_waiting = event_context, False
+            with suppress(OutboxFullError):  # the next look tries again
+                await self._publish_held()
 
     async def observe(self, body: bytes | None, read: Moment) -> Document:
         """Compare a document with the watch, and commit the events about changes.
@@ -110,15 +110,12 @@ class Observer(Struct):
         """
         self._anchor(read)
         is_same = body is None or body == self._body
-        if self.document is not None and is_same and self._is_settled:
+        is_idle = not (self._held.observations or self._committing.locked())
+        if self.document is not None and is_same and is_idle and self._is_settled:
             self.watch = same_again(self.watch, read)
-            await self._publish_held()
             return self.document
-        found = self._body if body is None else body
-        document = parse(found or b"")
-        await self._compare(document, read)
-        self._body, self.document = found, document
-        return document
+        async with self._committing:
+            return await self._observe(body, read)
 
     @property
     def _is_settled(self) -> bool:
@@ -145,9 +142,22 @@ class Observer(Struct):
         self._touched = self.clock.monotonic()
         if self.watch.seen is None:
             return
-        published = self._held.published_part(self.watch)
-        body = checkpoint.encode(published, self._moment())
-        await self.outbox.observations.save({CHECKPOINT: body})
+        async with self._committing:
+            published = self._held.published_part(self.watch)
+            body = checkpoint.encode(published, self._moment())
+            await self.outbox.observations.save({CHECKPOINT: body})
+
+    async def _observe(self, body: bytes | None, moment: Moment) -> Document:
+        is_same = body is None or body == self._body
+        if self.document is not None and is_same and self._is_settled:
+            self.watch = same_again(self.watch, moment)
+            await self._publish_held()
+            return self.document
+        found = self._body if body is None else body
+        document = parse(found or b"")
+        await self._compare(document, moment)
+        self._body, self.document = found, document
+        return document
 
     @property
     def _again(self) -> frozenset[str]:

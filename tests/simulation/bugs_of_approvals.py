@@ -171,6 +171,19 @@ def post_goes_out_on_an_old_document(patch: Patch) -> None:
 
 
 @bug
+def post_in_doubt_is_repeated_without_a_look(patch: Patch) -> None:
+    turn = Requests.turn
+
+    def again(self: Requests, look: Look | None) -> Any:
+        for one in self._all:
+            if one.failures and one.since <= self.poller.clock.monotonic():
+                one.after, one.since = 0, -math.inf
+        return turn(self, look)
+
+    patch.setattr(Requests, "turn", again)
+
+
+@bug
 def requests_to_imds_keep_no_distance(patch: Patch) -> None:
     made = Poller.__init__
 
