@@ -53,7 +53,10 @@ class Requests:
         one.was_seen = await observations.was_seen(one.key)
         await one.prove()
         one.is_over, one.after = poller.is_over, poller.reads
-        one.began = one.since = poller.clock.monotonic()
+        one.began = one.since = now = poller.clock.monotonic()
+        if poller.imds_state not in {"ok", "starting"}:  # a read may take long
+            one.fault = f"IMDS does not answer: {poller.imds_state}"
+            one.end = now + max(one.left(now), 0.0)
         requests = poller.requests
         if not isinstance(requests, cls):
             poller.requests = requests = cls(poller)
@@ -129,6 +132,8 @@ class Requests:
             return False
         one.step = step
         one.rest()
+        if not one.failures:
+            one.end = math.inf  # it came while IMDS did not answer
         if isinstance(step, Wait):
             one.since = now + max(min(step.seconds, _LONGEST_WAIT), _LEAST_WAIT)
             if one.is_marked:

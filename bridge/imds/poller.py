@@ -214,8 +214,8 @@ class Poller:
             if self.observer.is_touch_due(has_read=not self._patience.wait):
                 await self.observer.touch()
         else:
-            late = self.requests.end_late() if self.requests else math.inf
-            await self._wait(self.wake, min(due, max(need.at, now), now + late) - now)
+            end = min(due, max(need.at, now), now + self._late())
+            await self._wait(self.wake, end - now)
 
     def _usable(self) -> Look | None:
         """Return the last look if a POST may follow it."""
@@ -349,9 +349,9 @@ class Poller:
 
     async def _fetch(self, etag: str | None, limit: float, began: float) -> Answer:
         """Read the document, until the stop; give up meanwhile what is late."""
-        late, group, requests = None, self._group, self.requests
-        if group and requests and requests.end_late(began) < math.inf:
-            late = group.create_task(self._end_late(requests, began))
+        late, may_last = None, self._patience.wait or self._late(began) < math.inf
+        if self._group and may_last:
+            late = self._group.create_task(self._end_late(began))
         try:
             async with asyncio.timeout(None) as self._getting:
                 return await self.client.fetch(etag=etag, timeout=limit)
@@ -362,9 +362,15 @@ class Poller:
             if late is not None:
                 late.cancel()
 
-    async def _end_late(self, requests: Requests, began: float) -> None:
-        while (left := requests.end_late(began)) < math.inf:
-            await self.clock.wait(Bell(), left)
+    async def _end_late(self, began: float) -> None:
+        """Give up what is late, also what was asked for during the read."""
+        while True:
+            self.wake.clear()
+            await self.clock.wait(self.wake, min(self._late(began), _REMIND_EVERY))
+
+    def _late(self, began: float = -math.inf) -> float:
+        """Give up what is late; return the seconds until the next deadline."""
+        return self.requests.end_late(began) if self.requests else math.inf
 
     def _follow(self, answer: Answer, sent: float) -> None:
         """Let the clock follow IMDS's; log once when it begins or ends to differ."""

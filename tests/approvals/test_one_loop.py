@@ -3,6 +3,10 @@
 import asyncio
 from itertools import pairwise
 
+import pytest
+
+from bridge.approvals.rules import Rule
+from bridge.foundation.values import Duration
 from tests.approvals.slow_world import (
     Event,
     SlowImds,
@@ -14,6 +18,7 @@ from tests.approvals.slow_world import (
 
 NAMES = tuple(f"E{number}" for number in range(40))
 STARTED = {"EventStatus": "Started", "NotBefore": ""}
+SOON = {"NotBefore": "Mon, 02 Mar 2026 12:01:00 GMT"}  # a minute after the start
 
 
 def test_post_in_doubt_is_not_repeated_before_a_look_of_its_own() -> None:
@@ -67,19 +72,40 @@ def test_marks_that_take_seconds_delay_no_read() -> None:
     in_virtual_time(scenario())
 
 
-def test_request_fails_at_its_deadline_during_a_read_that_hangs() -> None:
+@pytest.mark.parametrize("comes", [0.0, 40.0])
+def test_request_fails_at_its_deadline_during_a_read_that_hangs(comes: float) -> None:
     """After three time-outs a read may take two minutes; NotBefore is after one."""
 
     async def scenario() -> None:
-        soon = {"NotBefore": "Mon, 02 Mar 2026 12:01:00 GMT"}
-        imds = SlowImds(lambda _: [freeze("E") | soon], posting=lambda _: 429)
-        async with slow_world(imds, approval(1, "E")) as world:
+        imds = SlowImds(lambda _: [freeze("E") | SOON], posting=lambda _: 429)
+        async with slow_world(imds) as world:
+            asyncio.get_running_loop().call_later(
+                comes, world.queue.put, approval(1, "E")
+            )
             await asyncio.sleep(3.0)
             imds.get_seconds = 1000.0
-            await world.settles(1, within=120.0)
+            await world.settles(1, within=200.0)
             (outcome,) = await world.outcomes()
 
         assert outcome.data["outcome"] == "failed"
         assert 55.0 <= world.queue.settled["m1"][2] <= 61.0
+
+    in_virtual_time(scenario())
+
+
+def test_request_that_came_while_imds_was_away_waits_for_its_delay() -> None:
+    """NotBefore passes before the delay is over."""
+    later = Rule(name="later", action="allow", delay=Duration(90.0))
+
+    async def scenario() -> None:
+        imds = SlowImds(lambda _: [freeze("E") | SOON])
+        imds.getting = lambda second: 503 if 5.0 <= second < 6.5 else 200
+        async with slow_world(imds, rules=(later,)) as world:
+            await asyncio.sleep(6.2)
+            world.queue.put(approval(1, "E"))
+            await world.settles(1, within=120.0)
+            (outcome,) = await world.outcomes()
+
+        assert outcome.data["outcome"] == "relayed"
 
     in_virtual_time(scenario())
