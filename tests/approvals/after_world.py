@@ -235,7 +235,7 @@ class Life:
         """Wait until the command was started so many times in this world."""
         await self.until(lambda: len(self.runner.ran) >= count)
 
-    async def told(self) -> list[CloudEvent]:
+    async def published(self) -> list[CloudEvent]:
         """Return the events about outcomes, oldest first."""
         found = await self.file.database.read(
             lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
@@ -247,13 +247,13 @@ class Life:
         """Return the published outcomes with their reasons."""
         return [
             (str(event.data["outcome"]), event.data["reason"])
-            for event in await self.told()
+            for event in await self.published()
         ]
 
     async def has(self, outcome: str) -> bool:
         return outcome in [kind for kind, _ in await self.outcomes()]
 
-    async def is_told(self, outcome: str) -> None:
+    async def is_published(self, outcome: str) -> None:
         """Wait until an outcome is published."""
         await self.until(lambda: self.has(outcome))
 

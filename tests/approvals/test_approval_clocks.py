@@ -25,9 +25,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-def asked(**told: object) -> dict[str, object]:
+def asked(**more: object) -> dict[str, object]:
     """Return the body of an approval with more than the EventId."""
-    data = {"StartRequests": [{"EventId": EVENT_ID}], **told}
+    data = {"StartRequests": [{"EventId": EVENT_ID}], **more}
     return {"specversion": "1.0", "type": "sebridge.startrequest.v1", "data": data}
 
 

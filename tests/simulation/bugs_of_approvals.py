@@ -104,7 +104,7 @@ def message_that_was_delivered_before_gets_no_reply(patch: Patch) -> None:
 
 
 @bug
-def expiry_is_told_by_the_clock_of_the_machine(patch: Patch) -> None:
+def expiry_is_judged_by_the_clock_of_the_machine(patch: Patch) -> None:
     def by_own_clock(**given: Any) -> Any:
         return Look(**{**given, "now": given["read"].at})
 

@@ -104,7 +104,7 @@ class Common(TypedDict):
 
 
 async def _nowhere(delivery: Delivery) -> None:
-    """Send nothing: a command is run, and not told."""
+    """Send nothing: a command is run, and not delivered."""
     raise AssertionError(delivery)
 
 

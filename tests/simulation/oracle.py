@@ -33,12 +33,12 @@ def judge(world: "World") -> None:
         states = {number: rest for number, *rest in db.execute(_DELIVERIES)}
         (left,) = db.execute("SELECT count(*) FROM command_successes").fetchone()
     db.close()
-    told = dict[int, Row]()
+    published = dict[int, Row]()
     for row in world.rows.values():
         if row.kind == "event" and ".scheduledevent." in row.body["type"]:
-            told.setdefault(row.item, row)
+            published.setdefault(row.item, row)
     judge_commits(world)
-    judge_steps(world, [*told.values()])
+    judge_steps(world, [*published.values()])
     judge_commands(world, states, left)
     judge_deliveries(world, states)
     judge_order(world)
@@ -54,7 +54,7 @@ _DELIVERIES = "SELECT id, state, reason FROM deliveries"
 def judge_commits(world: "World") -> None:
     """What a document shows is kept before the next one is read."""
     if world.plan.has("little-memory"):
-        return  # where there is no room, the next look tells it
+        return  # where there is no room, the next look publishes it
     kept = {look.at for look in world.shown}
     known: dict[int, Shown] = {}
     for look, following in itertools.pairwise(world.looks):
@@ -122,7 +122,7 @@ def judge_end(world: "World", row: Row, end: list[Any] | None) -> None:
 
 
 def wanted_by(world: "World", event: Event, followers: dict[str, set[str]]) -> set[str]:
-    """Return who is told: who was told of an EventId is told to its end."""
+    """Return who gets an event: who got an EventId also gets its end."""
     key = str(event.get("correlationid", "")).upper()
     looks = [e for e in (event["data"]["event"], event["data"].get("previous")) if e]
     is_step = ".scheduledevent." in event["type"]

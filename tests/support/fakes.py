@@ -1,4 +1,4 @@
-"""Doubles of the house's edges. The checks at the end are mypy's to make."""
+"""Doubles of the bridge's edges. The checks at the end are mypy's to make."""
 
 import asyncio
 import heapq
