@@ -26,6 +26,7 @@ SEEDS = {
     "rule_approves_only_what_is_asked_for": 7,
     "what_the_approver_saw_is_not_compared": 79,
     "post_goes_out_on_an_old_document": 13,
+    "post_in_doubt_is_repeated_without_a_look": 13,
     "requests_to_imds_keep_no_distance": 4,
     "fresh_look_waits_for_the_next_poll": 67,
     "what_the_disk_has_refused_is_forgotten": 12,
