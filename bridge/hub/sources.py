@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
     UnreadableMessageError,
 )
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.arm_config import AzureSource, SourceConfig
+from bridge.hub.config import AzureSource, SourceConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store

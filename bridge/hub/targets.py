@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from bridge.approvals.rules import Rule, judge
 from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
-from bridge.hub.arm_config import BridgesSource
 from bridge.hub.bridges import Liveness, Offer
+from bridge.hub.config import BridgesSource
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, is_named
 from bridge.hub.view_rows import BridgeRow

@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field
 
+from bridge.hub.access import AccessConfig
 from bridge.hub.bridges import Liveness, Offer
-from bridge.hub.config import AccessConfig
 from bridge.hub.facts import Address, Reporter, kept_name
 from bridge.hub.fold import Machine
 

@@ -25,6 +25,7 @@ from sqlalchemy import (
     tuple_,
 )
 
+from bridge.hub.access import AccessConfig
 from bridge.hub.answers import (
     MESSAGES,
     UNKNOWN,
@@ -41,7 +42,6 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.config import AccessConfig
 from bridge.hub.decision_view import decision_row, record_of
 from bridge.hub.facts import Kind, kept_name, key_of
 from bridge.hub.fold import Machine, Voice

@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from bridge.hub.access import (
+    AccessConfig,
     Person,
     Refusal,
     RequestInfo,
@@ -14,7 +15,6 @@ from bridge.hub.access import (
     is_trusted,
     origin_fault,
 )
-from bridge.hub.config import AccessConfig
 
 LOOPBACK = AccessConfig(approvers=("local",))
 PROXY = "10.0.0.7"

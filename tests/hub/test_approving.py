@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from bridge.approvals.message import parse
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import alarms
 from bridge.hub.vote_rules import digest

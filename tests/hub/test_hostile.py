@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of
-from bridge.hub.arm_config import AzureSource, BridgesSource
 from bridge.hub.bridges import Liveness
-from bridge.hub.config import HubConfig
+from bridge.hub.config import AzureSource, BridgesSource, HubConfig
 from bridge.hub.load import HubFile
 from bridge.hub.sources import read
 from bridge.hub.store import alarms

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import select
 from yarl import URL
 
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.frame import is_token, token

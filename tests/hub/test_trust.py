@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from bridge.events.identity import Identity
 from bridge.foundation.hashing import hash32
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID

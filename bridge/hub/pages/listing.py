@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
+from bridge.hub.access import AccessConfig
 from bridge.hub.api import BadQueryError, filters_of
-from bridge.hub.config import AccessConfig
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content

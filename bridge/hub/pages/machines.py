@@ -14,10 +14,10 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
+from bridge.hub.access import AccessConfig
 from bridge.hub.answers import EventRow
 from bridge.hub.api import PERSON, fault, period_of
 from bridge.hub.approving import Approving
-from bridge.hub.config import AccessConfig
 from bridge.hub.facts import kept_name, text
 from bridge.hub.fold import Machine
 from bridge.hub.pages import shown, words

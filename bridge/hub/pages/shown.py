@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from bridge.foundation.hashing import hash32
+from bridge.hub.access import AccessConfig
 from bridge.hub.answers import (
     DecisionRow,
     EventPage,
@@ -18,7 +19,6 @@ from bridge.hub.answers import (
     RecordEntry,
 )
 from bridge.hub.bridges import Liveness
-from bridge.hub.config import AccessConfig
 from bridge.hub.fold import Machine
 from bridge.hub.pages import words
 from bridge.hub.view_rows import BridgeRow

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from bridge.hub.access import Person, Refusal
-from bridge.hub.config import AccessConfig
+from bridge.hub.access import AccessConfig, Person, Refusal
 from bridge.hub.key_rows import (
     ACCEPT,
     ACCEPTED,

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, func, or_, select, update
 
 from bridge.events.alarm import KEY
 from bridge.events.build import rfc3339
+from bridge.hub.access import AccessConfig
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.config import AccessConfig
 from bridge.hub.facts import table
 from bridge.hub.key_rows import KeyRow
 from bridge.hub.pins import Doubt, Pin, Pins

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
-from bridge.hub.access import Person
-from bridge.hub.arm_config import ArmConfig
-from bridge.hub.config import AccessConfig, AccessRule, HubConfig
+from bridge.hub.access import AccessConfig, AccessRule, Person
+from bridge.hub.config import ArmConfig, HubConfig
 from bridge.hub.decisions import Claimed, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
