@@ -225,7 +225,6 @@ class Person(Struct, frozen=True, kw_only=True):
         name: the name to display.
         roles: the app roles.
         is_application: whether an application has signed in, not a human being.
-        may_view: whether they may look.
         may_decide: whether they may decide.
     """
 
@@ -233,7 +232,6 @@ class Person(Struct, frozen=True, kw_only=True):
     name: str
     roles: tuple[str, ...] = ()
     is_application: bool = False
-    may_view: bool = False
     may_decide: bool = False
 
 
@@ -384,7 +382,7 @@ def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
     viewers = as_compared(config.viewers)
     if not may_decide and not is_named(person.id, person.roles, viewers):
         return Refusal(status=403, words="you may not look at this")
-    return replace(person, may_view=True, may_decide=may_decide)
+    return replace(person, may_decide=may_decide)
 
 
 def origin_fault(origin: str | None, public_url: str, host: str | None) -> str | None:

@@ -14,7 +14,7 @@ from bridge.hub.facts import Kind, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
-from bridge.hub.voting import ACTIONS, BRIDGE, CHANNELS
+from bridge.hub.voting import DROP_OFFER, SET_ASIDE
 
 MESSAGES = 20  # of an event at once
 NAMES = 100  # of an event in a list, or of a decision
@@ -26,8 +26,8 @@ LONGEST_ADDRESS = 64
 STATUSES = (*(k for k in Kind if k not in {Kind.UPDATED, Kind.OUTCOME}), UNKNOWN)
 Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
 Status = Annotated[str, Meta(extra_json_schema={"enum": STATUSES})]
-Via = Annotated[str, Meta(extra_json_schema={"enum": CHANNELS})]
-Action = Annotated[str, Meta(extra_json_schema={"enum": ACTIONS})]
+Via = Literal["bridge", "arm"]
+Action = Literal["approve", "refuse", "set-aside", "drop-offer"]
 Names = Annotated[tuple[str, ...], Meta(max_length=NAMES)]
 Standing = Literal["counted", "not-asked", "rule", "elsewhere"]
 Large = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
@@ -197,6 +197,7 @@ class OccurrenceRow(Row, frozen=True, kw_only=True):
         prefix: the prefix of the types of events; may be empty.
         source: the source of the events; may be empty.
         resource: the resource that Azure names; may be empty.
+        digest: the fingerprint of the message with its event.
     """
 
     status: Status
@@ -212,6 +213,7 @@ class OccurrenceRow(Row, frozen=True, kw_only=True):
     prefix: str
     source: str
     resource: str
+    digest: str
 
 
 class OutcomeRow(StoredOutcome, frozen=True, kw_only=True):
@@ -386,13 +388,23 @@ class Approval(Row, frozen=True, kw_only=True):
     """
 
     decision: Action
-    content: str
-    via: Via = BRIDGE
+    content: Annotated[str, Meta(min_length=1)]
+    via: Via = "bridge"
     reason: Word = ""
-    reporter: str = ""
-    offer: str = ""
+    reporter: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
+    offer: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
     address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
     override: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a decision that does not name what it is about."""
+        if self.decision in {SET_ASIDE, DROP_OFFER} and not self.about:
+            raise ValueError("reporter or offer is missing: what it is about")
+
+    @property
+    def about(self) -> str:
+        """Whom or what it is about besides its event; "" = nothing."""
+        return {SET_ASIDE: self.reporter, DROP_OFFER: self.offer}.get(self.decision, "")
 
 
 class Decided(Row, frozen=True, kw_only=True):

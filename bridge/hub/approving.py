@@ -7,10 +7,8 @@ are checked before the body is read.
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-import msgspec
-import orjson
 from aiohttp import web
 from msgspec.structs import replace
 from sqlalchemy import Connection
@@ -19,9 +17,7 @@ from bridge.events.build import clean
 from bridge.hub import decision_view, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
-    LONGEST_ADDRESS,
     LONGEST_CURSOR,
-    LONGEST_WORD,
     Approval,
     Decided,
     DecisionList,
@@ -33,6 +29,7 @@ from bridge.hub.api import (
     PERSON,
     BadQueryError,
     answer,
+    asked_in,
     fault,
     limit_of,
     table_of,
@@ -46,13 +43,6 @@ from bridge.hub.store.accepting import Decider, decide_keys, fitting, keys_of
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import (
-    ACTIONS,
-    BRIDGE,
-    CHANNELS,
-    DROP_OFFER,
-    SET_ASIDE,
-)
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +91,7 @@ class Approving:
         """Take a vote or a refusal."""
         if refused := self._refusal(request):
             return refused
-        given = parse_body(await request.read())
+        given = asked_in(Approval, await request.read())
         key = key_of(request.match_info["id"])
         found = await self.submit(request, key, given)
         if found.status in {200, 202}:
@@ -127,13 +117,13 @@ class Approving:
             key=key,
             action=given.decision,
             via=given.via,
-            reason=given.reason,
+            reason=clean(" ".join(given.reason.split())),
             content=given.content,
             person=person,
             id=uuid.uuid4().hex,
-            address=given.address,
+            address=clean(given.address),
             is_overridden=given.override,
-            about=given.reporter or given.offer,
+            about=clean(given.about),
         )
         return await self._store.write(
             lambda c: handle_vote(c, vote, self._config, situation)
@@ -163,10 +153,7 @@ class Approving:
         """Accept or withdraw keys."""
         if refused := self._refusal(request):
             return refused
-        try:
-            asked = msgspec.json.decode(await request.read(), type=KeysAsked)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadQueryError(f"the body is not as described: {error}") from error
+        asked = asked_in(KeysAsked, await request.read())
         found = await self.settle_keys(request, asked)
         if isinstance(found, Refusal):
             return fault(found.status, found.words)
@@ -236,67 +223,3 @@ class Approving:
         return await self._store.read(
             lambda c: decision_view.list_decisions(c, before=before, limit=limit)
         )
-
-
-def parse_body(body: bytes) -> Approval:
-    """Parse the JSON body of a request to approve or refuse.
-
-    Raises:
-        BadQueryError: the body is invalid.
-    """
-    try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadQueryError("the body is no JSON") from error
-    if not isinstance(found, dict):
-        raise BadQueryError("the body is no JSON object")
-    return parse_fields(found)
-
-
-def parse_fields(found: Mapping[str, object]) -> Approval:
-    """Validate the fields of a JSON body or of a form.
-
-    Raises:
-        BadQueryError: a field is missing or invalid.
-    """
-    action = found.get("decision")
-    if action not in ACTIONS:
-        words = ", ".join(f'"{one}"' for one in ACTIONS)
-        raise BadQueryError(f"decision must be one of {words}")
-    via = found.get("via", BRIDGE)
-    if via not in CHANNELS:
-        raise BadQueryError('via must be "bridge" or "arm"')
-    content, reason = found.get("content"), found.get("reason") or ""
-    if not isinstance(content, str) or not content:
-        words = "content is missing: the content of the event as it was shown"
-        raise BadQueryError(words)
-    if not isinstance(reason, str) or len(reason) > LONGEST_WORD:
-        raise BadQueryError(
-            f"reason must be a text of at most {LONGEST_WORD} characters"
-        )
-    address = found.get("address") or ""
-    if not isinstance(address, str) or len(address) > LONGEST_ADDRESS:
-        raise BadQueryError("address must be the id of an address")
-    override = found.get("override", False)
-    if not isinstance(override, bool) and override != "yes":
-        raise BadQueryError("override must be true or false")
-    return Approval(
-        decision=str(action),
-        via=str(via),
-        reason=clean(" ".join(reason.split())),
-        content=content,
-        address=clean(address),
-        override=bool(override),
-        **_about(found),
-    )
-
-
-def _about(found: Mapping[str, object]) -> dict[str, str]:
-    """Return whom or what a request is about besides its event."""
-    key = {SET_ASIDE: "reporter", DROP_OFFER: "offer"}.get(str(found["decision"]))
-    if key is None:
-        return {}
-    value = found.get(key)
-    if not isinstance(value, str) or not value or len(value) > LONGEST_CURSOR:
-        raise BadQueryError(f"{key} is missing: whom or what it is about")
-    return {key: clean(value)}

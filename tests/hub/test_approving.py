@@ -141,13 +141,16 @@ async def test_origin_of_our_own_is_taken(opened: Opened) -> None:
 
 async def test_request_that_cannot_be_read_is_told_why(world: HubWorld) -> None:
     cases: list[tuple[Any, str]] = [
-        (b"{", "no JSON"),
-        (b"[]", "no JSON object"),
-        ({}, "decision must be"),
-        ({"decision": "approve", "content": "x", "via": "pigeon"}, "via must be"),
-        ({"decision": "approve"}, "content is missing"),
-        ({"decision": "approve", "content": "x", "reason": "x" * 1025}, "reason must"),
-        ({"decision": "approve", "content": "x", "reason": 1}, "reason must"),
+        (b"{", "truncated"),
+        (b'{"decision": "\xff"}', "utf-8"),
+        (b"[]", "object"),
+        ({}, "missing required field `decision`"),
+        ({"decision": "approve", "content": "x", "via": "pigeon"}, "$.via"),
+        ({"decision": "approve"}, "missing required field `content`"),
+        ({"decision": "approve", "content": ""}, "$.content"),
+        ({"decision": "approve", "content": "x", "reason": "x" * 1025}, "$.reason"),
+        ({"decision": "approve", "content": "x", "reason": 1}, "$.reason"),
+        ({"decision": "set-aside", "content": "x", "offer": "o"}, "what it is about"),
     ]
     for body, words in cases:
         status, found = await world.send(body, {"User": "ann", "X-Sebridge": "1"})

@@ -164,7 +164,7 @@ class HubWorld:
                 *approving.routes(),
                 *pages.routes(),
             ],
-            error_pages=pages.error_pages,
+            fault_page=pages.fault,
         )
         async with AsyncExitStack() as stack:
             host, port = await stack.enter_async_context(serve(hub))

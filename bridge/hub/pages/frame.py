@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
-from msgspec import Struct
 from sqlalchemy import Connection, func, select
 
 from bridge.foundation.clock import Clock
 from bridge.hub.access import Person
-from bridge.hub.api import PERSON, WORDS, BadQueryError, Handler
+from bridge.hub.api import PERSON, BadQueryError
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.rendering import Content, Look, Templates
 from bridge.hub.store.rows import insert
@@ -113,6 +112,36 @@ class Frame:
             self._key = await self.store.write(created_key)
         return self._key
 
+    def fault(
+        self, request: web.Request, found: web.StreamResponse, words: str
+    ) -> web.Response:
+        """Return the page that a browser gets in place of an error in JSON.
+
+        Args:
+            request: the request.
+            found: the error in JSON.
+            words: its reason.
+        """
+        headers = {key: found.headers[key] for key in _KEPT if key in found.headers}
+        if found.status == 503 and request.method == "GET":
+            headers["Refresh"] = _REFRESH
+        told = {
+            "title": _TITLES.get(found.status, "This cannot be shown"),
+            "words": _words(request, found.status, words),
+        }
+        text = self.templates.page(
+            Content("fault.html", told),
+            self.clock.now(),
+            person=request.get(PERSON),
+            mark="",
+        )
+        return web.Response(
+            text=text,
+            status=found.status,
+            content_type="text/html",
+            headers={**self.templates.headers, **headers},
+        )
+
     async def _content(self, look: Look) -> Content:
         situation = self.situation()
         return await self.store.read(lambda c: content_of(look, c, situation))
@@ -163,7 +192,7 @@ async def read_form(request: web.Request) -> dict[str, str]:
     return {key: str(value) for key, value in fields.items()}
 
 
-# -- Error pages: browsers get them in place of errors in JSON -------------------------
+# -- Error pages -----------------------------------------------------------------------
 
 
 _REFRESH = "10"
@@ -175,47 +204,6 @@ _TITLES = {
     503: "The hub cannot reach its database",
 }
 _KEPT = ("Allow", "WWW-Authenticate")
-
-
-class FaultPages(Struct, frozen=True):
-    """Turns errors in JSON into pages, for requests of browsers."""
-
-    templates: Templates
-    clock: Clock
-
-    @web.middleware
-    async def middleware(
-        self, request: web.Request, handler: Handler
-    ) -> web.StreamResponse:
-        """Replace an error in JSON by a page, if a browser sent the request."""
-        found = await handler(request)
-        words = found.get(WORDS)
-        if words is None or not _is_browser(request):
-            return found
-        headers = {key: found.headers[key] for key in _KEPT if key in found.headers}
-        if found.status == 503 and request.method == "GET":
-            headers["Refresh"] = _REFRESH
-        return web.Response(
-            text=self._text(request, found.status, words),
-            status=found.status,
-            content_type="text/html",
-            headers={**self.templates.headers, **headers},
-        )
-
-    def _text(self, request: web.Request, status: int, words: str) -> str:
-        told = {"title": _TITLES.get(status, "This cannot be shown")}
-        content = Content(
-            "fault.html", {**told, "words": _words(request, status, words)}
-        )
-        person = request.get(PERSON)
-        now = self.clock.now()
-        return self.templates.page(content, now, person=person, mark="")
-
-
-def _is_browser(request: web.Request) -> bool:
-    """Whether a browser sent the request, and not a program."""
-    is_page = not request.path.startswith("/api/")
-    return is_page and "text/html" in request.headers.get("Accept", "")
 
 
 def _words(request: web.Request, status: int, words: str) -> str:

@@ -75,7 +75,7 @@ def _named(rows: Sequence[KeyRow]) -> str:
     return " ".join(f"{one.id}:{one.why or ''}" for one in rows)
 
 
-def asked_in(form: Mapping[str, str]) -> KeysAsked:
+def asked_keys(form: Mapping[str, str]) -> KeysAsked:
     """Return which keys a form accepts or withdraws.
 
     Raises:

@@ -13,17 +13,17 @@ from sqlalchemy import Connection
 from bridge.foundation.clock import Clock
 from bridge.hub import decision_view, views
 from bridge.hub.access import Refusal
-from bridge.hub.answers import NO_OPTIONS
-from bridge.hub.api import ANY_ID, PERSON, fault
-from bridge.hub.approving import Approving, parse_fields
+from bridge.hub.answers import NO_OPTIONS, Approval
+from bridge.hub.api import ANY_ID, PERSON, asked_in, fault
+from bridge.hub.approving import Approving
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of, text
 from bridge.hub.key_rows import WAITING
 from bridge.hub.pages import shown
-from bridge.hub.pages.frame import FORM, FaultPages, Frame, is_token, missing, read_form
-from bridge.hub.pages.keys import asked_in, sentence, shown_keys
+from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
+from bridge.hub.pages.keys import asked_keys, sentence, shown_keys
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
@@ -43,7 +43,7 @@ class Pages:
     """Shows the hub in a browser.
 
     Attributes:
-        error_pages: the middleware that shows errors as pages.
+        fault: makes the page of an error.
 
     Args:
         store: the store.
@@ -64,7 +64,7 @@ class Pages:
         self._situation = situation
         self._approving = Approving(store, config, situation)
         self._frame = Frame(store, clock, situation)
-        self.error_pages = FaultPages(self._frame.templates, clock).middleware
+        self.fault = self._frame.fault
         self._machines = MachinePages(
             self._frame, config.access, self._approving, situation
         )
@@ -161,7 +161,7 @@ class Pages:
 
         if not is_token(form.get("token", ""), form_key, *form_of):
             return await again(403, "This form is not for this event.")
-        given = parse_fields(form)
+        given = asked_in(Approval, form)
         if given.via == ARM and form.get("confirmed") != "yes":
             return await again(400, "This way has to be confirmed.")
         found = await self._approving.submit(request, key, given)
@@ -231,7 +231,7 @@ class Pages:
         form_of = (request[PERSON].id, form.get("decision", ""), form.get("keys", ""))
         if not is_token(form.get("token", ""), key, *form_of):
             return await again(403, "This form is not for these keys.")
-        found = await self._approving.settle_keys(request, asked_in(form))
+        found = await self._approving.settle_keys(request, asked_keys(form))
         if isinstance(found, Refusal):
             return await again(found.status, _as_sentence(found.words))
         if what := sentence(found):

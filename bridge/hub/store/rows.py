@@ -153,20 +153,14 @@ def spelt(event: ScheduledEvent) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.removeprefix("_") for name in event.resources))
 
 
-class StoredOccurrence(OccurrenceRow, frozen=True, kw_only=True):
-    """An occurrence as it is stored: with the fingerprint of its message."""
-
-    digest: str
-
-
 class StoredState(view_rows.Row, frozen=True, kw_only=True):
     """What is stored of the state of an event, beside its columns."""
 
-    occurrences: tuple[StoredOccurrence, ...]
+    occurrences: tuple[OccurrenceRow, ...]
     outcomes: tuple[StoredOutcome, ...]
 
     @property
-    def latest(self) -> StoredOccurrence | None:
+    def latest(self) -> OccurrenceRow | None:
         """The latest occurrence; None = there is none."""
         return self.occurrences[-1] if self.occurrences else None
 
@@ -193,8 +187,8 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
     )
 
 
-def _stored(life: Occurrence) -> StoredOccurrence:
-    return StoredOccurrence(
+def _stored(life: Occurrence) -> OccurrenceRow:
+    return OccurrenceRow(
         status=life.status,
         event=life.event.raw if life.event else None,
         is_whole=life.is_whole,
