@@ -10,7 +10,7 @@ from bridge.events.build import rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError
 from bridge.hub.config import HubConfig, SourceConfig
-from bridge.hub.decision_view import OtherApprover, other_approvers
+from bridge.hub.store.lists import OtherApprover, other_approvers
 from bridge.hub.store.store import glance
 from bridge.servicebus.receiver import open_queue
 

@@ -29,7 +29,7 @@ from bridge.hub.answers import (
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
-from bridge.hub.store import fleet_view
+from bridge.hub.store import lists
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Bridge, Filters, Row, Situation
 
@@ -119,7 +119,7 @@ class Api:
         limit, situation = limit_of(request.query), self._situation()
         after = word_in(request.query, "cursor")
         found = await self._store.read(
-            lambda connection: fleet_view.fleet(
+            lambda connection: lists.fleet(
                 connection, situation, after=after, limit=limit
             )
         )

@@ -7,22 +7,29 @@ are checked before the body is read.
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from aiohttp import web
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.build import clean
-from bridge.hub import decision_view, views
+from bridge.hub import arm_rules, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
     LONGEST_CURSOR,
+    NO_OPTIONS,
+    AddressRow,
     Approval,
+    ArmOptions,
+    BridgeOptions,
     Decided,
     DecisionList,
     DecisionRow,
     EventRow,
+    OfferRow,
+    Options,
 )
 from bridge.hub.api import (
     ANY_ID,
@@ -36,13 +43,21 @@ from bridge.hub.api import (
     word_in,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of
 from bridge.hub.key_rows import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
+from bridge.hub.store import lists
 from bridge.hub.store.accepting import Decider, decide_keys, fitting, keys_of
-from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
+from bridge.hub.store.current import current_event, event_bridges
+from bridge.hub.store.deciding import (
+    VoteRequest,
+    VoteResult,
+    arm_objection,
+    handle_vote,
+)
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import Situation
+from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
+from bridge.hub.view_rows import BridgeRow, Situation
+from bridge.hub.voting import CurrentEvent
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +222,7 @@ class Approving:
         """List decisions, the newest first."""
         rows = await self._rows(request)
         limit = limit_of(request.query)
-        more = decision_view.cursor_of(rows[-1]) if len(rows) >= limit else None
+        more = lists.cursor_of(rows[-1]) if len(rows) >= limit else None
         return answer(request, DecisionList(decisions=tuple(rows), next=more))
 
     async def table(self, request: web.Request) -> web.Response:
@@ -216,10 +231,96 @@ class Approving:
 
     async def _rows(self, request: web.Request) -> list[DecisionRow]:
         cursor = request.query.get("cursor", "")[:LONGEST_CURSOR]
-        before = decision_view.place_of(cursor)
+        before = lists.place_of(cursor)
         if cursor and before is None:
             raise BadQueryError("cursor is not a cursor of this list")
         limit = limit_of(request.query)
         return await self._store.read(
-            lambda c: decision_view.list_decisions(c, before=before, limit=limit)
+            lambda c: lists.list_decisions(c, before=before, limit=limit)
         )
+
+
+# -- Reads which decisions are possible for an event, and why others are not -----------
+
+
+def options(
+    connection: Connection, key: str, config: HubConfig, situation: Situation
+) -> Options | None:
+    """Return which decisions are possible for an event; None = it is not known."""
+    current = current_event(connection, key)
+    if current is None:
+        return None
+    if what := current.lacks():
+        return replace(NO_OPTIONS, closed=f"Nothing can be decided: {what}.")
+    bridges = event_bridges(connection, current, situation)
+    found = bridges.choose_target(config, current, situation)
+    objection = arm_objection(config, current, bridges, situation)
+    is_local = config.access.mode == "loopback"
+    more = 0 if is_local else arm_rules.more_persons(bridges.fleet, situation.now)
+    return Options(
+        closed=None,
+        bridge=BridgeOptions(
+            why=None if found.is_open else found.why or None,
+            contested=found.is_contested,
+            refused=found.is_denied,
+        ),
+        addresses=_addresses(config, current, bridges, situation),
+        arm=ArmOptions(
+            why=objection,
+            more_persons=more,
+            offers=_offers(current, bridges.fleet, situation.now) if config.arm else (),
+        ),
+    )
+
+
+def _addresses(
+    config: HubConfig,
+    current: CurrentEvent,
+    bridges: EventBridges,
+    situation: Situation,
+) -> tuple[AddressRow, ...]:
+    wishes = Wishes(is_overridden=True)
+    best = bridges.choose_target(config, current, situation, wishes).best
+    return tuple(
+        _address(target, current, situation.now, is_best=target.address == best)
+        for target in bridges.allowed(config)
+    )
+
+
+def _address(
+    target: Target, current: CurrentEvent, now: datetime, *, is_best: bool
+) -> AddressRow:
+    return AddressRow(
+        id=target.address.id,
+        entity=target.address.entity,
+        session=target.address.session or None,
+        prefix=target.address.prefix,
+        machines=tuple(sorted(bridge.name for bridge in target.bridges)),
+        answers=target.answers,
+        in_resources=target.rank == 0,
+        older=target.is_older,
+        contested=target.contested or None,
+        refusal=refusal_of(target, current, now),
+        best=is_best,
+    )
+
+
+def _offers(
+    current: CurrentEvent, fleet: Sequence[BridgeRow], now: datetime
+) -> tuple[OfferRow, ...]:
+    found = []
+    for bridge in fleet:
+        for offer in arm_rules.recent_offers(bridge, now):
+            answer = expected_answer(offer.data, current, bridge.name, now)
+            found.append(
+                OfferRow(
+                    id=offer.id,
+                    vm_name=bridge.name,
+                    vm_id=offer.vm_id,
+                    first_heard=offer.first_heard,
+                    last_heard=offer.heard,
+                    answer=answer.verdict,
+                    why=answer.why or None,
+                )
+            )
+    return tuple(found)

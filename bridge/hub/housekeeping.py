@@ -30,10 +30,12 @@ from bridge.hub.store.alarms import (
     note_silence,
     note_unreported,
 )
-from bridge.hub.store.fleet_view import bridge_rows, fleet, is_at
+from bridge.hub.store.current import bridge_rows, is_at
+from bridge.hub.store.engine import lock, note, noted
 from bridge.hub.store.intake import Incoming, end_said, slow
+from bridge.hub.store.lists import fleet
 from bridge.hub.store.pin_rows import mark_pins
-from bridge.hub.store.rows import insert, lock, micros, moment_of
+from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import (
     addresses,
@@ -44,7 +46,6 @@ from bridge.hub.store.tables import (
     events,
     machines,
     messages,
-    meta,
     notes,
     offers,
     pins,
@@ -256,7 +257,7 @@ class Housekeeping(Struct):
             HubStoreError: the store cannot be used now.
         """
         now, config = self.clock.now(), self.config
-        await self.store.write(lambda c: note(c, _LAST_ALIVE, micros(now)))
+        await self.store.write(lambda c: note(c, _LAST_ALIVE, str(micros(now))))
         times = {
             "retention": config.retention,
             "audit": config.audit_retention,
@@ -304,28 +305,13 @@ async def look_at_keys(store: Store, now: datetime) -> None:
         store.pinned.text = await store.write(partial(store.pinned.look, now=now))
 
 
-def note(connection: Connection, name: str, value: int) -> None:
-    """Store a number under a name."""
-    statement = insert(meta).values(name=name, value=str(value))
-    fresh = {"value": statement.excluded.value}
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["name"], set_=fresh)
-    )
-
-
-def noted(connection: Connection, name: str) -> int | None:
-    """Return the number that is stored under a name; None = there is none."""
-    found = connection.scalar(select(meta.c.value).where(meta.c.name == name))
-    return None if found is None else int(found)
-
-
 def _note_absence(connection: Connection, now: datetime) -> datetime | None:
     lived, absent = noted(connection, _LAST_ALIVE), noted(connection, _ABSENT)
-    if lived is not None and now - moment_of(lived) > _LONG_AWAY:
-        absent = micros(now)
+    if lived is not None and now - moment_of(int(lived)) > _LONG_AWAY:
+        absent = str(micros(now))
         note(connection, _ABSENT, absent)
-    note(connection, _LAST_ALIVE, micros(now))
-    return None if absent is None else moment_of(absent)
+    note(connection, _LAST_ALIVE, str(micros(now)))
+    return None if absent is None else moment_of(int(absent))
 
 
 # -- Deletes old rows, in portions small enough not to delay other transactions --------

@@ -19,7 +19,7 @@ from bridge.hub.access import Person
 from bridge.hub.api import PERSON, BadQueryError
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.rendering import Content, Look, Templates
-from bridge.hub.store.rows import insert
+from bridge.hub.store.engine import insert, noted
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events, meta, notes, trail
 from bridge.hub.view_rows import Situation
@@ -226,8 +226,7 @@ _NAME = "form-key"
 
 def stored_key(connection: Connection) -> bytes:
     """Return the key that all hubs on this store share; empty = there is none yet."""
-    found = connection.scalar(select(meta.c.value).where(meta.c.name == _NAME))
-    return (found or "").encode()
+    return (noted(connection, _NAME) or "").encode()
 
 
 def created_key(connection: Connection) -> bytes:

@@ -16,8 +16,8 @@ from bridge.hub.api import BadQueryError, filters_of
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
-from bridge.hub.store import fleet_view
-from bridge.hub.store.fleet_view import count_unread
+from bridge.hub.store import lists
+from bridge.hub.store.lists import count_unread
 from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
 
 _KEYS = ("q", "type", "source", "resourceGroup", "since", "until", "open")
@@ -92,12 +92,12 @@ def overview_of(
     situation: Situation,
 ) -> Content:
     """Read the list of events, with what is wrong with the hub itself."""
-    silent = fleet_view.silent(connection, situation)
+    silent = lists.silent(connection, situation)
     rows = _rows(connection, query, access, situation)
     health = Health(
         silent=len(silent),
         is_deaf=bool(notices(situation)),
-        has_bridges=fleet_view.has_bridges(connection),
+        has_bridges=lists.has_bridges(connection),
     )
     return Content(
         "overview.html",
@@ -163,7 +163,7 @@ def _silent(found: Sequence[BridgeRow]) -> dict[str, Any]:
 
 def _machines(connection: Connection, text: str) -> dict[str, Any]:
     """Find machines whose names begin with a text: also those without an event."""
-    found = fleet_view.bridges_like(connection, text, _FOUND + 1) if text else []
+    found = lists.bridges_like(connection, text, _FOUND + 1) if text else []
     named = [
         {"name": shown.name_of(name), "href": shown.address_of(machine)}
         for name, machine in found[:_FOUND]

@@ -24,8 +24,8 @@ from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
-from bridge.hub.store import fleet_view
-from bridge.hub.store.fleet_view import machines_named
+from bridge.hub.store import lists
+from bridge.hub.store.lists import machines_named
 from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
@@ -131,7 +131,7 @@ class MachinePages:
         found: TimeLine,
         asked: dict[str, str],
     ) -> Content:
-        bridges = fleet_view.bridges_of(connection, machine, situation)
+        bridges = lists.bridges_of(connection, machine, situation)
         events = views.of_machine(connection, machine, situation)
         if not bridges and not events and not found.entries:
             return missing("Nothing is known of this machine")
@@ -172,7 +172,7 @@ class MachinePages:
         if not person.may_decide:
             return await refused(403, "You may look, but not decide.")
         now = self._situation().now
-        await self._frame.store.write(lambda c: fleet_view.forget_bridge(c, vm_id, now))
+        await self._frame.store.write(lambda c: lists.forget_bridge(c, vm_id, now))
         log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
         return web.Response(
             status=303, headers={"Location": request.rel_url.raw_path_qs}

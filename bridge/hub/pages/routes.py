@@ -11,14 +11,13 @@ from aiohttp import web
 from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
-from bridge.hub import decision_view, views
+from bridge.hub import views
 from bridge.hub.access import Refusal
 from bridge.hub.answers import NO_OPTIONS, Approval
 from bridge.hub.api import ANY_ID, PERSON, asked_in, fault
-from bridge.hub.approving import Approving
+from bridge.hub.approving import Approving, options
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
-from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of, text
 from bridge.hub.key_rows import WAITING
 from bridge.hub.pages import shown
@@ -27,7 +26,7 @@ from bridge.hub.pages.keys import asked_keys, sentence, shown_keys
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.store import fleet_view
+from bridge.hub.store import lists
 from bridge.hub.store.accepting import accepted
 from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
@@ -186,7 +185,7 @@ class Pages:
         address = shown.with_query("/bridges", **given)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found, more, total = fleet_view.search(
+            found, more, total = lists.search(
                 connection,
                 situation,
                 state=asked["state"],
@@ -242,13 +241,13 @@ class Pages:
     async def decisions(self, request: web.Request) -> web.StreamResponse:
         """List decisions, the newest first."""
         cursor = request.query.get("before", "")[:_LONGEST]
-        before = decision_view.place_of(cursor)
+        before = lists.place_of(cursor)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found = decision_view.list_decisions(connection, before=before)
+            found = lists.list_decisions(connection, before=before)
             further = None
             if len(found) == PAGE:
-                further = f"/decisions?before={decision_view.cursor_of(found[-1])}"
+                further = f"/decisions?before={lists.cursor_of(found[-1])}"
             rows = [shown.decision(row, situation.now) for row in found]
             given: dict[str, Any] = {"rows": rows, "further": further}
             return Content("decisions.html", {"here": "/decisions", **given})

@@ -27,8 +27,9 @@ from bridge.hub.key_rows import (
     KeysDecided,
 )
 from bridge.hub.pins import Pin, Pins
+from bridge.hub.store.engine import lock
 from bridge.hub.store.pin_rows import heirs_of, put_pins, stored_pins
-from bridge.hub.store.rows import Entry, lock, record
+from bridge.hub.store.rows import Entry, record
 from bridge.hub.store.told_keys import (
     MOST,
     KeyVote,

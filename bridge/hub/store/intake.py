@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import Any, Self
 
 import msgspec
-import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select, update
@@ -32,15 +31,15 @@ from bridge.hub.store.bridge_intake import (
     keep_notes,
 )
 from bridge.hub.store.claims import close_over, settle, void_votes
+from bridge.hub.store.engine import Values, insert, lock, note, put, upsert
 from bridge.hub.store.pin_rows import keep_rotations
-from bridge.hub.store.rows import Values, insert, lock, marked, put
+from bridge.hub.store.rows import marked
 from bridge.hub.store.tables import (
     addresses,
     decisions,
     details,
     events,
     messages,
-    meta,
     unreadable,
 )
 from bridge.hub.store.told_keys import keep_told
@@ -161,17 +160,17 @@ def _surplus(
     query = select(details).where(details.c.event_key.in_(keys))
     found = list[Incoming]()
     for row in connection.execute(query).all():
-        known: Any = orjson.loads(row.body)
-        if not known.get("full") or "heeded" not in known:
+        known = rows.details_in(row.body)
+        if known.full is None:
             continue
-        full, heeded = rows.moment_of(known["full"]), set(map(tuple, known["heeded"]))
-        named = {(*place, name) for *place, names in known["named"] for name in names}
+        heeded = set(known.heeded)
+        named = {(*place, name) for *place, names in known.named for name in names}
         found += [
             one
             for one in with_fact
             if one.fact is not None
             and one.fact.key == row.event_key
-            and is_surplus(one.fact, full, named, heeded)
+            and is_surplus(one.fact, known.full, named, heeded)
         ]
     stored = _stored(connection, found)
     extra = [one for one in found if one.fact and one.fact.report not in stored]
@@ -314,10 +313,8 @@ def _times(before: Any, now: Values) -> Values:
 
 def _upsert_events(connection: Connection, values: Sequence[Values]) -> None:
     marks, found = marked(connection, values)
-    statement = insert(events).values(**marks)
-    fresh = {column.name: statement.excluded[column.name] for column in events.c}
-    change = statement.on_conflict_do_update(index_elements=["event_key"], set_=fresh)
-    put(connection, change, found)
+    names = (column.name for column in events.c)
+    put(connection, upsert(events, *names).values(**marks), found)
 
 
 def _keep_unreadable(
@@ -375,9 +372,7 @@ def try_out(connection: Connection) -> None:
     with connection.begin_nested() as trial:
         keep(connection, [good, good.put_aside("trial")])
         trial.rollback()
-    made = insert(meta).values(name="trial", value="1")
-    fresh = {"value": made.excluded.value}
-    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
+    note(connection, "trial", "1")
 
 
 class _Facts(Struct, kw_only=True):
@@ -446,7 +441,7 @@ class _Facts(Struct, kw_only=True):
             now = max(as_of, now) if now else as_of
         fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
         facts = (*self.stored[key].values(), *fresh)
-        lists: Any = orjson.loads(known)["lists"] if known else {}
+        lists = rows.details_in(known).lists if known else {}
         return fold_in(
             facts,
             reading=Reading(
@@ -566,12 +561,7 @@ class _Facts(Struct, kw_only=True):
             for key, body in bodies.items()
             if self.details.get(key) != body
         ]
-        statement = insert(details)
-        fresh = {"body": statement.excluded.body}
-        change = statement.on_conflict_do_update(
-            index_elements=["event_key"], set_=fresh
-        )
-        put(self.connection, change, changed)
+        put(self.connection, upsert(details, "body"), changed)
 
 
 def _name(key: str, fact: Fact) -> Values:

@@ -19,7 +19,7 @@ from bridge.hub.decisions import Claimed, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
-from bridge.hub.store.current_event import current_event
+from bridge.hub.store.current import current_event
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep
