@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.bridges import MOST_OFFERS, BridgeState, has_terms, of_report
+from bridge.hub.bridges import MOST_OFFERS, BridgeState, bridge_in, has_terms, of_report
 from bridge.hub.facts import Note, NoteKind, kept_name, table, text
 from bridge.hub.fold import State
 from bridge.hub.pins import Runs
@@ -71,9 +71,8 @@ def keep_bridges(
     names = sorted(merged)
     query = select(bridges).where(bridges.c.vm_id.in_(names))
     for row in connection.execute(query):
-        old = BridgeState.from_json(row.vm_id, rows.moment_of(row.heard), row.state)
         state, origin = merged[row.vm_id]
-        merged[row.vm_id] = (old.joined(state), origin)
+        merged[row.vm_id] = (bridge_in(row.state).joined(state), origin)
         if row.was_silent:
             quiet.add(row.vm_id)
         if row.stopped is not None:
@@ -122,7 +121,7 @@ def _bridge(state: BridgeState, origin: str) -> Values:
         "heard": rows.micros(state.heard),
         "first_heard": rows.micros(state.heard),
         "was_silent": False,
-        "state": state.to_json(),
+        "state": msgspec.json.encode(state),
     }
 
 

@@ -10,7 +10,13 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from bridge.events.vocabulary import KNOWN_TYPES, PRESENT
-from bridge.hub.bridges import BridgeState, Liveness, Offer, address_in, liveness
+from bridge.hub.bridges import (
+    Liveness,
+    Offer,
+    address_in,
+    bridge_in,
+    liveness,
+)
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.rows import (
@@ -318,15 +324,14 @@ def _bridge(
     offered: _Offers,
 ) -> BridgeRow:
     mine = offered.of(row)
-    state = BridgeState.from_json(row.vm_id, moment_of(row.heard), row.state)
-    ends = [
-        gone.get((row.subscription, row.group, row.name)),
-        moment_or_none(row.forgotten),
-    ]
+    state, place = bridge_in(row.state), (row.subscription, row.group, row.name)
+    ends = [gone.get(place), moment_or_none(row.forgotten)]
     known = [end for end in ends if end is not None]
     offer = state.current_offer(mine)
     return BridgeRow(
         vm_id=row.vm_id,
+        machine=_machine(row),
+        reporter=state.reporter,
         origin=row.origin,
         name=state.reporter.name,
         resource_id=state.reporter.resource_id or None,

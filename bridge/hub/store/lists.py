@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select, tuple_
 from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub.answers import NAMES, DecisionRow
-from bridge.hub.bridges import BridgeState, Liveness
+from bridge.hub.bridges import Liveness, bridge_in
 from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, kept_name, table, text
 from bridge.hub.fold import Machine
@@ -97,9 +97,8 @@ def bridges_like(
     query = select(bridges).where(is_named).order_by(of.name, of.vm_id).limit(limit)
     found: dict[Machine, str] = {}
     for row in connection.execute(query):
-        state = BridgeState.from_json(row.vm_id, moment_of(row.heard), row.state)
         place = {"subscription": row.subscription, "group": row.group}
-        found[Machine(**place, name=row.name)] = state.reporter.name
+        found[Machine(**place, name=row.name)] = bridge_in(row.state).reporter.name
     return [(name, machine) for machine, name in found.items()]
 
 
