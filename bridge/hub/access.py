@@ -385,17 +385,19 @@ def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
     return replace(person, may_decide=may_decide)
 
 
-def origin_fault(origin: str | None, public_url: str, host: str | None) -> str | None:
+def origin_fault(
+    origins: Sequence[str], public_url: str, host: str | None
+) -> str | None:
     """Return why a POST from an Origin is refused; None = it is accepted.
 
     Args:
-        origin: the Origin header; None = there is none, as from a program.
+        origins: the Origin headers; () = there is none, as from a program.
         public_url: the URL of the hub for people; "" = the address it listens on.
         host: the Host header.
     """
-    if origin is None:
-        return None
     allowed = public_url or f"http://{host}"
-    if origin.lower() != allowed.lower().rstrip("/"):
+    if len(origins) > 1:
+        return "the Origin comes twice"
+    if origins and origins[0].lower() != allowed.lower().rstrip("/"):
         return "this page may not decide here: it has another Origin"
     return None

@@ -199,19 +199,12 @@ class Approving:
         """Return the answer to a request that another site may have caused."""
         if request.content_type != "application/json":
             return fault(415, "the Content-Type must be application/json")
-        if request.headers.getall("X-Sebridge", []) != ["1"]:
+        headers = request.headers
+        if headers.getall("X-Sebridge", []) != ["1"]:
             return fault(403, 'the header X-Sebridge must be "1"')
-        what = self.origin_fault(request)
+        origins, host = headers.getall("Origin", []), headers.get("Host")
+        what = origin_fault(origins, self._config.public_url, host)
         return None if what is None else fault(403, what)
-
-    def origin_fault(self, request: web.Request) -> str | None:
-        """Return why the Origin of a request is refused; None = it is accepted."""
-        origins = request.headers.getall("Origin", [])
-        if len(origins) > 1:
-            return "the Origin comes twice"
-        host = request.headers.get("Host")
-        origin = origins[0] if origins else None
-        return origin_fault(origin, self._config.public_url, host)
 
     async def _now(self, key: str) -> EventRow | None:
         situation = self._situation()

@@ -174,19 +174,20 @@ def test_peer_without_an_address_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "public_url", "is_good"),
+    ("origins", "public_url", "is_good"),
     [
-        (None, "", True),
-        ("http://localhost:9470", "", True),
-        ("http://evil.example", "", False),
-        ("https://hub.example", "https://hub.example", True),
-        ("http://localhost:9470", "https://hub.example", False),
-        ("null", "https://hub.example", False),
+        ([], "", True),
+        (["http://localhost:9470"], "", True),
+        (["http://evil.example"], "", False),
+        (["https://hub.example"], "https://hub.example", True),
+        (["https://hub.example"] * 2, "https://hub.example", False),
+        (["http://localhost:9470"], "https://hub.example", False),
+        (["null"], "https://hub.example", False),
     ],
 )
 def test_only_the_hub_s_own_pages_may_post(
-    origin: str | None, public_url: str, *, is_good: bool
+    origins: list[str], public_url: str, *, is_good: bool
 ) -> None:
-    fault = origin_fault(origin, public_url, "localhost:9470")
+    fault = origin_fault(origins, public_url, "localhost:9470")
 
     assert (fault is None) is is_good

@@ -187,7 +187,7 @@ async def test_form_of_another_event_content_or_person_is_refused(
     for forged in ({"token": "x"}, {"content": "x"}, {"who": "bob"}):
         await browser.open(PAGE)
         text = await browser.submit(**forged)
-        assert (browser.status, "not for this event" in text) == (403, True)
+        assert (browser.status, "of another page" in text) == (403, True)
     assert (await browser.world.get("/api/v1/decisions"))["decisions"] == []
 
 

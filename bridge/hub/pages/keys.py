@@ -90,11 +90,11 @@ def asked_keys(form: Mapping[str, str]) -> KeysAsked:
     return KeysAsked(decision=decision, keys=named)
 
 
-def sentence(found: KeysDecided) -> str:
+def refusals(found: KeysDecided) -> str:
     """Return which keys of a form were refused; "" = none."""
     count = len(found.refused)
     if not count:
         return ""
     keys = "1 key was" if count == 1 else f"{count} keys were"
     others = f"{len(found.done) + len(found.counted)} others were taken"
-    return f"{keys} refused: {found.refused[0].why}; {others}."
+    return f"{keys} refused: {found.refused[0].why}; {others}"

@@ -16,12 +16,11 @@ from sqlalchemy import Connection
 from bridge.hub import report, views
 from bridge.hub.access import AccessConfig
 from bridge.hub.answers import EventRow
-from bridge.hub.api import PERSON, fault, period_of
-from bridge.hub.approving import Approving
+from bridge.hub.api import PERSON, period_of
 from bridge.hub.facts import kept_name, text
 from bridge.hub.fold import Machine
 from bridge.hub.pages import shown, words
-from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
+from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
 from bridge.hub.store import lists
@@ -41,7 +40,6 @@ class MachinePages:
     Args:
         frame: renders the pages.
         access: who may decide.
-        approving: checks the Origin of forms.
         situation: returns the current Situation.
     """
 
@@ -49,12 +47,10 @@ class MachinePages:
         self,
         frame: Frame,
         access: AccessConfig,
-        approving: Approving,
         situation: Callable[[], Situation],
     ) -> None:
         self._frame = frame
         self._access = access
-        self._approving = approving
         self._situation = situation
         self._reporting = asyncio.Lock()
 
@@ -155,28 +151,21 @@ class MachinePages:
 
     async def forget(self, request: web.Request) -> web.Response:
         """Declare a bridge gone, by the form on its page."""
-        if request.content_type != FORM:
-            return fault(415, f"the Content-Type must be {FORM}")
-        if what := self._approving.origin_fault(request):
-            return fault(403, what)
-        form = await read_form(request)
-
-        async def refused(status: int, notice: str) -> web.Response:
-            look = self._look(request)
-            return await self._frame.page(request, look, status=status, notice=notice)
-
-        person, vm_id = request[PERSON], form.get("vm_id", "")
-        key = await self._frame.form_key()
-        if not is_token(form.get("token", ""), key, person.id, _FORGET, vm_id):
-            return await refused(403, "This form is not for this bridge.")
+        look, frame = self._look(request), self._frame
+        form = await frame.form(request, look, lambda f: (_FORGET, f.get("vm_id", "")))
+        if isinstance(form, web.Response):
+            return form
+        person, vm_id, now = (
+            request[PERSON],
+            form.get("vm_id", ""),
+            self._situation().now,
+        )
         if not person.may_decide:
-            return await refused(403, "You may look, but not decide.")
-        now = self._situation().now
+            words = "you may look, but not decide"
+            return await frame.again(request, look, form, 403, words)
         await self._frame.store.write(lambda c: lists.forget_bridge(c, vm_id, now))
         log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
-        return web.Response(
-            status=303, headers={"Location": request.rel_url.raw_path_qs}
-        )
+        return done(request)
 
 
 def _spelt(

@@ -14,21 +14,20 @@ from bridge.foundation.clock import Clock
 from bridge.hub import views
 from bridge.hub.access import Refusal
 from bridge.hub.answers import NO_OPTIONS, Approval
-from bridge.hub.api import ANY_ID, PERSON, asked_in, fault
+from bridge.hub.api import ANY_ID, asked_in, fault
 from bridge.hub.approving import Approving, options
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of, text
 from bridge.hub.key_rows import WAITING
 from bridge.hub.pages import shown
-from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
-from bridge.hub.pages.keys import asked_keys, sentence, shown_keys
+from bridge.hub.pages.frame import Frame, done, missing
+from bridge.hub.pages.keys import asked_keys, refusals, shown_keys
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import accepted
-from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
@@ -62,11 +61,9 @@ class Pages:
         self._config = config
         self._situation = situation
         self._approving = Approving(store, config, situation)
-        self._frame = Frame(store, clock, situation)
+        self._frame = Frame(store, clock, situation, config.public_url)
         self.fault = self._frame.fault
-        self._machines = MachinePages(
-            self._frame, config.access, self._approving, situation
-        )
+        self._machines = MachinePages(self._frame, config.access, situation)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the pages."""
@@ -142,32 +139,20 @@ class Pages:
 
     async def decide(self, request: web.Request) -> web.Response:
         """Handle the form of an event: a vote or a refusal."""
-        if request.content_type != FORM:
-            return fault(415, f"the Content-Type must be {FORM}")
-        if what := self._approving.origin_fault(request):
-            return fault(403, what)
-        form = await read_form(request)
-        key, person = _key_in(request), request[PERSON]
-        form_of = (person.id, key, form.get("content", ""))
-        form_key = await self._frame.form_key()
-        reason = form.get("reason", "")[:_LONGEST_REASON]
-
-        async def again(status: int, notice: str) -> web.Response:
-            given: dict[str, Any] = {"notice": notice, "notice_kind": "bad"}
-            given["reason"] = reason
-            look = self._look(request)
-            return await self._frame.page(request, look, status=status, **given)
-
-        if not is_token(form.get("token", ""), form_key, *form_of):
-            return await again(403, "This form is not for this event.")
+        key, look, frame = _key_in(request), self._look(request), self._frame
+        form = await frame.form(request, look, lambda f: (key, f.get("content", "")))
+        if isinstance(form, web.Response):
+            return form
         given = asked_in(Approval, form)
         if given.via == ARM and form.get("confirmed") != "yes":
-            return await again(400, "This way has to be confirmed.")
+            words = "this way has to be confirmed"
+            return await frame.again(request, look, form, 400, words)
         found = await self._approving.submit(request, key, given)
         if found.status in {200, 202}:
-            place = {"Location": request.rel_url.raw_path_qs}
-            return web.Response(status=303, headers=place)
-        return await again(found.status, _sentence(found))
+            return done(request)
+        now = ". This is how it stands now" if found.is_changed else ""
+        words = f"{found.words}{now}"
+        return await frame.again(request, look, form, found.status, words)
 
     async def bridges(self, request: web.Request) -> web.StreamResponse:
         """List the bridges, with whether each is alive, and keys that wait."""
@@ -217,26 +202,18 @@ class Pages:
 
     async def decide_keys(self, request: web.Request) -> web.Response:
         """Accept or withdraw keys, by the forms of the list of bridges."""
-        if request.content_type != FORM:
-            return fault(415, f"the Content-Type must be {FORM}")
-        if what := self._approving.origin_fault(request):
-            return fault(403, what)
-        form, key = await read_form(request), await self._frame.form_key()
-
-        async def again(status: int, notice: str) -> web.Response:
-            look = self._fleet(request)
-            return await self._frame.page(request, look, status=status, notice=notice)
-
-        form_of = (request[PERSON].id, form.get("decision", ""), form.get("keys", ""))
-        if not is_token(form.get("token", ""), key, *form_of):
-            return await again(403, "This form is not for these keys.")
+        look, frame = self._fleet(request), self._frame
+        form = await frame.form(
+            request, look, lambda f: (f.get("decision", ""), f.get("keys", ""))
+        )
+        if isinstance(form, web.Response):
+            return form
         found = await self._approving.settle_keys(request, asked_keys(form))
         if isinstance(found, Refusal):
-            return await again(found.status, _as_sentence(found.words))
-        if what := sentence(found):
-            return await again(200, what)
-        place = {"Location": request.rel_url.raw_path_qs}
-        return web.Response(status=303, headers=place)
+            return await frame.again(request, look, form, found.status, found.words)
+        if words := refusals(found):
+            return await frame.again(request, look, form, 200, words)
+        return done(request)
 
     async def decisions(self, request: web.Request) -> web.StreamResponse:
         """List decisions, the newest first."""
@@ -268,13 +245,3 @@ def _fleet_title(found: Sequence[BridgeRow], total: int, *, is_whole: bool) -> s
 
 def _key_in(request: web.Request) -> str:
     return key_of(request.match_info.get("id") or request.query.get("id", ""))
-
-
-def _as_sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
-def _sentence(found: VoteResult) -> str:
-    """Return why a vote was refused, as a sentence."""
-    words = _as_sentence(found.words)
-    return f"{words} This is how it stands now." if found.is_changed else words
