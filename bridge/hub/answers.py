@@ -107,14 +107,10 @@ class DecisionRow(Row, frozen=True, kw_only=True):
 
 
 class ApprovalState(Row, frozen=True, kw_only=True):
-    """Votes and the latest decision of the present occurrence.
-
-    Attributes:
-        persons: null: it is not known who may approve.
-    """
+    """Votes and the latest decision of the present occurrence."""
 
     votes: tuple[Vote, ...]
-    persons: PersonsRow | None
+    persons: PersonsRow
     decision: DecisionRow | None
 
     def voters(self, via: str) -> list[str]:
@@ -381,8 +377,7 @@ class Approval(Row, frozen=True, kw_only=True):
 
     Attributes:
         content: the content of the event, as it was shown.
-        reporter: the vmId to set aside.
-        offer: the id of the offer to drop.
+        about: the vmId to set aside, or the id of the offer to drop.
         address: the id of the address to send to, if it is contested.
         override: send it although a bridge would refuse it.
     """
@@ -391,20 +386,14 @@ class Approval(Row, frozen=True, kw_only=True):
     content: Annotated[str, Meta(min_length=1)]
     via: Via = "bridge"
     reason: Word = ""
-    reporter: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
-    offer: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
+    about: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
     address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
     override: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a decision that does not name what it is about."""
         if self.decision in {SET_ASIDE, DROP_OFFER} and not self.about:
-            raise ValueError("reporter or offer is missing: what it is about")
-
-    @property
-    def about(self) -> str:
-        """Whom or what it is about besides its event; "" = nothing."""
-        return {SET_ASIDE: self.reporter, DROP_OFFER: self.offer}.get(self.decision, "")
+            raise ValueError("about is missing: whom or what it is about")
 
 
 class Decided(Row, frozen=True, kw_only=True):

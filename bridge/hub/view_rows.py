@@ -49,7 +49,7 @@ class Situation(Struct, frozen=True, kw_only=True):
             machines of known bridges.
         store_fault: why the store cannot be used; None = it can.
         not_connected: why sources are not connected, by their names.
-        access: who may decide; None = not known here, so every vote is shown as valid.
+        access: who may decide.
     """
 
     now: datetime
@@ -61,7 +61,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     store_fault: str | None = None
     not_connected: Mapping[str, str] = field(default_factory=dict)
-    access: AccessConfig | None = None
+    access: AccessConfig = AccessConfig()
 
     @property
     def drained(self) -> datetime | None:

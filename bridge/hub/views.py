@@ -283,7 +283,7 @@ def _rows(
                     for one in voters.get(row.event_key, ())
                     if one.life == row.lives
                 ),
-                persons=_persons_row(persons.get(row.event_key)),
+                persons=_persons_row(persons[row.event_key]),
                 decision=decided.get((row.event_key, row.lives)),
             ),
             is_expected=row.event_key in expected,
@@ -312,11 +312,9 @@ def _decided(
 
 
 def _persons(
-    connection: Connection, found: Sequence[Any], access: AccessConfig | None
+    connection: Connection, found: Sequence[Any], access: AccessConfig
 ) -> dict[str, Persons]:
-    """Return how many people must approve each event; none if nobody may decide."""
-    if access is None:
-        return {}
+    """Return how many people must approve each event."""
     keys = [row.event_key for row in found]
     voices = {key: one.voices for key, one in details_of(connection, keys).items()}
     homes = homes_of(connection, keys, voices)
@@ -398,16 +396,14 @@ def _said(life: Summary, until: int | None) -> SaidToBeOver | None:
     return SaidToBeOver(status=life.said, by=by, counts_from=moment_or_none(until))
 
 
-def _persons_row(found: Persons | None) -> PersonsRow | None:
-    if found is None:
-        return None
+def _persons_row(found: Persons) -> PersonsRow:
     raised = tuple(ReporterRow.of(one) for one in found.raised_by)
     return PersonsRow(wanted=found.wanted, rule=found.rule, raised_by=raised)
 
 
 def _vote(row: Any, situation: Situation) -> Vote:
     age = (situation.now - moment_of(row.time)).total_seconds()
-    lapse = situation.access.lapse(row.entry, age) if situation.access else ""
+    lapse = situation.access.lapse(row.entry, age)
     return Vote(
         person=row.person,
         via=row.via,

@@ -150,7 +150,7 @@ async def test_request_that_cannot_be_read_is_told_why(world: HubWorld) -> None:
         ({"decision": "approve", "content": ""}, "$.content"),
         ({"decision": "approve", "content": "x", "reason": "x" * 1025}, "$.reason"),
         ({"decision": "approve", "content": "x", "reason": 1}, "$.reason"),
-        ({"decision": "set-aside", "content": "x", "offer": "o"}, "what it is about"),
+        ({"decision": "set-aside", "content": "x"}, "about is missing"),
     ]
     for body, words in cases:
         status, found = await world.send(body, {"User": "ann", "X-Sebridge": "1"})

@@ -11,7 +11,6 @@ from sqlalchemy import Connection
 
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
-from bridge.hub.access import AccessConfig
 from bridge.hub.api import BadQueryError, filters_of
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
@@ -88,12 +87,11 @@ def _named(given: str, names: Sequence[str]) -> str:
 def overview_of(
     connection: Connection,
     query: ListQuery,
-    access: AccessConfig,
     situation: Situation,
 ) -> Content:
     """Read the list of events, with what is wrong with the hub itself."""
     silent = lists.silent(connection, situation)
-    rows = _rows(connection, query, access, situation)
+    rows = _rows(connection, query, situation)
     health = Health(
         silent=len(silent),
         is_deaf=bool(notices(situation)),
@@ -174,7 +172,6 @@ def _machines(connection: Connection, text: str) -> dict[str, Any]:
 def _rows(
     connection: Connection,
     query: ListQuery,
-    access: AccessConfig,
     situation: Situation,
 ) -> dict[str, Any]:
     """Return the rows of the list, and the links to the pages before and after."""
@@ -182,7 +179,7 @@ def _rows(
     skip = query.number * PAGE
     found = views.overview(connection, filters, situation, skip=skip)
     return {
-        "rows": [shown.event(row, access, situation.now) for row in found],
+        "rows": [shown.event(row, situation.now) for row in found],
         "further": query.address(query.number + 1) if len(found) == PAGE else None,
         "back": query.address(query.number - 1) if query.number else None,
     }

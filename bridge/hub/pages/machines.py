@@ -14,7 +14,6 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection
 
 from bridge.hub import report, views
-from bridge.hub.access import AccessConfig
 from bridge.hub.answers import EventRow
 from bridge.hub.api import PERSON, period_of
 from bridge.hub.facts import kept_name, text
@@ -39,18 +38,15 @@ class MachinePages:
 
     Args:
         frame: renders the pages.
-        access: who may decide.
         situation: returns the current Situation.
     """
 
     def __init__(
         self,
         frame: Frame,
-        access: AccessConfig,
         situation: Callable[[], Situation],
     ) -> None:
         self._frame = frame
-        self._access = access
         self._situation = situation
         self._reporting = asyncio.Lock()
 
@@ -139,7 +135,7 @@ class MachinePages:
                 "group": machine.group,
                 "subscription": machine.subscription,
                 "bridges": [shown.bridge(row, now) for row in bridges],
-                "rows": [shown.event(row, self._access, now) for row in events],
+                "rows": [shown.event(row, now) for row in events],
                 "is_cut": len(events) == PAGE,
                 "story": _story(found, now),
                 "asked": asked,

@@ -63,7 +63,7 @@ class Pages:
         self._approving = Approving(store, config, situation)
         self._frame = Frame(store, clock, situation, config.public_url)
         self.fault = self._frame.fault
-        self._machines = MachinePages(self._frame, config.access, situation)
+        self._machines = MachinePages(self._frame, situation)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the pages."""
@@ -82,10 +82,10 @@ class Pages:
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """List events; by default those that are announced or running."""
-        wanted, access = ListQuery.of(request.query), self._config.access
+        wanted = ListQuery.of(request.query)
         look = Look(
             wanted.address(wanted.number),
-            lambda c, situation: overview_of(c, wanted, access, situation),
+            lambda c, situation: overview_of(c, wanted, situation),
         )
         return await self._frame.show(request, look)
 
@@ -110,12 +110,11 @@ class Pages:
         found = views.one_event(connection, key, situation, before)
         if found is None:
             return missing("Nothing is known of this event")
-        access, now = self._config.access, situation.now
         possible = options(connection, key, self._config, situation)
         return Content(
             "event.html",
             {
-                "event": shown.page(found, access, now, is_older=bool(before)),
+                "event": shown.page(found, situation.now, is_older=bool(before)),
                 "options": shown.options(possible or NO_OPTIONS),
                 "raised": shown.raised(found),
                 "set_aside": found.set_aside,
