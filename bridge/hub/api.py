@@ -227,7 +227,7 @@ def filters_of(query: Mapping[str, str]) -> Filters:
     )
 
 
-def asked_in(kind: type[T], given: bytes | Mapping[str, str]) -> T:
+def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
     """Parse what a request asks: its JSON body, or the fields of its form.
 
     Raises:

@@ -4,7 +4,9 @@ The form of an event is accepted only from the hub's own Origin, and only with a
 for the same person, event and content.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
@@ -19,16 +21,23 @@ from bridge.hub.approving import Approving, options
 from bridge.hub.bridges import Liveness
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of, text
-from bridge.hub.key_rows import WAITING
+from bridge.hub.key_rows import (
+    WAITING,
+    KeyList,
+    KeyRow,
+    KeysAsked,
+    KeysDecided,
+)
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import Frame, done, missing
-from bridge.hub.pages.keys import asked_keys, refusals, shown_keys
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
+from bridge.hub.pins import Doubt, Pin
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import accepted
 from bridge.hub.store.store import Store
+from bridge.hub.store.told_keys import MOST_OF_MACHINE, row_of
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
@@ -184,7 +193,7 @@ class Pages:
             return Content(
                 "bridges.html",
                 {
-                    "keys": shown_keys(waiting, pins, situation.now),
+                    "keys": _shown_keys(waiting, pins, situation.now),
                     "glob": glob,
                     "address": address,
                     "here": "/bridges",
@@ -207,10 +216,10 @@ class Pages:
         )
         if isinstance(form, web.Response):
             return form
-        found = await self._approving.settle_keys(request, asked_keys(form))
+        found = await self._approving.settle_keys(request, _asked_keys(form))
         if isinstance(found, Refusal):
             return await frame.again(request, look, form, found.status, found.words)
-        if words := refusals(found):
+        if words := _refusals(found):
             return await frame.again(request, look, form, 200, words)
         return done(request)
 
@@ -244,3 +253,83 @@ def _fleet_title(found: Sequence[BridgeRow], total: int, *, is_whole: bool) -> s
 
 def _key_in(request: web.Request) -> str:
     return key_of(request.match_info.get("id") or request.query.get("id", ""))
+
+
+# -- the keys on ``/bridges`` ----------------------------------------------------------
+
+
+_WHY = {
+    Doubt.NEW_MACHINE: "no key of this machine is pinned",
+    Doubt.NEW_KEY: "this vmId has, or tells, another key",
+    Doubt.SECOND_VM_ID: "another vmId has, or tells, this machine",
+    Doubt.SHARED_KEY: "another vmId has, or tells, this key",
+}
+
+
+def _shown_keys(
+    waiting: KeyList, accepted: Sequence[Pin], now: datetime
+) -> shown.Shown:
+    """Return the values of keys, by resource id: the first 200 of each kind."""
+    rows = sorted(waiting.keys, key=lambda one: (one.resource_id, one.id))
+    first, wanted = rows[:PAGE], waiting.wanted
+    counts = Counter(one.resource_id for one in rows)
+    known = [row_of(one, one.accepted_by, one.since) for one in accepted[:PAGE]]
+    return {
+        "rows": [
+            {
+                **_key(one, wanted, now),
+                "is_crowded": counts[one.resource_id] >= MOST_OF_MACHINE,
+            }
+            for one in first
+        ],
+        "more": max(len(rows) - PAGE, 0),
+        "all": _named(first),
+        "is_full": waiting.is_full,
+        "wanted": wanted,
+        "accepted": [_key(one, wanted, now) for one in known],
+        "more_accepted": max(len(accepted) - PAGE, 0),
+    }
+
+
+def _key(one: KeyRow, wanted: int, now: datetime) -> shown.Shown:
+    return {
+        "row_id": f"k-{one.id[:12]}",
+        "named": _named([one]),
+        "name": shown.name_of(one.vm_name or one.resource_id.rpartition("/")[2]),
+        "vm_id": shown.short(one.vm_id),
+        "resource_id": shown.short(one.resource_id),
+        "key": one.key,
+        "why": _WHY[one.why] if one.why else "",
+        "kind": "soft" if one.why is Doubt.NEW_MACHINE else "bad",
+        "first_heard": shown.time(one.first_heard, now),
+        "heard": shown.time(one.last_heard, now),
+        "since": shown.time(one.since, now),
+        "persons": one.persons,
+        "missing": max(wanted - len(one.persons), 0),
+    }
+
+
+def _named(rows: Sequence[KeyRow]) -> str:
+    """Return exactly the keys that a form shows, and why each of them waits."""
+    return " ".join(f"{one.id}:{one.why or ''}" for one in rows)
+
+
+def _asked_keys(form: Mapping[str, str]) -> KeysAsked:
+    """Return which keys a form accepts or withdraws.
+
+    Raises:
+        BadQueryError: a field is missing or invalid.
+    """
+    pairs = [one.partition(":") for one in form.get("keys", "").split()]
+    keys = [{"id": id_, "why": why} for id_, _, why in pairs]
+    return asked_in(KeysAsked, {"decision": form.get("decision"), "keys": keys})
+
+
+def _refusals(found: KeysDecided) -> str:
+    """Return which keys of a form were refused; "" = none."""
+    count = len(found.refused)
+    if not count:
+        return ""
+    keys = "1 key was" if count == 1 else f"{count} keys were"
+    others = f"{len(found.done) + len(found.counted)} others were taken"
+    return f"{keys} refused: {found.refused[0].why}; {others}"

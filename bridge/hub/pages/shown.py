@@ -38,8 +38,8 @@ _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"
 
 def event(row: EventRow, now: datetime) -> Shown:
     """Return the values of an event, as in lists."""
-    decision, wanted = row.approval.decision, row.approval.persons.wanted
-    text, kind = words.approval(row, wanted)
+    decision = row.approval.decision
+    text, kind = words.approval(row)
     is_waiting = row.status == "scheduled"
     return {
         "id": row.event_id,
@@ -69,15 +69,15 @@ def event(row: EventRow, now: datetime) -> Shown:
         "standing": _obstacle(decision),
         "is_undecided": is_waiting and not _is_decided(decision),
         "is_on_its_way": decision is not None and decision.state == "decided",
-        "way": words.way(row, wanted),
-        "missing": words.missing(row, wanted),
+        "way": words.way(row),
+        "missing": words.missing(row),
         "voter_ids": row.approval.voters(BRIDGE),
         "arm_voter_ids": row.approval.voters(ARM),
         "approval": text,
         "approval_kind": kind,
         "content": row.content,
         "voters": [words.voter(one) for one in row.approval.votes],
-        "wanted": wanted,
+        "wanted": row.approval.persons.wanted,
     }
 
 
