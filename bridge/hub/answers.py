@@ -12,9 +12,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, key_of
 from bridge.hub.fold import Machine
-from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
-from bridge.hub.voting import DROP_OFFER, SET_ASIDE
 
 MESSAGES = 20  # of an event at once
 NAMES = 100  # of an event in a list, or of a decision
@@ -279,134 +277,6 @@ class EventPage(EventRow, frozen=True, kw_only=True):
     decisions: tuple[DecisionRow, ...]
     record: tuple[RecordEntry, ...]
     set_aside: tuple[str, ...]
-
-
-# -- which decisions are possible ------------------------------------------------------
-
-
-class AddressRow(Row, frozen=True, kw_only=True):
-    """Where an approval may be sent.
-
-    Attributes:
-        machines: the names of the machines whose bridges take approvals there.
-        answers: a bridge there is alive, or may be.
-        in_resources: a bridge there is on a machine in Resources.
-        older: named by bridges that made no offer.
-        contested: why it is not known whose it is.
-        refusal: why a bridge there would refuse.
-        best: the hub sends to it by itself.
-    """
-
-    id: str
-    entity: str
-    session: str | None
-    prefix: str
-    machines: tuple[str, ...]
-    answers: bool
-    in_resources: bool
-    older: bool
-    contested: str | None
-    refusal: str | None
-    best: bool
-
-
-class OfferRow(Row, frozen=True, kw_only=True):
-    """An offer of the last day, in the name of a machine of the event."""
-
-    id: str
-    vm_name: str
-    vm_id: str
-    first_heard: Time | None
-    last_heard: Time | None
-    answer: Verdict
-    why: str | None
-
-
-class BridgeOptions(Row, frozen=True, kw_only=True):
-    """Whether a bridge can be asked.
-
-    Attributes:
-        why: why not.
-        contested: if a person chooses the address.
-        refused: if a person overrides a bridge that would refuse.
-    """
-
-    why: str | None
-    contested: bool
-    refused: bool
-
-
-class ArmOptions(Row, frozen=True, kw_only=True):
-    """Whether Azure Resource Manager can be asked.
-
-    Attributes:
-        why: why not.
-        more_persons: how many people more that takes.
-        offers: those that count for it.
-    """
-
-    why: str | None
-    more_persons: Count
-    offers: tuple[OfferRow, ...]
-
-
-class Options(Row, frozen=True, kw_only=True):
-    """Which decisions are possible.
-
-    Attributes:
-        closed: why nothing can be decided.
-        addresses: the best one first.
-    """
-
-    closed: str | None
-    bridge: BridgeOptions
-    addresses: tuple[AddressRow, ...]
-    arm: ArmOptions
-
-
-NO_OPTIONS = Options(
-    closed=None,
-    bridge=BridgeOptions(why=None, contested=False, refused=False),
-    addresses=(),
-    arm=ArmOptions(why=None, more_persons=0, offers=()),
-)
-
-
-class Approval(Row, frozen=True, kw_only=True):
-    """A vote, or another decision.
-
-    Attributes:
-        content: the content of the event, as it was shown.
-        about: the vmId to set aside, or the id of the offer to drop.
-        address: the id of the address to send to, if it is contested.
-        override: send it although a bridge would refuse it.
-    """
-
-    decision: Action
-    content: Annotated[str, Meta(min_length=1)]
-    via: Via = "bridge"
-    reason: Word = ""
-    about: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
-    address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
-    override: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a decision that does not name what it is about."""
-        if self.decision in {SET_ASIDE, DROP_OFFER} and not self.about:
-            raise ValueError("about is missing: whom or what it is about")
-
-
-class Decided(Row, frozen=True, kw_only=True):
-    """The result of a vote.
-
-    Attributes:
-        missing: how many more people must approve.
-        id: of the decision.
-    """
-
-    state: Literal["decided", "counted"]
-    missing: Count
-    id: str | None
 
 
 # -- lists and errors ------------------------------------------------------------------

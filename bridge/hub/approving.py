@@ -17,20 +17,7 @@ from sqlalchemy import Connection
 from bridge.events.build import clean
 from bridge.hub import arm_rules, views
 from bridge.hub.access import Refusal, origin_fault
-from bridge.hub.answers import (
-    LONGEST_CURSOR,
-    NO_OPTIONS,
-    AddressRow,
-    Approval,
-    ArmOptions,
-    BridgeOptions,
-    Decided,
-    DecisionList,
-    DecisionRow,
-    EventRow,
-    OfferRow,
-    Options,
-)
+from bridge.hub.answers import LONGEST_CURSOR, DecisionList, DecisionRow, EventRow
 from bridge.hub.api import (
     ANY_ID,
     PERSON,
@@ -42,9 +29,23 @@ from bridge.hub.api import (
     table_of,
     word_in,
 )
+from bridge.hub.choices import (
+    KEY_STATES,
+    NO_OPTIONS,
+    WAITING,
+    AddressRow,
+    Approval,
+    ArmOptions,
+    BridgeOptions,
+    Decided,
+    KeyList,
+    KeysAsked,
+    KeysDecided,
+    OfferRow,
+    Options,
+)
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
-from bridge.hub.key_rows import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import Decider, decide_keys, fitting, keys_of
 from bridge.hub.store.current import current_event, event_bridges

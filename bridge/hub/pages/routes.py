@@ -15,19 +15,20 @@ from sqlalchemy import Connection
 from bridge.foundation.clock import Clock
 from bridge.hub import views
 from bridge.hub.access import Refusal
-from bridge.hub.answers import NO_OPTIONS, Approval
 from bridge.hub.api import ANY_ID, asked_in, fault
 from bridge.hub.approving import Approving, options
 from bridge.hub.bridges import Liveness
-from bridge.hub.config import HubConfig
-from bridge.hub.facts import key_of, text
-from bridge.hub.key_rows import (
+from bridge.hub.choices import (
+    NO_OPTIONS,
     WAITING,
+    Approval,
     KeyList,
     KeyRow,
     KeysAsked,
     KeysDecided,
 )
+from bridge.hub.config import HubConfig
+from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.listing import ListQuery, overview_of

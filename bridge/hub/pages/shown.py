@@ -9,15 +9,9 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from bridge.foundation.hashing import hash32
-from bridge.hub.answers import (
-    DecisionRow,
-    EventPage,
-    EventRow,
-    MessageRow,
-    Options,
-    RecordEntry,
-)
+from bridge.hub.answers import DecisionRow, EventPage, EventRow, MessageRow, RecordEntry
 from bridge.hub.bridges import Liveness
+from bridge.hub.choices import Options
 from bridge.hub.fold import Machine
 from bridge.hub.pages import words
 from bridge.hub.view_rows import BridgeRow

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.hub.access import AccessConfig, Person, Refusal
-from bridge.hub.key_rows import (
+from bridge.hub.choices import (
     ACCEPT,
     ACCEPTED,
     KeyAsked,

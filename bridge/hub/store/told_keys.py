@@ -19,8 +19,8 @@ from bridge.events.alarm import KEY
 from bridge.events.build import rfc3339
 from bridge.hub.access import AccessConfig
 from bridge.hub.bridge_messages import BridgeReport
+from bridge.hub.choices import KeyRow
 from bridge.hub.facts import table
-from bridge.hub.key_rows import KeyRow
 from bridge.hub.pins import Doubt, Pin, Pins
 from bridge.hub.store.engine import lock
 from bridge.hub.store.pin_rows import id_of, told_pins
