@@ -134,16 +134,13 @@ class FleetMonitor(Struct):
     async def _find_unreported(self, situation: Situation) -> None:
         after, count, is_last = "", 0, False
         while not is_last:
-            found = await self.store.read(
-                lambda c, after=after: open_without_bridge(  # type: ignore[misc]  # a default binds it
-                    c, situation, after=after, limit=_LOOKED_AT
-                )
-            )
+            portion = {"after": after, "limit": _LOOKED_AT}
+            read = partial(open_without_bridge, situation=situation, **portion)
+            found = await self.store.read(read)
             late = [row for row in found if row.unreported]
             if late:
-                await self.store.write(
-                    lambda c, late=late: note_unreported(c, late, situation.now)  # type: ignore[misc]  # as above
-                )
+                now = situation.now
+                await self.store.write(partial(note_unreported, found=late, now=now))
             count, is_last = count + len(late), len(found) < _LOOKED_AT
             after = found[-1].key if found else after
         self.metrics.unreported.set(count)
@@ -160,24 +157,18 @@ class FleetMonitor(Struct):
 
     async def _forget(self, found: Sequence[BridgeRow], situation: Situation) -> None:
         """Delete bridges that are gone for long; a scale set makes ever new ones."""
-        kept = self.retention
-        old = [
-            row.vm_id for row in found if is_outdated(row, situation, retention=kept)
-        ]
+        rule = partial(is_outdated, situation=situation, retention=self.retention)
+        old = [row.vm_id for row in found if rule(row)]
         for start in range(0, len(old), AT_ONCE):
             names = old[start : start + AT_ONCE]
-            await self.store.write(
-                lambda c, names=names: forget_bridges(  # type: ignore[misc]  # a default binds it
-                    c, names, situation, retention=kept
-                )
-            )
+            forget = partial(forget_bridges, vm_ids=names, situation=situation)
+            await self.store.write(partial(forget, retention=self.retention))
 
     async def _fleet(self) -> list[BridgeRow]:
         rows, after, situation = list[BridgeRow](), "", self.situation()
         while True:
-            page = await self.store.read(
-                lambda c, after=after: fleet(c, situation, after=after)  # type: ignore[misc]  # a default binds it
-            )
+            read = partial(fleet, situation=situation, after=after)
+            page = await self.store.read(read)
             rows += page
             if len(page) < PAGE:
                 return rows
@@ -241,14 +232,8 @@ class Housekeeping(Struct):
         for row in await self.store.read(slow):
             if stop.is_set() or row.origin not in named:
                 continue
-            plain = Incoming(
-                origin=row.origin,
-                body=row.body,
-                heard=moment_of(row.heard),
-                reply_to=row.reply_to,
-                session=row.session,
-            )
-            await self.store.retry(row.seq, parsed(named[row.origin], plain))
+            again = parsed(named[row.origin], Incoming.of_row(row))
+            await self.store.retry(row.seq, again)
 
     async def step(self, stop: asyncio.Event) -> None:
         """Record that the hub is running, and delete old rows, portion by portion.

@@ -85,6 +85,33 @@ class Incoming(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     fault: str | None = None
 
+    @classmethod
+    def of_row(cls, row: Any) -> Self:
+        """Return a stored message, not parsed yet."""
+        return cls(
+            origin=row.origin,
+            body=row.body,
+            heard=rows.moment_of(row.heard),
+            reply_to=row.reply_to,
+            session=row.session,
+        )
+
+    def with_content(self, *, is_azures: bool) -> Self:
+        """Return a copy with what the message says.
+
+        Raises:
+            UnreadableMessageError: it cannot be parsed.
+        """
+        body, heard = self.body, self.heard
+        if is_azures:
+            fact = azure_messages.read(body, heard=heard)
+            notes = azure_messages.notes_in(body, heard=heard)
+            return replace(self, fact=fact, notes=notes)
+        where = {"reply_to": self.reply_to, "session": self.session}
+        found = bridge_messages.read(body, heard=heard, source=self.origin, **where)
+        notes = (found.note,) if found.note else ()
+        return replace(self, fact=found.fact, report=found.report, notes=notes)
+
     def put_aside(self, why: str) -> Self:
         """Return a copy that only holds what an unreadable message has."""
         return replace(self, fact=None, report=None, notes=(), fault=why)
@@ -361,14 +388,8 @@ def try_out(connection: Connection) -> None:
         SQLAlchemyError: the store accepts nothing, so no message is at fault.
     """
     heard = datetime(2026, 1, 1, tzinfo=UTC)
-    found = bridge_messages.read(_TRIAL, heard=heard, source="trial", reply_to="trial")
-    good = Incoming(
-        origin="trial",
-        body=_TRIAL,
-        heard=heard,
-        fact=found.fact,
-        report=found.report,
-    )
+    plain = Incoming(origin="trial", body=_TRIAL, heard=heard, reply_to="trial")
+    good = plain.with_content(is_azures=False)
     with connection.begin_nested() as trial:
         keep(connection, [good, good.put_aside("trial")])
         trial.rollback()
@@ -472,17 +493,23 @@ class _Facts(Struct, kw_only=True):
     def _event_in_body(self, key: str, fact: Fact) -> ScheduledEvent | None:
         named = zip(_KEY, (key, *fact.report), strict=True)
         of = messages.c
-        query = select(of.body, of.origin, of.heard, of.vm_id)
-        found = self.connection.execute(query.where(*(of[n] == v for n, v in named)))
-        row = found.one_or_none()
-        return None if row is None else _event_in(row)
+        query = select(messages).where(*(of[n] == v for n, v in named))
+        row = self.connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        one = Incoming.of_row(row).with_content(is_azures=row.vm_id == AZURE)
+        return one.fact.event if one.fact else None
 
     def keep(self, found: Mapping[str, Folded]) -> None:
         """Store the facts that are kept, and delete those that are not kept."""
         new, changed, gone = list[Values](), list[Values](), list[Values]()
         for key, one in found.items():
             stored, kept = self.stored[key], {fact.report: fact for fact in one.kept}
-            new += [self._row(key, f) for name, f in kept.items() if name not in stored]
+            new += [
+                {"event_key": key, **self._values(fact, with_body=True)}
+                for name, fact in kept.items()
+                if name not in stored
+            ]
             changed += [
                 self._change(key, fact, stored[name])
                 for name, fact in kept.items()
@@ -493,19 +520,12 @@ class _Facts(Struct, kw_only=True):
         put(self.connection, insert(messages), new)
         for with_body in (False, True):
             these = [row for row in changed if ("body" in row) is with_body]
-            if these:
-                values: Values = {
-                    n: bindparam(n) for n in these[0] if not n.startswith("b_")
-                }
-                put(
-                    self.connection, update(messages).where(*here).values(values), these
-                )
+            names = [n for row in these[:1] for n in row if not n.startswith("b_")]
+            change = update(messages).where(*here)
+            put(self.connection, change.values({n: bindparam(n) for n in names}), these)
         put(self.connection, delete(messages).where(*here), gone)
         self._keep_addresses(found)
         self._keep_details(found)
-
-    def _row(self, key: str, fact: Fact) -> Values:
-        return {"event_key": key, **self._values(fact, with_body=True)}
 
     def _change(self, key: str, fact: Fact, stored: Fact) -> Values:
         """Return the change of a row; without the body, if that stays the same."""
@@ -576,13 +596,3 @@ def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
         return None  # nobody signs ReplyTo: a pinned bridge offers where it takes them
     place = (where.source, where.entity, where.session, where.prefix)
     return key, *place, fact.reporter.vm_id
-
-
-def _event_in(row: Any) -> ScheduledEvent | None:
-    """Read the IMDS object in the body of a stored message again."""
-    heard = rows.moment_of(row.heard)
-    if row.vm_id == AZURE:
-        fact = azure_messages.read(row.body, heard=heard)
-    else:
-        fact = bridge_messages.read(row.body, heard=heard, source=row.origin).fact
-    return fact.event if fact else None
