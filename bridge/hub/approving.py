@@ -47,7 +47,7 @@ from bridge.hub.choices import (
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.store import lists
-from bridge.hub.store.accepting import Decider, decide_keys, fitting, keys_of
+from bridge.hub.store.accepting import Decider, decide_keys, keys_of
 from bridge.hub.store.current import current_event, event_bridges
 from bridge.hub.store.deciding import (
     VoteRequest,
@@ -162,8 +162,8 @@ class Approving:
     def keys_of(self, connection: Connection, *, state: str, glob: str) -> KeyList:
         """Return the keys that wait, or those that people have accepted."""
         pins, now = self._store.pinned.refresh(connection), self._situation().now
-        found = keys_of(connection, pins, self._config.access, now, state)
-        return fitting(found, glob)
+        access = self._config.access
+        return keys_of(connection, pins, access, now, state=state, glob=glob)
 
     async def decide_keys(self, request: web.Request) -> web.Response:
         """Accept or withdraw keys."""

@@ -19,8 +19,8 @@ from bridge.hub.api import ANY_ID, asked_in, fault
 from bridge.hub.approving import Approving, options
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
+    KEY_STATES,
     NO_OPTIONS,
-    WAITING,
     Approval,
     KeyList,
     KeyRow,
@@ -34,11 +34,10 @@ from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.pins import Doubt, Pin
+from bridge.hub.pins import Doubt
 from bridge.hub.store import lists
-from bridge.hub.store.accepting import accepted
 from bridge.hub.store.store import Store
-from bridge.hub.store.told_keys import MOST_OF_MACHINE, row_of
+from bridge.hub.store.told_keys import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
@@ -189,12 +188,14 @@ class Pages:
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
-            waiting = self._approving.keys_of(connection, state=WAITING, glob=glob)
-            pins = accepted(self._store.pinned.now, situation.now, glob or "*")
+            waiting, accepted = (
+                self._approving.keys_of(connection, state=kind, glob=glob)
+                for kind in KEY_STATES
+            )
             return Content(
                 "bridges.html",
                 {
-                    "keys": _shown_keys(waiting, pins, situation.now),
+                    "keys": _shown_keys(waiting, accepted, situation.now),
                     "glob": glob,
                     "address": address,
                     "here": "/bridges",
@@ -267,14 +268,14 @@ _WHY = {
 }
 
 
-def _shown_keys(
-    waiting: KeyList, accepted: Sequence[Pin], now: datetime
-) -> shown.Shown:
+def _shown_keys(waiting: KeyList, accepted: KeyList, now: datetime) -> shown.Shown:
     """Return the values of keys, by resource id: the first 200 of each kind."""
-    rows = sorted(waiting.keys, key=lambda one: (one.resource_id, one.id))
+    rows, known = (
+        sorted(found.keys, key=lambda one: (one.resource_id, one.id))
+        for found in (waiting, accepted)
+    )
     first, wanted = rows[:PAGE], waiting.wanted
     counts = Counter(one.resource_id for one in rows)
-    known = [row_of(one, one.accepted_by, one.since) for one in accepted[:PAGE]]
     return {
         "rows": [
             {
@@ -287,8 +288,8 @@ def _shown_keys(
         "all": _named(first),
         "is_full": waiting.is_full,
         "wanted": wanted,
-        "accepted": [_key(one, wanted, now) for one in known],
-        "more_accepted": max(len(accepted) - PAGE, 0),
+        "accepted": [_key(one, wanted, now) for one in known[:PAGE]],
+        "more_accepted": max(len(known) - PAGE, 0),
     }
 
 

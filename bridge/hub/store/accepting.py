@@ -56,8 +56,14 @@ class Decider(Struct, frozen=True, kw_only=True):
         return self.access.entry_of(self.person.id, self.person.roles)
 
 
-def keys_of(
-    connection: Connection, known: Pins, access: AccessConfig, now: datetime, state: str
+def keys_of(  # noqa: PLR0913 - each is known to the caller alone
+    connection: Connection,
+    known: Pins,
+    access: AccessConfig,
+    now: datetime,
+    *,
+    state: str,
+    glob: str = "",
 ) -> KeyList:
     """Return the keys that wait, or those that people have accepted, by their ids.
 
@@ -67,42 +73,24 @@ def keys_of(
         access: who may decide.
         now: the present moment.
         state: "waiting" or "accepted".
+        glob: only of machines whose resource id fits it; "" = of all.
     """
     if state == ACCEPTED:
-        pins = accepted(known, now)
-        found = [row_of(one, one.accepted_by, one.since) for one in pins]
+        found = [
+            row_of(one, one.accepted_by, one.since)
+            for one in known.owners.values()
+            if one.accepted_by and (one.until is None or one.until > now)
+        ]
     else:
         found = [row for _, row in waiting(connection, known, access, now).values()]
+    wanted = glob.lower() or "*"
+    rows = (one for one in found if fnmatchcase(one.resource_id, wanted))
     return KeyList(
-        keys=tuple(sorted(found, key=lambda one: one.id)),
+        keys=tuple(sorted(rows, key=lambda one: one.id)),
         next=None,
         is_full=state != ACCEPTED and len(found) >= MOST,
         wanted=access.most_persons,
     )
-
-
-def accepted(known: Pins, now: datetime, glob: str = "*") -> list[Pin]:
-    """Return the pins that people have accepted and that are not over, by resource id.
-
-    Args:
-        known: the pins.
-        now: the present moment.
-        glob: only of machines whose resource id fits it.
-    """
-    found = [
-        one
-        for one in known.owners.values()
-        if one.accepted_by and (one.until is None or one.until > now)
-        if fnmatchcase(one.resource_id, glob.lower())
-    ]
-    return sorted(found, key=lambda one: (one.resource_id, one.key))
-
-
-def fitting(found: KeyList, glob: str) -> KeyList:
-    """Return the keys of machines whose resource id fits a glob; "" = all."""
-    wanted = glob.lower() or "*"
-    rows = (one for one in found.keys if fnmatchcase(one.resource_id, wanted))
-    return replace(found, keys=tuple(rows))
 
 
 class _Case(Struct, frozen=True, kw_only=True):
