@@ -161,9 +161,8 @@ class Approving:
 
     def keys_of(self, connection: Connection, *, state: str, glob: str) -> KeyList:
         """Return the keys that wait, or those that people have accepted."""
-        pins, now = self._store.pinned.refresh(connection), self._situation().now
-        access = self._config.access
-        return keys_of(connection, pins, access, now, state=state, glob=glob)
+        pins = self._store.pinned.refresh(connection)
+        return keys_of(connection, pins, self._situation(), state=state, glob=glob)
 
     async def decide_keys(self, request: web.Request) -> web.Response:
         """Accept or withdraw keys."""

@@ -38,6 +38,7 @@ from bridge.hub.store.told_keys import (
     row_of,
     waiting,
 )
+from bridge.hub.view_rows import Situation
 from bridge.hub.vote_rules import missing_votes
 
 _LEAD = timedelta(seconds=5)  # longer than a batch of messages takes
@@ -56,25 +57,19 @@ class Decider(Struct, frozen=True, kw_only=True):
         return self.access.entry_of(self.person.id, self.person.roles)
 
 
-def keys_of(  # noqa: PLR0913 - each is known to the caller alone
-    connection: Connection,
-    known: Pins,
-    access: AccessConfig,
-    now: datetime,
-    *,
-    state: str,
-    glob: str = "",
+def keys_of(
+    connection: Connection, known: Pins, situation: Situation, *, state: str, glob: str
 ) -> KeyList:
     """Return the keys that wait, or those that people have accepted, by their ids.
 
     Args:
         connection: a connection within a transaction.
         known: the pins.
-        access: who may decide.
-        now: the present moment.
+        situation: the current Situation.
         state: "waiting" or "accepted".
         glob: only of machines whose resource id fits it; "" = of all.
     """
+    access, now = situation.access, situation.now
     if state == ACCEPTED:
         found = [
             row_of(one, one.accepted_by, one.since)
