@@ -134,9 +134,8 @@ class FleetMonitor(Struct):
     async def _find_unreported(self, situation: Situation) -> None:
         after, count, is_last = "", 0, False
         while not is_last:
-            portion = {"after": after, "limit": _LOOKED_AT}
-            read = partial(open_without_bridge, situation=situation, **portion)
-            found = await self.store.read(read)
+            read = partial(open_without_bridge, situation=situation, after=after)
+            found = await self.store.read(partial(read, limit=_LOOKED_AT))
             late = [row for row in found if row.unreported]
             if late:
                 now = situation.now

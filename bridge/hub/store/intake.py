@@ -191,7 +191,7 @@ def _surplus(
         if known.full is None:
             continue
         heeded = set(known.heeded)
-        named = {(*place, name) for *place, names in known.named for name in names}
+        named = {(one, two, name) for one, two, names in known.named for name in names}
         found += [
             one
             for one in with_fact
