@@ -58,7 +58,7 @@ from bridge.hub.store.deciding import (
 from bridge.hub.store.store import Store
 from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
 from bridge.hub.view_rows import BridgeRow, Situation
-from bridge.hub.voting import CurrentEvent
+from bridge.hub.voting import DROP_OFFER, SET_ASIDE, CurrentEvent
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +127,8 @@ class Approving:
     ) -> VoteResult:
         """Count a vote or a refusal of the person who sent a request."""
         person, situation = request[PERSON], self._situation()
+        if given.decision in {SET_ASIDE, DROP_OFFER} and not given.about:
+            raise BadQueryError("about is missing: whom or what it is about")
         if not person.may_decide:
             return VoteResult(status=403, words="you may look, but not decide")
         vote = VoteRequest(

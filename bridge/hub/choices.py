@@ -9,7 +9,6 @@ from bridge.hub.answers import LONGEST_ADDRESS, LONGEST_CURSOR, Action, List, Vi
 from bridge.hub.pins import Doubt
 from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import PAGE, Count, Row, Time
-from bridge.hub.voting import DROP_OFFER, SET_ASIDE
 
 
 class AddressRow(Row, frozen=True, kw_only=True):
@@ -117,11 +116,6 @@ class Approval(Row, frozen=True, kw_only=True):
     about: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
     address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
     override: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a decision that does not name what it is about."""
-        if self.decision in {SET_ASIDE, DROP_OFFER} and not self.about:
-            raise ValueError("about is missing: whom or what it is about")
 
 
 class Decided(Row, frozen=True, kw_only=True):
