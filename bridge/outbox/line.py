@@ -69,13 +69,9 @@ _number = attrgetter("id")
 
 
 class Line(Struct):
-    """Several deliveries of one EventId, in their order, and when they are urgent.
+    """Several deliveries of one EventId, in their order, and when they are urgent."""
 
-    A list, since an empty deque needs 760 bytes; of a list of 100,000 the first is
-    taken in 20 µs.
-    """
-
-    steps: list[Waiting] = field(default_factory=list)
+    steps: list[Waiting] = field(default_factory=list)  # a deque needs 760 bytes
     _soon: list[tuple[float, float, int]] = []  # from, until, id
     _begun: list[tuple[float, float, int]] = []  # -until, from, id
 
