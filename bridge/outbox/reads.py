@@ -56,13 +56,15 @@ _DELIVERIES = """SELECT d.id, d.item, d.sink, d.key, d.due, coalesce(i.created, 
 def waiting(db: sqlite3.Connection, numbers: Sequence[int]) -> list[Waiting]:
     """Return the records of deliveries, in whatever state they are."""
     query = f"{_DELIVERIES} WHERE d.id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text  # nosec B608
-    return [_waiting(row) for row in db.execute(query, (json.dumps(numbers),))]
+    rows = db.execute(query, (json.dumps(numbers),))
+    return [_waiting(row, {}) for row in rows]
 
 
 def snapshot(db: sqlite3.Connection) -> Snapshot:
     """Return what the file has of deliveries."""
     pending = f"{_DELIVERIES} WHERE d.state = 'pending' ORDER BY d.id"
-    every = [_waiting(row) for row in db.execute(pending)]
+    same = dict[Any, Any]()  # equal times are one object: that saves a third
+    every = [_waiting(row, same) for row in db.execute(pending)]
     counts: dict[str, dict[str, int]] = {}
     for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
         if state != "pending":
@@ -98,9 +100,12 @@ def undelivered(db: sqlite3.Connection) -> dict[str, int]:
 _TIMES = (4, 7, 8, 11)  # due, urgent_from, urgent_until, born
 
 
-def _waiting(row: Sequence[Any]) -> Waiting:
+def _waiting(row: Sequence[Any], same: dict[Any, Any]) -> Waiting:
     """Return the record of a row; numbers that are damaged make it due at once."""
-    values = list(row)
+    values = [
+        same.setdefault(value, value) if isinstance(value, float) else value
+        for value in row
+    ]
     is_right = type(values[6]) is int and all(
         isinstance(values[place], int | float) or values[place] is None
         for place in _TIMES
