@@ -38,12 +38,8 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
-<<<<<<< HEAD
 from tests.support.book import Book
-from tests.support.builders import SINK, outgoing, router
-=======
 from tests.support.builders import SINK, outgoing, patient_outbox, router
->>>>>>> main
 from tests.support.fakes import START, FakeClock, RecordingSink, settled
 
 GONE = TransientDeliveryError("siem cannot be reached", Reason.CONNECTION)
