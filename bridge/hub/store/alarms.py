@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import astuple
 from sqlalchemy import Connection, func, select, update
 
 from bridge.events.alarm import BACK, CLOCK, REPORT, SILENT, SLOW, UNREPORTED
@@ -75,7 +76,7 @@ def note_silence(
             connection, [_of_bridge(row, what, situation.now) for row, what in news]
         )
         for row, what in news:
-            place = (row.machine.subscription, row.machine.group, row.machine.name)
+            place = astuple(row.machine)
             if what == SILENT:
                 keep_silence(connection, row.vm_id, place, row.heard)
             else:
