@@ -12,7 +12,7 @@ import pytest
 from bridge.events.identity import Identity
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import Housekeeping
-from bridge.hub.store import alarms
+from bridge.hub.store import accepting, alarms
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
