@@ -14,8 +14,8 @@ from bridge.events.build import (
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
-from bridge.events.severity import severity
 from bridge.events.truncate import fitted
+from bridge.events.vocabulary import severity
 from bridge.foundation.hashing import hash32
 
 _SEVERITIES = {"succeeded": "INFO", "failed": "ERROR", "skipped": "INFO"}

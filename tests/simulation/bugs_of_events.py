@@ -4,8 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bridge.events import build, checkpoint, transitions
+from bridge.events import build, transitions
 from bridge.events.vocabulary import TransitionKind
+from bridge.events.watch import Watch
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox import store
@@ -80,12 +81,12 @@ def absence_after_a_gap_is_a_cancellation(patch: Patch) -> None:
 
 @bug
 def fall_of_the_number_is_forgotten_at_a_restart(patch: Patch) -> None:
-    encode = checkpoint.encode
+    to_json = Watch.to_json
 
     def forgetful(watch: Any, *given: Any) -> bytes:
-        return encode(replace(watch, fall=None), *given)
+        return to_json(replace(watch, fall=None), *given)
 
-    patch.setattr(checkpoint, "encode", forgetful)
+    patch.setattr(Watch, "to_json", forgetful)
 
 
 @bug

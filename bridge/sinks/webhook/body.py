@@ -32,12 +32,15 @@ from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import MissingExtraError
 from bridge.sinks.webhook import template
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import RENDER, ContentMode, Rendered
-from bridge.sinks.webhook.many import MANY, Many
 from bridge.sinks.webhook.presets.preset import (
+    MANY,
     NO_AUTH,
+    RENDER,
     Call,
+    ContentMode,
+    Many,
     Preset,
+    Rendered,
     Standing,
     Talk,
     Verdict,

@@ -46,7 +46,7 @@ from bridge.sinks.webhook.auth import (
     value_faults,
 )
 from bridge.sinks.webhook.body import Shape
-from bridge.sinks.webhook.content_mode import ContentMode
+from bridge.sinks.webhook.presets.preset import ContentMode
 from bridge.sinks.webhook.presets.registry import PresetName
 from bridge.sinks.webhook.response import SuccessConfig
 

@@ -66,8 +66,7 @@ from bridge.sinks.webhook.config import (
     question,
     signed,
 )
-from bridge.sinks.webhook.many import Many
-from bridge.sinks.webhook.presets.preset import Call, Standing, advanced
+from bridge.sinks.webhook.presets.preset import Call, Many, Standing, advanced
 from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
 from bridge.sinks.webhook.response import excerpt, secrets_of
 from bridge.sinks.webhook.template import TemplateFaultError
