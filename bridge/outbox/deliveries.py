@@ -117,21 +117,18 @@ class Deliveries(Struct):
         return self._image.tallies(partial(as_set_now, jumps))
 
     # -- results of attempts -------------------------------------------------
+    #
+    # Each changes what waits at once, and returns the future of ``State.write``.
 
-    async def delivered(self, *sent: Delivery, now: float) -> bool:
-        """Record that the sink has accepted deliveries.
-
-        Returns:
-            Whether another delivery with the same key waits behind one of them.
-        """
-        rows, is_followed = Rows(), False
+    def delivered(self, *sent: Delivery, now: float) -> asyncio.Future[bool]:
+        """Record that the sink has accepted deliveries."""
+        rows: Rows = {}
         for delivery in sent:
             if (one := self._image.find(delivery)) is not None:
-                is_followed |= self._image.end(one, "delivered", rows, now=now)
-        await asyncio.shield(self.state.write(rows))
-        return is_followed
+                self._image.end(one, "delivered", rows, now=now)
+        return self.state.write(rows)
 
-    async def postpone(  # noqa: PLR0913 - one per column
+    def postpone(  # noqa: PLR0913 - one per column
         self,
         delivery: Delivery,
         *,
@@ -140,7 +137,7 @@ class Deliveries(Struct):
         reason: Reason,
         waits_for_sink: bool = False,
         running: float | None = None,
-    ) -> None:
+    ) -> asyncio.Future[bool]:
         """Plan another attempt at ``due``.
 
         Args:
@@ -160,16 +157,16 @@ class Deliveries(Struct):
             put(rows, one, "pending")
         if running is not None:
             self.state.save_running({delivery.sink: running}, rows)
-        await asyncio.shield(self.state.write(rows))
+        return self.state.write(rows)
 
-    async def dead_letter(
+    def dead_letter(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason
-    ) -> None:
+    ) -> asyncio.Future[bool]:
         """Give a delivery up; keep its row. The next one of its key may be sent."""
         rows: Rows = {}
         if (one := self._image.find(delivery)) is not None:
             self._image.end(one, "dead", rows, now=now, error=(error, reason.value))
-        await asyncio.shield(self.state.write(rows))
+        return self.state.write(rows)
 
     def give_up(self, delivery: Delivery, now: float) -> None:
         """Dead-letter a damaged delivery, and have its event published again."""

@@ -28,9 +28,8 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection, as_json
 from bridge.outbox.records import Delivery, Tally, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver
 from bridge.pipeline.policy import RelayPolicy, is_urgent
-from bridge.pipeline.relay import Relay
+from bridge.pipeline.relay import Deliver, Relay
 from bridge.telemetry.metrics import FAILURES, Metrics
 from tests.support.builders import SINK, outgoing, router
 from tests.support.fakes import START, FakeClock, RecordingSink, settled, turns
