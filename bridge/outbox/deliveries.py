@@ -18,6 +18,7 @@ from bridge.outbox.clock_jumps import as_set_now, noted
 from bridge.outbox.image import Image, put
 from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.lookups import Observations
+from bridge.outbox.reads import PAGE
 from bridge.outbox.records import Delivery, Tally
 from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Rows
@@ -59,7 +60,8 @@ class Deliveries(Struct):
         lines, left_out = await self._lines(sink), frozenset(but)
         while True:
             chosen = lines.due(now, limit, left_out)
-            found = await self._image.deliveries(chosen)
+            ahead = partial(lines.due, now, PAGE, left_out)
+            found = await self._image.deliveries(chosen, ahead)
             damaged = [one for one in found if one.damage is not None]
             for one in damaged:
                 self.give_up(one, now)
