@@ -137,6 +137,7 @@ class Relay:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_probing: bool = False
+    _has_backlog: bool = False  # whether all slots were taken by the last look
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
@@ -252,25 +253,29 @@ class Relay:
         self._wake.clear()
         await self._times.follow()
         now = self.clock.now().timestamp()
-        await self._release(now)
+        if self._circuit.takes_release(self.clock.monotonic()):
+            await self._release(now)
+        settling = self._settling
+        if settling.landed and not self._has_backlog:
+            settling.record()
         next_due = await self._begin_due(tasks, now)
-        if self._settling.landed and not await self._settling.has_time(now):
-            self._settling.record()
+        self._has_backlog = self._attempts.is_full
+        if settling.landed and not await settling.has_time(now):
+            settling.record()
             next_due = await self._begin_due(tasks, now)  # what has followed them
-        if not self._stop.is_set():
+        if self._attempts.is_one_wanted and not self._stop.is_set():
             await self._begin_beside(tasks, now)
         self._times.has_pending = bool(self._attempts) or next_due is not None
         await self._times.keep()
         return self._wait(now, next_due)
 
     async def _release(self, now: float) -> None:
-        """Make due what failed because of the sink, if the sink is back."""
-        if self._circuit.takes_release(self.clock.monotonic()):
-            count = await self.outbox.deliveries.release(
-                self.sink, now=now, limit=_MOST_RELEASED
-            )
-            if count == _MOST_RELEASED:  # there may be more to release
-                self._circuit.owe_release()
+        """Make due what failed because of the sink, which is back."""
+        count = await self.outbox.deliveries.release(
+            self.sink, now=now, limit=_MOST_RELEASED
+        )
+        if count == _MOST_RELEASED:  # there may be more to release
+            self._circuit.owe_release()
 
     async def _begin_due(self, tasks: asyncio.TaskGroup, now: float) -> float | None:
         """Begin attempts at what is due, as far as slots, pace and circuit allow.
@@ -282,10 +287,11 @@ class Relay:
         found, next_due = await self._due(now, limit)
         if self._stop.is_set():
             return next_due
-        is_idle = not (found or self._settling.under_way)
-        is_alone = is_idle and next_due is None
-        if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
-            self._make(beat, tasks)
+        if self._heartbeat.waiting is not None:
+            is_idle = not (found or self._settling.under_way)
+            is_alone = is_idle and next_due is None
+            if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
+                self._make(beat, tasks)
         if self._begin(found, tasks, now) and len(found) == limit:
             found, next_due = await self._due(now, _MANY)
             self._begin(found, tasks, now)
@@ -331,8 +337,6 @@ class Relay:
         the sink may be working on it.
         """
         attempts, circuit = self._attempts, self._circuit
-        if not attempts.is_one_wanted:
-            return
         monotonic, probe = self.clock.monotonic(), self._settling.probe
         is_silent = circuit.is_silent(monotonic, attempts.oldest)
         if is_silent and probe is not None and not self._is_probing:
