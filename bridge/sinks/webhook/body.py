@@ -43,6 +43,7 @@ from bridge.sinks.webhook.presets.preset import (
     Rendered,
     Standing,
     Talk,
+    Talker,
     Verdict,
 )
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
@@ -52,9 +53,6 @@ from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:; ?[\w-]+=[\w-]+)*", re.ASCII)
 _JSON = "application/json"
-
-
-Talker = Callable[[CloudEvent, Verdict, datetime], Talk]
 
 
 class Shape(Struct, frozen=True, kw_only=True):

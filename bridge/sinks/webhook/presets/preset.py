@@ -4,7 +4,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
         (http-protocol-binding.md section 3), for the content modes
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
@@ -163,6 +163,7 @@ class Call(Struct, frozen=True, kw_only=True):
 # that the service has no use for the event, which then counts as delivered.
 Talk = Generator[Call, Answer, DeliveryError | None]
 Verdict = Callable[[Answer], DeliveryError | None]
+Talker = Callable[[CloudEvent, Verdict, datetime], Talk]
 
 
 def advanced(talk: Talk, answer: Answer | None) -> Call | DeliveryError | None:
@@ -222,7 +223,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     gets: str
     needs: str = ""
     render: Callable[[CloudEvent], Rendered] | None = None
-    talk: Callable[[CloudEvent, Verdict, datetime], Talk] | None = None
+    talk: Talker | None = None
     many: Many | None = None
     standing: Standing | None = None
     headers: Callable[[CloudEvent], Mapping[str, str]] = lambda _: {}
@@ -235,3 +236,26 @@ class Preset(Struct, frozen=True, kw_only=True):
     repeats: bool = True
     scope: Scope | None = None
     assumed: bytes = b"{}"
+
+
+# -- The requests of an event for display, without their secrets -----------------------
+
+NOTHING = "nothing is sent: the service has no place for this event"
+
+
+def assumed(
+    talk: Talker, known: Preset | None, event: CloudEvent, now: datetime
+) -> Iterator[Call]:
+    """Yield the requests for an event, if each gets the answer the preset assumes."""
+    body = known.assumed if known else b""
+    supposed = Answer(status=200, body=body, retry_after=None)
+    requests = talk(event, lambda _: None, now)
+    answer: Answer | None = None
+    while isinstance(call := advanced(requests, answer), Call):
+        yield call
+        answer = supposed
+
+
+def line(call: Call, target: str) -> str:
+    """Return the line of a request; of the URL only ``target`` is shown."""
+    return f"{call.method} {target}" + (f" {call.path}" if call.path else "")
