@@ -68,6 +68,11 @@ class Deliveries(Struct):
             if not damaged:
                 return found, lines.next_due(now)
 
+    def waiting(self, sink: str) -> int:
+        """Return how many deliveries wait, also those in flight or not due."""
+        lines = self._image.sinks.get(sink)
+        return 0 if lines is None else len(lines.waiting)
+
     async def has_urgent(self, sink: str, *, now: float) -> bool:
         """Return whether any pending delivery of a sink is urgent, also one in flight.
 

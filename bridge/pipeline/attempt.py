@@ -61,6 +61,7 @@ class Attempts(Struct):
         least: how many ordinary attempts may be in flight at first.
         most: how many may be in flight while a slow sink takes all of them.
         slots: how many may be in flight now; there is one more slot for urgent ones.
+        was_full: whether all slots were taken when all had begun that might begin.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
     """
@@ -72,6 +73,7 @@ class Attempts(Struct):
     clock: Clock
     chance: Callable[[], float]
     slots: int = 0
+    was_full: bool = False
     _wider_from: float = float("-inf")  # no further slot before
     _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
     _keys: dict[str, int] = field(default_factory=dict)  # attempts by key
@@ -120,6 +122,10 @@ class Attempts(Struct):
             del self._at[number]
         if not attempt.is_cut:
             self._spared.discard(number)
+
+    def looked(self) -> None:
+        """Note that all has begun that may begin now."""
+        self.was_full = self.is_full
         if not self._all:
             self.slots = self.least  # the backlog is over
 
@@ -127,7 +133,7 @@ class Attempts(Struct):
         """Add slots after a slow success, if more deliveries may wait for one."""
         now = self.clock.monotonic()
         is_slow = now - success.began > _SLOW
-        if is_slow and self.is_full and now >= self._wider_from:
+        if is_slow and self.was_full and now >= self._wider_from:
             self.slots = max(self.slots, min(self.slots + _MORE_SLOTS, self.most))
 
     def narrow(self) -> None:

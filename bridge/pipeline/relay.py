@@ -137,7 +137,6 @@ class Relay:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_probing: bool = False
-    _has_backlog: bool = False  # whether all slots were taken by the last look
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
@@ -256,13 +255,13 @@ class Relay:
         if self._circuit.takes_release(self.clock.monotonic()):
             await self._release(now)
         settling = self._settling
-        if settling.landed and not self._has_backlog:
+        if settling.landed and not self._attempts.was_full:
             settling.record()
         next_due = await self._begin_due(tasks, now)
-        self._has_backlog = self._attempts.is_full
         if settling.landed and not await settling.has_time(now):
             settling.record()
             next_due = await self._begin_due(tasks, now)  # what has followed them
+        self._attempts.looked()
         if self._attempts.is_one_wanted and not self._stop.is_set():
             await self._begin_beside(tasks, now)
         self._times.has_pending = bool(self._attempts) or next_due is not None

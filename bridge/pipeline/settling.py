@@ -98,6 +98,7 @@ class DueTimes(Struct):
 
 _MOMENT = 0.02  # seconds
 _MOST_LANDED = 500  # deliveries per transaction
+_BACKLOG = 16  # deliveries that wait beside those under way
 
 Probe = Callable[[], Awaitable[None]]
 
@@ -174,12 +175,15 @@ class Settling(Struct):
     async def has_time(self, now: float) -> bool:
         """Return whether ``record`` may wait for further successes.
 
-        It may only during a backlog: others use the slots meanwhile, and none of them
-        is urgent.
+        It may only during a backlog: others use the slots meanwhile, many more wait,
+        and none of them is urgent.
         """
-        if not self.attempts.is_full or len(self.landed) >= _MOST_LANDED:
+        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
+        if not self.attempts.is_full or more < _BACKLOG:
             return False
-        if self.clock.monotonic() >= self.record_at:
+        if len(self.landed) >= _MOST_LANDED or (
+            self.clock.monotonic() >= self.record_at
+        ):
             return False
         return not await self.outbox.deliveries.has_urgent(self.sink, now=now)
 
