@@ -439,7 +439,7 @@ class Counted(Hanging):
 async def test_backlog_is_read_a_page_at_a_time_whatever_is_due_first(
     state_path: Path, per_key: int
 ) -> None:
-    count = 8 * reads.PAGE
+    count = 2000
     async with opened(state_path) as outbox:
         for key in range(0, count, per_key):
             await put(outbox, *map(str, range(key, key + per_key)), key=f"K{key}")
