@@ -2,7 +2,7 @@
 
 import random
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bridge.approvals.auto_approve import AutoApprover
@@ -11,8 +11,7 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import Requests
-from bridge.approvals.rotation import STAYS, Rotation
+from bridge.approvals.rotation import Rotation
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
@@ -41,7 +40,8 @@ class ApprovalWorkers:
 
     Attributes:
         reply_rules: decides to which entities a reply may be sent.
-        rotation: takes this VM out of rotation before an approval.
+        rotation: takes this VM out of rotation before an approval; None without a
+            traffic probe.
         bus: the time limits of Service Bus.
     """
 
@@ -52,12 +52,8 @@ class ApprovalWorkers:
     clock: Clock
     metrics: Metrics
     reply_rules: ReplyRules
-    rotation: Rotation = STAYS
+    rotation: Rotation | None = None
     bus: Timings = TIMINGS
-    requests: Requests = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.requests = Requests(self.poller)
 
     async def open(
         self, stack: AsyncExitStack
@@ -161,7 +157,7 @@ class ApprovalWorkers:
             replies=self.reply_rules,
             outbox=self.outbox,
             event_context=self.event_context,
-            requests=self.requests,
+            poller=self.poller,
             rotation=self.rotation,
             clock=self.clock,
             chance=random.random,

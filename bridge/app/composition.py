@@ -23,7 +23,6 @@ from bridge import __version__
 from bridge.app.identify import Origin
 from bridge.app.surroundings import Surroundings
 from bridge.approvals.config import ApprovalsConfig, connection_faults
-from bridge.approvals.rotation import STAYS
 from bridge.configuration.config import Config
 from bridge.events.build import EventContext
 from bridge.events.document import Document
@@ -238,7 +237,7 @@ class Forwarder:
             clock=around.clock,
             metrics=around.metrics,
             reply_rules=self._reply_rules(config),
-            rotation=around.probe.rotation if around.probe else STAYS,
+            rotation=around.probe.rotation if around.probe else None,
             bus=around.timings.bus,
         )
         listeners, around.status_source.receivers = await approval_workers.open(stack)

@@ -199,6 +199,18 @@ class IdentityFinder(Struct):
     other: Identity | None = None
     name: str = "identity"
 
+    async def instance(
+        self,
+        timeout: float,  # noqa: ASYNC109 - how long the request may take
+    ) -> Mapping[str, object]:
+        """Read instance metadata, between two looks.
+
+        Raises:
+            MetadataError: instance metadata cannot be read now.
+        """
+        async with self.forwarder.poller.alone:
+            return await self.forwarder.around.client.instance(timeout)
+
     async def run(self, stop: asyncio.Event) -> None:
         """Run the workers that had to wait for the identity, as soon as it is known.
 
@@ -209,7 +221,7 @@ class IdentityFinder(Struct):
         """
         forwarder, around = self.forwarder, self.forwarder.around
         identity = await ask_repeatedly(
-            around.client, self.given, around.clock, stop, around.timings.identity
+            self, self.given, around.clock, stop, around.timings.identity
         )
         if stop.is_set():
             return

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bridge.approvals.context import ApprovalContext, Intent
+from bridge.approvals.context import ApprovalContext, Pending
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
+from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Ruling, content_of
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
@@ -90,7 +91,7 @@ class AutoApprover:
         clock = self.context.clock
         if left < _LOOK_EVERY:
             await clock.wait(wake, max(left, _LEAST_WAIT))
-        elif self.context.requests.poller.watch.known:
+        elif self.context.poller.watch.known:
             await clock.wait(wake, _LOOK_EVERY, slack=_SLACK)
         else:
             await clock.wait(wake, _IDLE, slack=_IDLE_SLACK)
@@ -104,7 +105,7 @@ class AutoApprover:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        watch, clock = self.context.requests.poller.watch, self.context.clock
+        watch, clock = self.context.poller.watch, self.context.clock
         self._resting = {
             content: until
             for content, until in self._resting.items()
@@ -177,10 +178,10 @@ class AutoApprover:
         earlier, rest = decisions.get(request.key), _REST
         if earlier is None or earlier.is_intent:
             was_tried = earlier is not None and earlier.posted
-            intent = Intent(context, request, content, None, was_tried=was_tried)
-            end = await context.requests.pursue(intent)
+            one = Pending(context, request, content, None, was_tried)
+            end = await Requests.pursue(one)
             if end is not None:
-                if end.kind is OutcomeKind.FAILED or not await intent.withdraw():
+                if end.kind is OutcomeKind.FAILED or not await one.withdraw():
                     await asyncio.shield(self._conclude(request, end, message=content))
                 rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
         self._resting[content] = context.clock.monotonic() + rest

@@ -1,19 +1,45 @@
-"""What all approvals of one entity share, and the record of each on disk."""
+"""Each request for a POST, until its conclusion, and what all of an entity share.
 
+A request is one EventId of a message, or of a rule. Its record on disk is the intent:
+
+    stored ◀──no POST was sent──▶ marked as posted ──POST──▶ may have worked
+      └──────given up: deleted
+
+The intent stays on disk if the process dies. If it is marked as posted, a POST may have
+worked, and may even be the reason why the process died.
+"""
+
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Protocol
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
-from bridge.approvals.policy import Conclusion, Request, Terms
+from bridge.approvals.policy import (
+    Conclusion,
+    Post,
+    Request,
+    Standing,
+    Terms,
+    Wait,
+    deadline,
+    decide,
+    is_absent,
+)
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.rotation import STAYS, Rotation
+from bridge.approvals.rotation import Rotation
 from bridge.events.build import EventContext, Outcome, OutgoingEvent
 from bridge.events.document import ScheduledEvent
+from bridge.events.look import Look
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Moment
 from bridge.foundation.clock import Clock, is_settled
+from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox.records import INTENT, CommandStanding, Decision, Reply
 from bridge.outbox.store import Outbox
@@ -21,28 +47,11 @@ from bridge.signing.approval import Approvers
 
 log = logging.getLogger(__name__)
 
-
-class Pursuit(Protocol):
-    """Takes what asks for POSTs: ``bridge.approvals.requests``."""
-
-    @property
-    def poller(self) -> Poller:
-        """The loop that decides and posts."""
-        ...
-
-    async def pursue(
-        self, intent: "Intent", rest: Callable[[], None] = lambda: None
-    ) -> Conclusion | None:
-        """Return the conclusion for an intent; None if the process stops first.
-
-        Args:
-            intent: the request.
-            rest: called whenever it waits.
-
-        Raises:
-            OutboxError: the state file cannot be read or written.
-        """
-        ...
+_BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
+_LEAST_PAUSE = 0.25
+_REFUSED_AGAIN = 1.75  # so that three tries take less than five seconds
+_MOST_REFUSALS = 3
+_RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 
 
 class ApprovalContext(Struct, frozen=True, kw_only=True):
@@ -55,7 +64,8 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
         max_delivery_count: how often the entity delivers a message.
         chance: returns a random number in [0, 1) at each call.
         count: called with each outcome.
-        rotation: takes this VM out of rotation before an event of its own is approved.
+        rotation: takes this VM out of rotation before an event of its own is approved;
+            None without a traffic probe.
         approvers: checks who has signed an approval; None = everybody may approve.
         successes: decides which successes of commands count; None if no rule requires
             a command.
@@ -67,12 +77,12 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
     replies: ReplyRules
     outbox: Outbox
     event_context: EventContext
-    requests: Pursuit
+    poller: Poller
     clock: Clock
     chance: Callable[[], float]
     count: Callable[[str], None]
     max_delivery_count: int = 10
-    rotation: Rotation = STAYS
+    rotation: Rotation | None = None
     approvers: Approvers | None = None
     successes: SuccessCheck | None = None
 
@@ -129,14 +139,10 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
         )
 
 
-class Intent(Struct):
-    """The intent for one EventId of one message, or of a rule: its record on disk.
+class Pending(Struct, eq=False):
+    """One EventId of a message, or of a rule, until its conclusion.
 
-        stored ◀──no POST was sent──▶ marked as posted ──POST──▶ may have worked
-          └──────given up: deleted
-
-    It stays on disk if the process dies. If it is marked as posted, a POST may have
-    worked, and may even be the reason why the process died.
+    Times are monotonic seconds.
 
     Attributes:
         message: the key of the message, or the content of the event for a rule.
@@ -144,6 +150,22 @@ class Intent(Struct):
         was_tried: whether a POST may have been sent before the restart.
         was_sent: whether a POST was sent since then.
         is_marked: whether the mark is on disk, or has waited for it for long.
+        may_have_worked: whether a POST was in doubt, or was begun before the restart.
+        rest: called whenever it waits: for a time, for IMDS or for its turn.
+        key: the EventId in capitals, for comparisons.
+        began: when it was asked for.
+        after: only a look with a higher number serves: it began later.
+        since: when it is to be decided, by a look that began then or later.
+        end: when it fails for good; infinite until something has failed.
+        is_last: whether the next look decides, for a POST is in doubt.
+        step: the last decision, while it holds: a wait, or a POST that waits for its
+            turn. A change of the event ends it.
+        shown: the known event at that decision.
+        nearness: its NotBefore then, in seconds since the epoch.
+        proven: when the commands that a rule requires were looked up.
+        work: what its own task writes now; the loop does not wait for that.
+        bell: rings when there is work or it is over.
+        conclusion: set at the end; None = the process stops.
     """
 
     context: ApprovalContext
@@ -151,11 +173,44 @@ class Intent(Struct):
     message: str
     sequence: int | None
     was_tried: bool
+    rest: Callable[[], None] = lambda: None
     was_sent: bool = False
     is_marked: bool = False
+    may_have_worked: bool = False
+    key: str = ""
+    began: float = 0.0
+    after: int = 0
+    since: float = 0.0
+    end: float = math.inf
+    is_last: bool = False
+    step: Post | Wait | None = None
+    shown: ScheduledEvent | None = None
+    nearness: float = math.inf
+    was_seen: bool = False
+    event: ScheduledEvent | None = None
+    absent_since: float | None = None
+    status: int | None = None
+    refusals: int = 0
+    failures: int = 0
+    fault: str | None = None
+    proven: float = -math.inf
+    standings: Mapping[str, CommandStanding] = field(default_factory=dict)
+    work: Callable[[], Awaitable[None]] | None = None
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    is_over: bool = False
+    conclusion: Conclusion | None = None
 
     def __post_init__(self) -> None:
-        self.is_marked = self.was_tried
+        self.key = self.request.key
+        self.may_have_worked = self.is_marked = self.was_tried
+
+    @property
+    def known(self) -> ScheduledEvent | None:
+        """The event as the last look has left it."""
+        poller = self.context.poller
+        watch = poller.latest.watch if poller.latest else poller.watch
+        known = watch.known.get(self.key)
+        return known.event if known else None
 
     @property
     def was_posted(self) -> bool:
@@ -167,16 +222,17 @@ class Intent(Struct):
         await self._save(posted=False)
 
     async def mark(self) -> None:
-        """Store that a POST begins; called before the POST."""
+        """Store that a POST begins; then look up the commands again."""
         await self._save(posted=True)
         self.is_marked = True
+        await self.prove()
 
     async def unmark(self) -> None:
         """Undo ``mark`` if no POST was sent."""
         if not self.was_posted:
             self.is_marked = False
             await self._delete()
-            await self._save(posted=False)
+            await self.store()
 
     async def withdraw(self) -> bool:
         """Delete the intent if no POST was begun; return whether it was deleted.
@@ -188,13 +244,13 @@ class Intent(Struct):
         return not self.was_posted
 
     async def _delete(self) -> None:
-        await self.context.outbox.approvals.delete(self.message, self.request.key)
+        await self.context.outbox.approvals.delete(self.message, self.key)
 
     async def _save(self, *, posted: bool) -> None:
         initiative = self.request.initiative
         intent = Decision(
             message=self.message,
-            key=self.request.key,
+            key=self.key,
             event_id=self.request.event_id,
             sequence=self.sequence,
             state=INTENT,
@@ -203,3 +259,115 @@ class Intent(Struct):
         )
         now = self.context.clock.now().timestamp()
         await self.context.outbox.approvals.save(intent, now=now)
+
+    async def prove(self) -> None:
+        """Look up the commands that a rule requires."""
+        self.proven = math.inf
+        if self.request.initiative is not None:
+            self.proven = self.context.clock.monotonic()
+            self.standings = await self.context.standings(self.key)
+
+    def write(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Let its own task write something, unless that writes already."""
+        if self.work is None:
+            self.work = work
+            self.bell.set()
+
+    def decide(self, look: Look, now: float) -> Conclusion | Post | Wait:
+        """Decide by a look, for the present time even if the look is older."""
+        context, by_rule = self.context, self.request.initiative is not None
+        look = replace(look, now=_time_by(look, now))
+        event = look.document.events.get(self.key)
+        self.event, self.shown = event or self.event, self.known
+        self.was_seen = self.was_seen or self.shown is not None
+        not_before = event.not_before if event else None
+        self.nearness = not_before.timestamp() if not_before else math.inf
+        if self.absent_since is None and is_absent(self.key, look):
+            self.absent_since = now
+        found = NO_EVIDENCE
+        if event is not None and by_rule:
+            found = context.evidences(event, self.standings)
+        standing = Standing(
+            may_have_worked=self.may_have_worked,
+            was_seen=self.was_seen,
+            absent_for=0.0 if self.absent_since is None else now - self.absent_since,
+            was_posted=self.was_posted,
+            found=found,
+        )
+        step = decide(self.request, look, standing, context.terms)
+        if _is_expired(step) and not is_settled(context.clock):
+            return Wait()  # one odd Date must not refuse an approval
+        if isinstance(step, Post) and self.failures and self.left(now) <= 0:
+            return self.failed()
+        if isinstance(step, Post) and context.rotation is not None:
+            left = context.rotation.leave(step.event, settles=by_rule)
+            if left > 0:  # only for a rule: an approval message does not wait
+                return Wait(seconds=left)
+        return step
+
+    def answered(self, answer: StartAnswer, now: float) -> Conclusion | None:
+        """Take the answer to a POST; return the conclusion, None = try again."""
+        self.status = answer.status
+        if answer.result is StartResult.ACCEPTED:
+            kind = OutcomeKind.RELAYED
+            return Conclusion(kind=kind, event=self.event, confirmed=True)
+        if answer.result is not StartResult.REFUSED:
+            self.refusals = 0
+            if answer.result is StartResult.IN_DOUBT:
+                self.may_have_worked = True
+            return self.fail(answer.text, answer.retry_after, now)
+        self.refusals += 1
+        if self.refusals == _MOST_REFUSALS:
+            kind = OutcomeKind.REJECTED
+            return Conclusion(kind=kind, event=self.event, reason=answer.text)
+        self.since = now + _REFUSED_AGAIN
+        return None
+
+    def fail(
+        self, fault: str, retry_after: float | None, now: float
+    ) -> Conclusion | None:
+        """Try later; conclude that it failed if the deadline has passed.
+
+        If a POST is in doubt, one more look decides then.
+        """
+        self.rest()
+        self.failures, self.fault, self.step = self.failures + 1, fault, None
+        log.warning(
+            "approval not relayed yet",
+            extra={"eventId": self.request.event_id, "fault": fault},
+        )
+        left = max(self.left(now), 0.0)
+        if not left and (self.is_last or not self.may_have_worked):
+            return self.failed()
+        self.is_last = not left
+        unit = self.context.chance()
+        delay = _BACKOFF.delay(self.failures, unit=unit, retry_after=retry_after)
+        self.end = now + left
+        self.since = min(now + max(delay, _LEAST_PAUSE), self.end)
+        return None
+
+    def failed(self) -> Conclusion:
+        """Return the conclusion that it failed."""
+        kind = OutcomeKind.FAILED
+        return Conclusion(kind=kind, event=self.event, reason=self.fault)
+
+    def left(self, now: float) -> float:
+        """Return the seconds until the deadline, after which no try makes sense."""
+        context, last = self.context, self.context.poller.latest
+        event = self.event or self.known
+        not_before = event.not_before if event else None
+        end = deadline(self.request, not_before, context.terms)
+        at = context.clock.now() if last is None else _time_by(last, now)
+        left = (end - at).total_seconds()
+        if self.was_tried or last is None:
+            left = max(left, self.began + _RETURN_PATIENCE - now)
+        return left
+
+
+def _time_by(look: Look, now: float) -> datetime:
+    """Return the time by the clock of IMDS, some time after a look."""
+    return look.now + timedelta(seconds=now - (look.read.monotonic or now))
+
+
+def _is_expired(step: Conclusion | Post | Wait) -> bool:
+    return isinstance(step, Conclusion) and step.kind is OutcomeKind.EXPIRED

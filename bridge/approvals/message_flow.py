@@ -25,10 +25,11 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.approvals.context import ApprovalContext, Intent
+from bridge.approvals.context import ApprovalContext, Pending
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
+from bridge.approvals.requests import Requests
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
@@ -216,10 +217,9 @@ class Handling:
             return
         was_tried = earlier is not None and not is_decided and earlier.posted
         number = self.message.sequence_number
-        intent = Intent(self.context, request, self.key, number, was_tried=was_tried)
-        conclusion = await self.context.requests.pursue(
-            intent, lambda: self._rest(request.key)
-        )
+        one = Pending(self.context, request, self.key, number, was_tried)
+        one.rest = lambda: self._rest(request.key)
+        conclusion = await Requests.pursue(one)
         if conclusion is None:
             return
         if (

@@ -13,226 +13,23 @@ It was written after the commit of its look, so a mark on disk proves that the l
 too. After a POST, its EventId needs a look that began after that POST had ended.
 """
 
-import asyncio
-import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.approvals.context import ApprovalContext, Intent
-from bridge.approvals.evidence import NO_EVIDENCE
-from bridge.approvals.policy import (
-    Conclusion,
-    Post,
-    Request,
-    Standing,
-    Wait,
-    deadline,
-    decide,
-    is_absent,
-)
+from bridge.approvals.context import Pending
+from bridge.approvals.policy import Conclusion, Post, Wait
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look, Need
-from bridge.events.start_result import StartAnswer, StartResult
-from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
-from bridge.foundation.clock import is_settled
+from bridge.events.start_result import StartAnswer
+from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.foundation.errors import MetadataError
-from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
-from bridge.outbox.records import CommandStanding
 
-log = logging.getLogger(__name__)
-
-_BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
-_LEAST_PAUSE = 0.25
 _LEAST_WAIT = 0.001
 _LONGEST_WAIT = 60.0  # then decide again: the approval may have expired
-_REFUSED_AGAIN = 1.75  # so that three tries take less than five seconds
-_MOST_REFUSALS = 3
-_RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 _PROOF_AGE = 5.0  # a rule's commands are looked up again after so many seconds
-
-
-class Pending(Struct, eq=False):
-    """One EventId of a message, or of a rule, until its conclusion.
-
-    Times are monotonic seconds.
-
-    Attributes:
-        rest: called whenever it waits: for a time, for IMDS or for its turn.
-        key: the EventId in capitals, for comparisons.
-        began: when it was asked for.
-        after: only a look with a higher number serves: it began later.
-        since: when it is to be decided, by a look that began then or later.
-        end: when it fails for good; infinite until something has failed.
-        is_last: whether the next look decides, for a POST is in doubt.
-        step: the last decision, while it holds: a wait, or a POST that waits for its
-            turn. A change of the event ends it.
-        shown: the known event at that decision.
-        nearness: its NotBefore then, in seconds since the epoch.
-        proven: when the commands that a rule requires were looked up.
-        work: what its own task writes now; the loop does not wait for that.
-        bell: rings when there is work or it is over.
-        conclusion: set at the end; None = the process stops.
-    """
-
-    intent: Intent
-    rest: Callable[[], None]
-    may_have_worked: bool = False
-    key: str = ""
-    began: float = 0.0
-    after: int = 0
-    since: float = 0.0
-    end: float = math.inf
-    is_last: bool = False
-    step: Post | Wait | None = None
-    shown: ScheduledEvent | None = None
-    nearness: float = math.inf
-    was_seen: bool = False
-    event: ScheduledEvent | None = None
-    absent_since: float | None = None
-    status: int | None = None
-    refusals: int = 0
-    failures: int = 0
-    fault: str | None = None
-    proven: float = -math.inf
-    standings: Mapping[str, CommandStanding] = field(default_factory=dict)
-    work: Callable[[], Awaitable[None]] | None = None
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
-    is_over: bool = False
-    conclusion: Conclusion | None = None
-
-    def __post_init__(self) -> None:
-        self.key = self.request.key
-
-    @property
-    def context(self) -> ApprovalContext:
-        """The parts and settings that all approvals of its entity share."""
-        return self.intent.context
-
-    @property
-    def request(self) -> Request:
-        """The EventId, and the approval that asks for it."""
-        return self.intent.request
-
-    @property
-    def known(self) -> ScheduledEvent | None:
-        """The event as the last look has left it."""
-        poller = self.context.requests.poller
-        watch = poller.latest.watch if poller.latest else poller.watch
-        known = watch.known.get(self.key)
-        return known.event if known else None
-
-    async def prove(self) -> None:
-        """Look up the commands that a rule requires."""
-        self.proven = math.inf
-        if self.request.initiative is not None:
-            self.proven = self.context.clock.monotonic()
-            self.standings = await self.context.standings(self.key)
-
-    async def mark(self) -> None:
-        """Store that a POST begins; then look up the commands again."""
-        await self.intent.mark()
-        await self.prove()
-
-    def write(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Let its own task write something, unless that writes already."""
-        if self.work is None:
-            self.work = work
-            self.bell.set()
-
-    def decide(self, look: Look, now: float) -> Conclusion | Post | Wait:
-        """Decide by a look, for the present time even if the look is older."""
-        context, by_rule = self.context, self.request.initiative is not None
-        look = replace(look, now=_time_by(look, now))
-        event = look.document.events.get(self.key)
-        self.event, self.shown = event or self.event, self.known
-        self.was_seen = self.was_seen or self.shown is not None
-        not_before = event.not_before if event else None
-        self.nearness = not_before.timestamp() if not_before else math.inf
-        if self.absent_since is None and is_absent(self.key, look):
-            self.absent_since = now
-        found = NO_EVIDENCE
-        if event is not None and by_rule:
-            found = context.evidences(event, self.standings)
-        standing = Standing(
-            may_have_worked=self.may_have_worked,
-            was_seen=self.was_seen,
-            absent_for=0.0 if self.absent_since is None else now - self.absent_since,
-            was_posted=self.intent.was_posted,
-            found=found,
-        )
-        step = decide(self.request, look, standing, context.terms)
-        if _is_expired(step) and not is_settled(context.clock):
-            return Wait()  # one odd Date must not refuse an approval
-        if isinstance(step, Post) and self.failures and self.left(now) <= 0:
-            return self.failed()
-        if isinstance(step, Post):
-            left = context.rotation.leave(step.event, settles=by_rule)
-            if left > 0:  # only for a rule: an approval message does not wait
-                return Wait(seconds=left)
-        return step
-
-    def answered(self, answer: StartAnswer, now: float) -> Conclusion | None:
-        """Take the answer to a POST; return the conclusion, None = try again."""
-        self.status = answer.status
-        if answer.result is StartResult.ACCEPTED:
-            kind = OutcomeKind.RELAYED
-            return Conclusion(kind=kind, event=self.event, confirmed=True)
-        if answer.result is not StartResult.REFUSED:
-            self.refusals = 0
-            if answer.result is StartResult.IN_DOUBT:
-                self.may_have_worked = True
-            return self.fail(answer.text, answer.retry_after, now)
-        self.refusals += 1
-        if self.refusals == _MOST_REFUSALS:
-            kind = OutcomeKind.REJECTED
-            return Conclusion(kind=kind, event=self.event, reason=answer.text)
-        self.since = now + _REFUSED_AGAIN
-        return None
-
-    def fail(
-        self, fault: str, retry_after: float | None, now: float
-    ) -> Conclusion | None:
-        """Try later; conclude that it failed if the deadline has passed.
-
-        If a POST is in doubt, one more look decides then.
-        """
-        self.rest()
-        self.failures, self.fault, self.step = self.failures + 1, fault, None
-        log.warning(
-            "approval not relayed yet",
-            extra={"eventId": self.request.event_id, "fault": fault},
-        )
-        left = max(self.left(now), 0.0)
-        if not left and (self.is_last or not self.may_have_worked):
-            return self.failed()
-        self.is_last = not left
-        unit = self.context.chance()
-        delay = _BACKOFF.delay(self.failures, unit=unit, retry_after=retry_after)
-        self.end = now + left
-        self.since = min(now + max(delay, _LEAST_PAUSE), self.end)
-        return None
-
-    def failed(self) -> Conclusion:
-        """Return the conclusion that it failed."""
-        kind = OutcomeKind.FAILED
-        return Conclusion(kind=kind, event=self.event, reason=self.fault)
-
-    def left(self, now: float) -> float:
-        """Return the seconds until the deadline, after which no try makes sense."""
-        context, last = self.context, self.context.requests.poller.latest
-        event = self.event or self.known
-        not_before = event.not_before if event else None
-        end = deadline(self.request, not_before, context.terms)
-        at = context.clock.now() if last is None else _time_by(last, now)
-        left = (end - at).total_seconds()
-        if self.intent.was_tried or last is None:
-            left = max(left, self.began + _RETURN_PATIENCE - now)
-        return left
 
 
 class Requests:
@@ -244,29 +41,32 @@ class Requests:
         self._ready: list[Pending] = []  # those that share the next POST
         self._posting: list[Pending] = []
 
-    async def pursue(
-        self, intent: Intent, rest: Callable[[], None] = lambda: None
-    ) -> Conclusion | None:
-        """Return the conclusion for an intent; None if the process stops first.
+    @classmethod
+    async def pursue(cls, one: Pending) -> Conclusion | None:
+        """Return the conclusion of a request; None if the process stops first.
 
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        context = intent.context
-        one = Pending(intent, rest, intent.was_tried)
-        await intent.store()
-        one.was_seen = await context.outbox.observations.was_seen(one.key)
+        poller, observations = one.context.poller, one.context.outbox.observations
+        await one.store()
+        one.was_seen = await observations.was_seen(one.key)
         await one.prove()
-        one.is_over, one.after = self.poller.is_over, self.poller.reads
-        one.began = one.since = context.clock.monotonic()
-        self._all.append(one)
-        self.poller.requests = self
+        one.is_over, one.after = poller.is_over, poller.reads
+        one.began = one.since = now = poller.clock.monotonic()
+        if poller.imds_state not in {"ok", "starting"}:  # a read may take long
+            one.fault = f"IMDS does not answer: {poller.imds_state}"
+            one.end = now + max(one.left(now), 0.0)
+        requests = poller.requests
+        if not isinstance(requests, cls):
+            poller.requests = requests = cls(poller)
+        requests._all.append(one)
         try:
-            await self._work(one)
+            await requests._work(one)
         finally:
-            self._drop(one)
-        if one.conclusion is None or intent.is_marked:
-            await intent.withdraw()
+            requests._drop(one)
+        if one.conclusion is None or one.is_marked:
+            await one.withdraw()
         return one.conclusion
 
     async def _work(self, one: Pending) -> None:
@@ -307,12 +107,12 @@ class Requests:
         self._ready = []
         writing = {one.key for one in self._all if one.work is not None}
         for key in sorted(agreed, key=lambda key: _place(agreed[key])):
-            is_marked = any(one.intent.is_marked for one in agreed[key])
+            is_marked = any(one.is_marked for one in agreed[key])
             if self._ready if is_marked else writing - {key}:
                 continue  # one EventId at a time: most marks would be in vain
             line = [one for one in agreed[key] if self._agrees(one, look, now)]
             for one in line:
-                if not one.intent.is_marked:
+                if not one.is_marked:
                     one.write(one.mark)
             if any(one.work for one in line):
                 writing.add(key)
@@ -332,10 +132,12 @@ class Requests:
             return False
         one.step = step
         one.rest()
+        if not one.failures:
+            one.end = math.inf  # it came while IMDS did not answer
         if isinstance(step, Wait):
             one.since = now + max(min(step.seconds, _LONGEST_WAIT), _LEAST_WAIT)
-            if one.intent.is_marked:
-                one.write(one.intent.unmark)
+            if one.is_marked:
+                one.write(one.unmark)
         return isinstance(step, Post)
 
     def _conclude(self, one: Pending, conclusion: Conclusion | None) -> None:
@@ -344,8 +146,9 @@ class Requests:
         if conclusion is not None:
             one.conclusion = replace(conclusion, imds_status=one.status)
             is_last = all(other.key != one.key for other in self._all)
-            if is_last and conclusion.kind not in NOTHING_TO_APPROVE:
-                one.context.rotation.stay(one.key)
+            rotation, kind = one.context.rotation, conclusion.kind
+            if rotation is not None and is_last and kind not in NOTHING_TO_APPROVE:
+                rotation.stay(one.key)
         one.is_over = True
         one.bell.set()
 
@@ -353,7 +156,7 @@ class Requests:
         if one not in self._all:
             return False
         self._all.remove(one)
-        if not self._all:
+        if not self._all and self.poller.requests is self:
             self.poller.requests = None
         return True
 
@@ -361,7 +164,7 @@ class Requests:
         """Take note that the POST begins."""
         self._posting = self._ready
         for one in self._posting:
-            one.intent.was_sent = True
+            one.was_sent = True
 
     def answered(self, answer: StartAnswer) -> None:
         """Take the answer to the POST."""
@@ -409,15 +212,6 @@ class Requests:
                 self._conclude(one, None)
 
 
-def _time_by(look: Look, now: float) -> datetime:
-    """Return the time by the clock of IMDS, some time after a look."""
-    return look.now + timedelta(seconds=now - (look.read.monotonic or now))
-
-
 def _place(line: list[Pending]) -> tuple[float, float]:
     """Return the place in line: by NotBefore, then who has waited longest."""
     return min((one.nearness, one.since) for one in line)
-
-
-def _is_expired(step: Conclusion | Post | Wait) -> bool:
-    return isinstance(step, Conclusion) and step.kind is OutcomeKind.EXPIRED

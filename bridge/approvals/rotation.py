@@ -6,8 +6,6 @@ modules of this package.
 
 from typing import Protocol
 
-from msgspec import Struct
-
 from bridge.events.document import ScheduledEvent
 
 
@@ -30,17 +28,3 @@ class Rotation(Protocol):
     def stay(self, key: str) -> None:
         """Undo ``leave``: the event was not approved after all."""
         ...
-
-
-class _Stays(Struct, frozen=True):
-    """Replaces the traffic probe if none is configured: changes nothing."""
-
-    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - see the protocol
-        """Return 0: no wait is needed."""
-        return 0.0
-
-    def stay(self, key: str) -> None:
-        """Do nothing."""
-
-
-STAYS = _Stays()

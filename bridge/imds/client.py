@@ -1,13 +1,12 @@
 """The client of IMDS: reads the document and the VM's identity, sends StartRequests.
 
 Every request has the header ``Metadata: true``, uses no proxy and follows no redirect.
-One request is in flight at a time. The poller keeps the distance between those to
-scheduledevents: the whole VM may send five requests per second.
+The poller sends one at a time, and keeps the distance between those to scheduledevents:
+the whole VM may send five requests per second.
 
 Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -60,12 +59,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetadataClient:
-    """The client of this VM's IMDS.
-
-    Attributes:
-        alone: a caller that reads the document or posts must hold this lock, so that
-            only one request is in flight.
-    """
+    """The client of this VM's IMDS."""
 
     def __init__(
         self,
@@ -78,14 +72,13 @@ class MetadataClient:
         self.config = config
         self.clock = clock
         self.metrics = metrics
-        self.alone = asyncio.Lock()
         self._events_url = (
             f"{config.endpoint.rstrip('/')}/metadata/scheduledevents"
             f"?api-version={config.api_version}"
         )
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - passed on to aiohttp
-        """Read the document. The caller must hold ``alone``.
+        """Read the document.
 
         Raises:
             MetadataRefusedError: IMDS answered 400 or 403.
@@ -99,7 +92,7 @@ class MetadataClient:
         )
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """Send one StartRequest. The caller must hold ``alone``."""
+        """Send one StartRequest."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == COUNTED_VERSION and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
@@ -127,8 +120,7 @@ class MetadataClient:
             f"?api-version={_INSTANCE_VERSION}"
         )
         limit = self.config.request_timeout
-        async with self.alone:
-            response = await self._request("GET", url, min(timeout or limit, limit))
+        response = await self._request("GET", url, min(timeout or limit, limit))
         try:
             found = orjson.loads(response.body)
         except orjson.JSONDecodeError:

@@ -14,7 +14,6 @@ in order, and a POST is decided by the newest document. The observer parses it.
 import asyncio
 import logging
 import math
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from bridge.events.document import Document, ScheduledEvent
@@ -53,13 +52,8 @@ class Metadata(Protocol):
         """The interval and the timeouts."""
         ...
 
-    @property
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """A lock that is held for each request: IMDS gets one at a time."""
-        ...
-
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
-        """Read the document. The caller must hold ``alone``.
+        """Read the document.
 
         Raises:
             MetadataError: the document cannot be read now.
@@ -67,7 +61,7 @@ class Metadata(Protocol):
         ...
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """POST one EventId, as the document spells it. The caller holds ``alone``."""
+        """POST one EventId, as the document spells it."""
         ...
 
 
@@ -130,6 +124,8 @@ class Poller:
     Attributes:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last good look; None before the first.
+        alone: is held during a request: IMDS gets one at a time. Instance metadata is
+            read under it, between two looks.
         requests: what asks for POSTs; None while nothing does.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
@@ -153,6 +149,7 @@ class Poller:
         self.pauses = observer.pauses
         self.last_success: float | None = None
         self.latest: Look | None = None
+        self.alone = asyncio.Lock()
         self.requests: Requests | None = None
         self.wake = Bell()
         self.reads = 0
@@ -217,8 +214,8 @@ class Poller:
             if self.observer.is_touch_due(has_read=not self._patience.wait):
                 await self.observer.touch()
         else:
-            late = self.requests.end_late() if self.requests else math.inf
-            await self._wait(self.wake, min(due, max(need.at, now), now + late) - now)
+            end = min(due, max(need.at, now), now + self._late())
+            await self._wait(self.wake, end - now)
 
     def _usable(self) -> Look | None:
         """Return the last look if a POST may follow it."""
@@ -237,7 +234,7 @@ class Poller:
 
     async def _post(self, event: ScheduledEvent, stop: asyncio.Event) -> None:
         look, requests = self.latest, self.requests
-        async with self.client.alone:
+        async with self.alone:
             if stop.is_set() or look is None or requests is None or self._is_old(look):
                 return
             self._begin(is_read=False)
@@ -266,7 +263,7 @@ class Poller:
 
     async def step(self, stop: asyncio.Event | None = None) -> None:
         """Read once, unless ``stop`` is set first; tell the requests."""
-        async with self.client.alone:
+        async with self.alone:
             if stop is not None and stop.is_set():
                 return
             self._begin(is_read=True)
@@ -352,9 +349,9 @@ class Poller:
 
     async def _fetch(self, etag: str | None, limit: float, began: float) -> Answer:
         """Read the document, until the stop; give up meanwhile what is late."""
-        late, group, requests = None, self._group, self.requests
-        if group and requests and requests.end_late(began) < math.inf:
-            late = group.create_task(self._end_late(requests, began))
+        late, may_last = None, self._patience.wait or self._late(began) < math.inf
+        if self._group and may_last:
+            late = self._group.create_task(self._end_late(began))
         try:
             async with asyncio.timeout(None) as self._getting:
                 return await self.client.fetch(etag=etag, timeout=limit)
@@ -365,9 +362,15 @@ class Poller:
             if late is not None:
                 late.cancel()
 
-    async def _end_late(self, requests: Requests, began: float) -> None:
-        while (left := requests.end_late(began)) < math.inf:
-            await self.clock.wait(Bell(), left)
+    async def _end_late(self, began: float) -> None:
+        """Give up what is late, also what was asked for during the read."""
+        while True:
+            self.wake.clear()
+            await self.clock.wait(self.wake, min(self._late(began), _REMIND_EVERY))
+
+    def _late(self, began: float = -math.inf) -> float:
+        """Give up what is late; return the seconds until the next deadline."""
+        return self.requests.end_late(began) if self.requests else math.inf
 
     def _follow(self, answer: Answer, sent: float) -> None:
         """Let the clock follow IMDS's; log once when it begins or ends to differ."""

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox import reads
-from bridge.outbox.line import Lines, Waiting
+from bridge.outbox.line import Lines, Waiting, Window
 from bridge.outbox.records import Content, Delivery, DeliveryState, Item, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
@@ -121,14 +121,7 @@ class Image(Struct):
         """Make dead letters of what waits beyond the limit: see ``Limits.waiting``."""
         while self._total > self.limits.waiting:
             sink = max(self.sinks, key=lambda name: len(self.sinks[name].waiting))
-            lines = self.sinks[sink]
-            found = (
-                one
-                for line in lines.longest()
-                for one in line
-                if not one.is_urgent(now)
-            )
-            if (one := next(found, None)) is None:
+            if (one := self.sinks[sink].calm(now)) is None:
                 return
             error = ("more wait than the state file may hold", Reason.BACKLOG.value)
             self.end(one, "dead", rows, now=now, error=error)
@@ -279,8 +272,13 @@ class Image(Struct):
         if missing:
             more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
             items |= await self._read_again(self._page(missing, more))
+        lines = self.sinks
         return [
-            _delivery(one, self.content(one.item) or items[one.item])
+            _delivery(
+                one,
+                self.content(one.item) or items[one.item],
+                lines[one.sink].window(one),
+            )
             for one in found
             if one.item in items and self.waits(one)
         ]
@@ -377,8 +375,9 @@ class Image(Struct):
             self.count(sink, state, -gone)
 
 
-def _delivery(one: Waiting, item: Item) -> Delivery:
+def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
     content, damage = item.content, item.damage
+    urgent_from, urgent_until = window or (None, None)
     if damage is None and one.attempts < 0:
         damage = "a number beside it cannot be read in the state file"
     if damage is None and content.kind == "event" and content.key != one.key:
@@ -397,8 +396,8 @@ def _delivery(one: Waiting, item: Item) -> Delivery:
         due=one.due,
         created=item.created,
         not_before=item.not_before,
-        urgent_from=one.urgent_from,
-        urgent_until=one.urgent_until,
+        urgent_from=urgent_from,
+        urgent_until=urgent_until,
         last_error=one.last_error,
         born=one.born,
         damage=damage,

@@ -1,26 +1,31 @@
 """What waits for one sink: a line for each EventId, and the heads of the lines by time.
 
 Only the head of a line is ever offered: so the deliveries of an EventId keep their
-order, and no EventId delays another. A later step that is urgent makes those before it
-urgent, because it must wait for them.
+order, and no EventId delays another. While any step of a line is urgent, its head is,
+too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
-``_soon`` until it becomes urgent, then in ``_urgent``. The heaps may hold entries that
-are out of date: whoever reads one compares it with the delivery.
+``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. The
+heaps may hold entries that are out of date: whoever reads one compares it with the
+delivery.
 """
 
 from bisect import insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Collection, Iterable
+from heapq import heapify, heappop, heappush
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
 
 _SLACK = 256  # entries out of date, before the heaps are made anew
+_SET_BACK = 1.0  # seconds; by less, the clock is not considered as set back
+_NEVER = float("inf")
 
 Heap = list[tuple[float, int]]
+Window = tuple[float, float]  # from when until when it is urgent
 
 
 class Waiting(Struct, gc=False):
@@ -53,29 +58,59 @@ class Waiting(Struct, gc=False):
     is_sendable: bool = True
     is_head: bool = False
 
-    def is_urgent(self, now: float) -> bool:
-        """Whether it goes before all others now."""
+    def window(self, now: float) -> Window | None:
+        """Return when it is urgent by itself; None = not from now on."""
         since, until = self.urgent_from, self.urgent_until
-        return since is not None and until is not None and since <= now < until
-
-    def lend(self, other: "Waiting") -> bool:
-        """Make ``other`` as urgent as this one; return whether that changes it."""
-        since, until = self.urgent_from, self.urgent_until
-        if since is None or until is None:
-            return False
-        has_since, has_until = other.urgent_from, other.urgent_until
-        if has_since is None or has_until is None:
-            other.urgent_from, other.urgent_until = since, until
-            return True
-        if has_since <= since and has_until >= until:
-            return False
-        other.urgent_from = min(has_since, since)
-        other.urgent_until = max(has_until, until)
-        return True
+        if since is None or until is None or until <= now:
+            return None
+        return since, until
 
 
 _number = attrgetter("id")
-Line = Waiting | deque[Waiting]  # mostly one: a deque needs a kilobyte
+
+
+class Line(Struct):
+    """Several deliveries of one EventId, in their order, and when they are urgent."""
+
+    steps: deque[Waiting] = field(default_factory=deque)
+    _soon: list[tuple[float, float, int]] = []  # from, until, id
+    _begun: list[tuple[float, float, int]] = []  # -until, from, id
+
+    def add(self, one: Waiting) -> None:
+        """Put a delivery into its place."""
+        if self.steps and one.id < self.steps[-1].id:
+            insort(self.steps, one, key=_number)
+        else:
+            self.steps.append(one)
+        if one.urgent_from is not None and one.urgent_until is not None:
+            heappush(self._soon, (one.urgent_from, one.urgent_until, one.id))
+
+    def window(self, now: float, waiting: Collection[int]) -> Window | None:
+        """Return when a step is urgent, now or else next; None = never from now on.
+
+        Args:
+            now: seconds since the epoch, not before that of an earlier call.
+            waiting: the ids of the steps that still wait.
+        """
+        soon, begun = self._soon, self._begun
+        while soon and (soon[0][0] <= now or soon[0][2] not in waiting):
+            since, until, number = heappop(soon)
+            heappush(begun, (-until, since, number))
+        while begun and (-begun[0][0] <= now or begun[0][2] not in waiting):
+            heappop(begun)
+        if begun:
+            return begun[0][1], -begun[0][0]
+        return soon[0][:2] if soon else None
+
+    def renew(self) -> None:
+        """Read the times of all steps again."""
+        self._begun.clear()
+        self._soon = [
+            (one.urgent_from, one.urgent_until, one.id)
+            for one in self.steps
+            if one.urgent_from is not None and one.urgent_until is not None
+        ]
+        heapify(self._soon)
 
 
 class Lines(Struct):
@@ -86,12 +121,14 @@ class Lines(Struct):
     """
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    _lines: dict[str, Line] = field(default_factory=dict)  # by key
+    # By key; mostly there is one delivery: a deque needs a kilobyte.
+    _lines: dict[str, Waiting | Line] = field(default_factory=dict)
+    _now: float = 0.0  # when it was read last, in seconds since the epoch
     _later: Heap = field(default_factory=list)  # (due, id)
     _ready: Heap = field(default_factory=list)  # (due, id)
-    _ready_urgent: Heap = field(default_factory=list)  # (urgent_until, id)
-    _soon: Heap = field(default_factory=list)  # (urgent_from, id)
-    _urgent: Heap = field(default_factory=list)  # (urgent_until, id)
+    _ready_urgent: Heap = field(default_factory=list)  # (end of the window, id)
+    _soon: Heap = field(default_factory=list)  # (begin of the window, id)
+    _urgent: Heap = field(default_factory=list)  # (end of the window, id)
     _for_sink: list[tuple[float, float, int]] = field(default_factory=list)
 
     # -- in and out ----------------------------------------------------------
@@ -108,16 +145,16 @@ class Lines(Struct):
             self._lead(one)
             return
         if isinstance(line, Waiting):
-            self._lines[one.key] = line = deque((line,))
-        head = line[0]
-        if one.id > line[-1].id:
-            line.append(one)
-        else:
-            insort(line, one, key=_number)
-        self._lend(line, one)
-        if line[0] is not head:
+            first, line = line, Line()
+            line.add(first)
+            self._lines[one.key] = line
+        head = line.steps[0]
+        line.add(one)
+        if line.steps[0] is not head:
             head.is_head = False
             self._lead(one)
+        elif one.urgent_until is not None:
+            self._hasten(head)
 
     def add_all(self, found: Iterable[Waiting]) -> None:
         """Put many deliveries into their lines."""
@@ -133,19 +170,22 @@ class Lines(Struct):
         del self.waiting[one.id]
         was_head, one.is_head = one.is_head, False
         line = None if one.key is None else self._lines.get(one.key)
-        if line is None or isinstance(line, Waiting):
+        if one.key is None or not isinstance(line, Line):
             if one.key is not None:
                 self._lines.pop(one.key, None)
             self._tidy()
             return False
         if was_head:
-            line.popleft()
+            line.steps.popleft()
         else:
-            line.remove(one)
+            line.steps.remove(one)
+        head = line.steps[0]
+        if len(line.steps) == 1:
+            self._lines[one.key] = head
         if was_head:
-            self._lead(line[0])
-        if len(line) == 1 and one.key is not None:
-            self._lines[one.key] = line[0]
+            self._lead(head)
+        elif one.urgent_until is not None:
+            self._hasten(head)
         self._tidy()
         return True
 
@@ -154,32 +194,28 @@ class Lines(Struct):
         if one.is_head:
             self._lead(one)
 
-    def _lend(self, line: deque[Waiting], one: Waiting) -> None:
-        """Make those before a delivery as urgent as it is."""
-        if one.urgent_until is None:
-            return
-        if line[-1] is one:
-            earlier = iter(reversed(line))
-            next(earlier)
-        else:
-            earlier = iter([w for w in reversed(line) if w.id < one.id])
-        for before in earlier:
-            if not one.lend(before):
-                return  # then those before it are as urgent already
-            if before.is_head:
-                self._lead(before)
-
     def _lead(self, one: Waiting) -> None:
         """Make a delivery the head of its line, or note the change of a head."""
         one.is_head = True
-        if not one.is_sendable:
+        if one.is_sendable:
+            heappush(self._later, (one.due, one.id))
+            self._hasten(one)
+
+    def _hasten(self, head: Waiting) -> None:
+        """Note when a head is urgent, now or else next."""
+        if not head.is_sendable:
             return
-        heappush(self._later, (one.due, one.id))
-        if one.urgent_from is not None:
-            heappush(self._soon, (one.urgent_from, one.id))
-        if one.waits_for_sink:
-            urgency = one.urgent_until or float("inf")
-            heappush(self._for_sink, (urgency, one.due, one.id))
+        since, until = self.window(head) or (_NEVER, _NEVER)
+        if head.waits_for_sink:
+            heappush(self._for_sink, (until, head.due, head.id))
+        if since == _NEVER:
+            return
+        if since > self._now:
+            heappush(self._soon, (since, head.id))
+            return
+        heappush(self._urgent, (until, head.id))
+        if head.due <= self._now:
+            heappush(self._ready_urgent, (until, head.id))
 
     def _tidy(self) -> None:
         """Make the heaps anew when most of them is out of date."""
@@ -196,27 +232,42 @@ class Lines(Struct):
 
     # -- what is due ---------------------------------------------------------
 
+    def window(self, one: Waiting) -> Window | None:
+        """Return when a delivery is urgent, now or else next; None = it is not.
+
+        A head is urgent when any step of its line is.
+        """
+        if one.is_head and one.key is not None:
+            line = self._lines.get(one.key)
+            if isinstance(line, Line):
+                return line.window(self._now, self.waiting)
+        return one.window(self._now)
+
     def _head(self, number: int) -> Waiting | None:
         one = self.waiting.get(number)
         return one if one is not None and one.is_head and one.is_sendable else None
 
     def _advance(self, now: float) -> None:
         """Move what has become due or urgent to where it is read."""
+        if now < self._now - _SET_BACK:
+            self._now = now
+            self.renew()
+        self._now = now = max(now, self._now)
         while self._later and self._later[0][0] <= now:
             due, number = heappop(self._later)
             one = self._head(number)
             if one is not None and one.due == due:
                 heappush(self._ready, (due, number))
-                if one.is_urgent(now) and one.urgent_until is not None:
-                    heappush(self._ready_urgent, (one.urgent_until, number))
-        while self._soon and self._soon[0][0] <= now:
-            since, number = heappop(self._soon)
-            one = self._head(number)
-            if one is None or one.urgent_from != since or one.urgent_until is None:
-                continue
-            heappush(self._urgent, (one.urgent_until, number))
-            if one.due <= now:
-                heappush(self._ready_urgent, (one.urgent_until, number))
+                since, until = self.window(one) or (_NEVER, _NEVER)
+                if since <= now:
+                    heappush(self._ready_urgent, (until, number))
+        changed = set[int]()
+        for heap in (self._soon, self._urgent):
+            while heap and heap[0][0] <= now:
+                changed.add(heappop(heap)[1])
+        for number in changed:
+            if (one := self._head(number)) is not None:
+                self._hasten(one)
 
     def due(self, now: float, limit: int, but: Collection[int]) -> list[Waiting]:
         """Return what is due: urgent ones first, then those that are due longest.
@@ -228,43 +279,40 @@ class Lines(Struct):
         """
         self._advance(now)
         found = dict[int, Waiting]()
-        self._take_urgent(found, now, limit, but)
-        self._take_ready(found, now, limit, but)
+        self._take_urgent(found, limit, but)
+        self._take_ready(found, limit, but)
         return list(found.values())
 
     def _take_urgent(
-        self, found: dict[int, Waiting], now: float, limit: int, but: Collection[int]
+        self, found: dict[int, Waiting], limit: int, but: Collection[int]
     ) -> None:
-        read = Heap()
+        read, last = Heap(), None
         while self._ready_urgent and len(found) < limit:
             entry = heappop(self._ready_urgent)
             one = self._head(entry[1])
-            if one is None or one.urgent_until != entry[0] or entry[0] <= now:
+            if one is None or entry == last or one.due > self._now:
+                continue  # what is not due is in ``_later``
+            since, until = self.window(one) or (_NEVER, _NEVER)
+            if since > self._now:
                 continue
-            if one.due > now:
-                continue  # ``_later`` has it
-            if not one.is_urgent(now):  # the clock was set back
-                heappush(self._soon, (one.urgent_from or now, one.id))
-                continue
-            if one.id in found:
+            if until != entry[0]:  # another step is urgent meanwhile
+                heappush(self._ready_urgent, (until, one.id))
                 continue
             read.append(entry)
+            last = entry
             if one.id not in but:
                 found[one.id] = one
         for entry in read:
             heappush(self._ready_urgent, entry)
 
     def _take_ready(
-        self, found: dict[int, Waiting], now: float, limit: int, but: Collection[int]
+        self, found: dict[int, Waiting], limit: int, but: Collection[int]
     ) -> None:
         read, last = Heap(), None
         while self._ready and len(found) < limit:
             entry = heappop(self._ready)
             one = self._head(entry[1])
             if one is None or one.due != entry[0] or entry == last:
-                continue
-            if one.due > now:  # the clock was set back
-                heappush(self._later, entry)
                 continue
             read.append(entry)
             last = entry
@@ -288,13 +336,11 @@ class Lines(Struct):
         """Return whether any head is urgent now, also if it is not due."""
         self._advance(now)
         while self._urgent:
-            until, number = self._urgent[0]
-            one = self._head(number)
-            if one is not None and one.urgent_until == until:
-                if one.is_urgent(now):
+            one = self._head(self._urgent[0][1])
+            if one is not None:
+                since, _ = self.window(one) or (_NEVER, _NEVER)
+                if since <= self._now:
                     return True
-                if until > now:  # the clock was set back
-                    heappush(self._soon, (one.urgent_from or now, number))
             heappop(self._urgent)
         return False
 
@@ -302,15 +348,18 @@ class Lines(Struct):
 
     def for_sink(self, now: float, limit: int, but: Collection[int]) -> list[Waiting]:
         """Return heads that wait until the sink answers, urgent ones first."""
+        self._advance(now)
         read, found = list[tuple[float, float, int]](), dict[int, Waiting]()
         while self._for_sink and len(found) < limit:
             entry = heappop(self._for_sink)
             one = self._head(entry[2])
             if one is None or not one.waits_for_sink or one.due != entry[1]:
                 continue
-            if one.due <= now or entry[0] != (one.urgent_until or float("inf")):
+            if one.due <= self._now or (read and entry == read[-1]):
                 continue
-            if one.id in found:
+            _, until = self.window(one) or (_NEVER, _NEVER)
+            if until != entry[0]:
+                heappush(self._for_sink, (until, one.due, one.id))
                 continue
             read.append(entry)
             if one.id not in but:
@@ -344,33 +393,56 @@ class Lines(Struct):
             heap.clear()
         self._urgent.clear()
         self._for_sink.clear()
+        for line in self._lines.values():
+            if isinstance(line, Line):
+                line.renew()
         for one in self.waiting.values():
             if one.is_head:
                 self._lead(one)
 
     # -- lines ---------------------------------------------------------------
 
-    def of(self, key: str | None) -> Iterator[Waiting]:
+    def of(self, key: str | None) -> Iterable[Waiting]:
         """Return what waits in the line of a key, in its order."""
         line = None if key is None else self._lines.get(key)
-        if line is None:
-            return iter(())
-        return iter((line,)) if isinstance(line, Waiting) else iter(line)
+        if isinstance(line, Line):
+            return line.steps
+        return () if line is None else (line,)
 
     def oldest(self) -> Waiting | None:
         """Return what waits longest."""
         return next(iter(self.waiting.values()), None)
 
-    def longest(self) -> list[Iterator[Waiting]]:
-        """Return the lines, the longest first; what has no key is one line."""
+    def calm(self, now: float) -> Waiting | None:
+        """Return the oldest of the longest line that is not urgent; None = all are.
+
+        What has no key, or is alone with its key, counts as the shortest line.
+        """
+        self._advance(max(now, self._now))
         lines = sorted(
-            (line for line in self._lines.values() if not isinstance(line, Waiting)),
+            (line.steps for line in self._lines.values() if isinstance(line, Line)),
             key=len,
             reverse=True,
         )
         alone = (
             one
             for one in self.waiting.values()
-            if one.key is None or self._lines.get(one.key) is one
+            if (one.key is None or self._lines.get(one.key) is one)
+            and not self._is_urgent(one)
         )
-        return [*map(iter, lines), alone]
+        return next(chain(filter(None, map(self._calm_of, lines)), alone), None)
+
+    def _calm_of(self, steps: deque[Waiting]) -> Waiting | None:
+        """Return the first step behind all urgent ones."""
+        if not self._is_urgent(steps[0]):
+            return steps[0]
+        found = None
+        for one in reversed(steps):
+            if self._is_urgent(one):
+                break
+            found = one
+        return found
+
+    def _is_urgent(self, one: Waiting) -> bool:
+        since, _ = self.window(one) or (_NEVER, _NEVER)
+        return since <= self._now

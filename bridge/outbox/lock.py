@@ -236,7 +236,7 @@ def _holder(handle: int) -> int | None:
 
 # -- Checks that the state file is still there and belongs to this process -------------
 #
-#     not examined ──examine──▶ in place ──the file or its lock is removed──▶ lost
+#     not examined ──examine──▶ in place ──file, log of SQLite, or lock removed──▶ lost
 #          └──no lock, or it cannot be opened──▶ lost ──regain──▶ in place
 #
 # ``regain`` takes the lock again, and writes a removed file again. It fails as long as
@@ -263,6 +263,7 @@ class Place(Struct):
     vm_id: str | None
     check: Callable[[], None]
     _file: FileId | None = None
+    _log: FileId | None = None  # SQLite's: what it has is not in the file yet
     _unexamined: str | None = "it was not examined yet"
 
     @property
@@ -289,20 +290,22 @@ class Place(Struct):
         return self.is_examined or not is_other(owner_in(db), self.vm_id)
 
     def opened(self) -> None:
-        """Remember the file that was opened."""
-        self._file = identity_of(self.path)
+        """Remember the file that was opened, and the log of SQLite beside it."""
+        self._file, self._log = identity_of(self.path), identity_of(f"{self.path}-wal")
 
     def fault(self) -> str | None:
         """Return why the file must not be used; None = it is there, and it is ours."""
         if (fault := self._lock_fault() or self._unexamined) is not None:
             return fault
-        return None if self._is_there() else f"{self.path} was removed or replaced"
+        if not self._is_there():
+            return f"{self.path} was removed or replaced"
+        return None if self._has_log() else f"{self.path}-wal was removed or replaced"
 
     def regain(self, file: Connection | None) -> bool:
-        """Take the lock, and write the file again if it was removed.
+        """Take the lock, and write the file again if it or its log was removed.
 
         Args:
-            file: the connection to the file; a removed file can still be read through
+            file: the connection to the file; what was removed can still be read through
                 it. None = it is not open.
 
         Returns:
@@ -318,9 +321,10 @@ class Place(Struct):
             self.examine()
         if self._unexamined is not None:
             raise OutboxUnavailableError(self._unexamined)
-        if self._is_there():
+        is_there = self._is_there()
+        if is_there and self._has_log():
             return False
-        if identity_of(self.path) is not None:
+        if not is_there and identity_of(self.path) is not None:
             raise OutboxUnavailableError(f"another file stands at {self.path}")
         if file is not None:
             self._restore(file)
@@ -331,6 +335,9 @@ class Place(Struct):
 
     def _is_there(self) -> bool:
         return self._file is None or identity_of(self.path) == self._file
+
+    def _has_log(self) -> bool:
+        return self._log is None or identity_of(f"{self.path}-wal") == self._log
 
     def _restore(self, file: Connection) -> None:
         """Copy the content of a connection to a new file, and move it into place.

@@ -17,8 +17,7 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import Requests
-from bridge.approvals.rotation import STAYS, Rotation
+from bridge.approvals.rotation import Rotation
 from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
@@ -94,7 +93,6 @@ class PlayedImds:
     hangs: bool = False
     time: Callable[[], datetime] | None = None
     config: ImdsConfig = field(default_factory=ImdsConfig)
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def shows(self, *events: object) -> None:
         self.events = events
@@ -141,7 +139,7 @@ class Life:
     rules: tuple[Rule, ...]
     options: Mapping[str, Any]
     me: Identity
-    rotation: Rotation
+    rotation: Rotation | None
     counts: list[str] = field(default_factory=list)
     config: CommandSinkConfig = field(init=False)
     poller: Poller = field(init=False)
@@ -205,7 +203,7 @@ class Life:
             replies=ReplyRules.of([], []),
             outbox=self.outbox,
             event_context=event_context_of(self.me),
-            requests=Requests(self.poller),
+            poller=self.poller,
             clock=self.time,
             chance=lambda: 0.5,
             count=self.counts.append,
@@ -237,7 +235,7 @@ class Life:
         """Wait until the command was started so many times in this world."""
         await self.until(lambda: len(self.runner.ran) >= count)
 
-    async def told(self) -> list[CloudEvent]:
+    async def published(self) -> list[CloudEvent]:
         """Return the events about outcomes, oldest first."""
         found = await self.file.database.read(
             lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
@@ -249,13 +247,13 @@ class Life:
         """Return the published outcomes with their reasons."""
         return [
             (str(event.data["outcome"]), event.data["reason"])
-            for event in await self.told()
+            for event in await self.published()
         ]
 
     async def has(self, outcome: str) -> bool:
         return outcome in [kind for kind, _ in await self.outcomes()]
 
-    async def is_told(self, outcome: str) -> None:
+    async def is_published(self, outcome: str) -> None:
         """Wait until an outcome is published."""
         await self.until(lambda: self.has(outcome))
 
@@ -298,7 +296,7 @@ class Stage:
     rules: tuple[Rule, ...] = field(default_factory=lambda: (after_rule(),))
     options: Mapping[str, Any] = field(default_factory=dict)
     me: Identity = ME
-    rotation: Rotation = STAYS
+    rotation: Rotation | None = None
     follows_imds: bool = False
     imds: PlayedImds = field(init=False)
     runner: ScriptedRunner = field(init=False)
@@ -325,7 +323,6 @@ class Stage:
             around: makes the object that the outbox uses in place of the state file.
             may_degrade: whether the state file is kept in memory while its disk fails.
         """
-        self.imds.alone = asyncio.Lock()
         async with Database.open(self.path, may_degrade=may_degrade) as database:
             outbox = Outbox(around(database), router())
             life = Life(

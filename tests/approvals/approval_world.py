@@ -17,7 +17,6 @@ from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import Requests
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -143,7 +142,6 @@ class PlayedImds:
     is_dark: Callable[[], bool] = lambda: False
     ahead: timedelta = timedelta()
     config: ImdsConfig = field(default_factory=ImdsConfig)
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
@@ -314,7 +312,7 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             replies=ReplyRules.of(["replies"], [ENTITY]),
             outbox=outbox,
             event_context=event_context_of(),
-            requests=Requests(poller),
+            poller=poller,
             clock=clock,
             chance=lambda: 0.5,
             count=counts.append,

@@ -327,8 +327,8 @@ async def test_rule_never_fits_an_event_of_another_machine(stage: Stage) -> None
         await life.sees(reboot(Resources=["WestNO_1"]))
         await life.until(lambda: life.has("relayed"))
 
-        (told,) = await life.told()
-        request = told.data["request"]
+        (withheld,) = await life.published()
+        request = withheld.data["request"]
         assert isinstance(request, dict)
         assert request["approvedBy"] == "rule:anything"
 
@@ -369,12 +369,12 @@ async def test_withheld_is_published_once_for_each_content_and_reason(
         await life.sees(reboot())
         await is_held(life, WAITS)
 
-        told = await life.told()
+        published = await life.published()
         contents = [
             content_of(ScheduledEvent(event_id=EVENT_ID, raw=raw))
             for raw in (reboot(), other)
         ]
-        assert [event.id for event in told] == [
+        assert [event.id for event in published] == [
             hash32(["", content, None, EVENT_ID, "withheld", WAITS])
             for content in contents
         ]
@@ -385,7 +385,7 @@ async def test_withheld_outcome_names_rule_and_reason(stage: Stage) -> None:
         await life.sees(reboot())
         await is_held(life, WAITS)
 
-        (event,) = await life.told()
+        (event,) = await life.published()
         assert event.type == "sebridge.startrequest.withheld.v1"
         assert event.extensions["severitytext"] == "WARN"
         assert event.data["event"] == reboot()

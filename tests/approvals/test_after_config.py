@@ -95,15 +95,15 @@ def test_fault_of_a_sink_is_reported_once(tmp_path: Path) -> None:
     assert fault.startswith("sinks.drain.max_attempts")
 
 
-@pytest.mark.parametrize(("types", "is_told"), [(TYPES, True), ("", True)])
+@pytest.mark.parametrize(("types", "is_accepted"), [(TYPES, True), ("", True)])
 def test_events_that_are_held_forever_are_a_warning(
-    tmp_path: Path, types: str, *, is_told: bool
+    tmp_path: Path, types: str, *, is_accepted: bool
 ) -> None:
     when = '[sinks.when]\nevent_types = ["Reboot"]\n'
     config = read(tmp_path, f"{DRAIN}{when}{RULE}{types}")
 
     found = [one for one in config.warnings() if "rules[0].event_types" in one]
-    assert bool(found) is is_told
+    assert bool(found) is is_accepted
     assert "'drain' gets only reboot" in found[0]
 
 

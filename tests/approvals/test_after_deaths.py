@@ -62,7 +62,7 @@ class Found:
 
     commits: int
     was_done: bool
-    was_told: bool
+    was_published: bool
     posts: int
 
 
@@ -85,7 +85,7 @@ async def lived(stage: Stage, at: int, *, is_after: bool) -> Found:
         return Found(
             commits=file.commits,
             was_done=bool(stage.imds.successes()),
-            was_told=await life.has("relayed"),
+            was_published=await life.has("relayed"),
             posts=len(stage.imds.posts),
         )
 
@@ -95,7 +95,7 @@ async def judged(life: Life, found: Found, *, runs: int) -> None:
     outcomes = Counter(await life.outcomes())
     assert all(count == 1 for count in outcomes.values()), outcomes
     assert all(done == [DRAIN] for done in life.imds.done)
-    is_in_doubt = found.posts == 1 and not found.was_told
+    is_in_doubt = found.posts == 1 and not found.was_published
     assert len(life.imds.posts) <= 1 + is_in_doubt
     assert runs <= 2 - found.was_done  # after a stored success there is no other run
 
@@ -110,7 +110,7 @@ def stage_at(folder: Path) -> Stage:
 async def deaths(folder: Path) -> range:
     """Return the numbers of all commits of a run that is not killed."""
     found = await lived(stage_at(folder), at=0, is_after=False)
-    assert found.was_told
+    assert found.was_published
     return range(1, found.commits + 1)
 
 
@@ -125,7 +125,7 @@ async def test_event_is_approved_once_at_any_death(
         stage = stage_at(tmp_path / f"{at}")
         found = await lived(stage, at, is_after=is_after)
         async with stage.life() as life:
-            await life.is_told("relayed")
+            await life.is_published("relayed")
             await life.passes(5)
 
             await judged(life, found, runs=len(stage.runner.ran))
@@ -198,7 +198,7 @@ async def test_intent_from_before_a_restart_needs_a_success(
             )
             life.relay.resume()
             began = stage.clock.monotonic()
-            await life.is_told("relayed")
+            await life.is_published("relayed")
             assert stage.clock.monotonic() - began < 20
             await judged(life, found, runs=1)
     assert met

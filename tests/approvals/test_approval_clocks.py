@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.context import Intent
+from bridge.approvals.context import Pending
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Post, Request
-from bridge.approvals.requests import Pending
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MetadataUnavailableError
 from tests.approvals.approval_world import World, message, world_of
@@ -26,9 +25,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-def asked(**told: object) -> dict[str, object]:
+def asked(**more: object) -> dict[str, object]:
     """Return the body of an approval with more than the EventId."""
-    data = {"StartRequests": [{"EventId": EVENT_ID}], **told}
+    data = {"StartRequests": [{"EventId": EVENT_ID}], **more}
     return {"specversion": "1.0", "type": "sebridge.startrequest.v1", "data": data}
 
 
@@ -148,8 +147,7 @@ async def test_decision_counts_the_time_since_the_look(
         event_id=EVENT_ID,
         enqueued_at=START + HOUR,
     )
-    intent = Intent(world.context, request, "m", 1, was_tried=False)
-    pending = Pending(intent, lambda: None)
+    pending = Pending(world.context, request, "m", 1, was_tried=False)
 
     world.clock.pass_by(waited)
     step = pending.decide(look, world.clock.monotonic())

@@ -234,10 +234,10 @@ def test_waits_of_one_event_end_together_and_with_one_post() -> None:
         messages = [approval(n, "E") for n in range(count)]
         async with slow_world(imds, *messages, rules=(rule,)) as world:
             await world.settles(count)
-            told = await world.outcomes()
+            published = await world.outcomes()
 
         assert len(imds.posts) == 1
-        assert [event.data["outcome"] for event in told] == ["relayed"] * count
+        assert [event.data["outcome"] for event in published] == ["relayed"] * count
         assert 60.0 <= imds.posts[0].began <= 64.0
 
     in_virtual_time(scenario())

@@ -428,7 +428,7 @@ async def live(world: World, outcomes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "told", "posts"),
+    ("after", "published", "posts"),
     [
         ((REBOOT,), [("relayed", True)], 1),
         ((BEGUN,), [("relayed", False)], 0),
@@ -440,7 +440,7 @@ async def live(world: World, outcomes: int) -> None:
 async def test_post_is_completed_after_a_restart(
     tmp_path: Path,
     after: tuple[object, ...],
-    told: list[tuple[str, bool | None]],
+    published: list[tuple[str, bool | None]],
     posts: int,
 ) -> None:
     async with world_of(tmp_path / "state.db") as world:
@@ -452,11 +452,11 @@ async def test_post_is_completed_after_a_restart(
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, *after)
-        await live(world, len(told))
+        await live(world, len(published))
 
         events = await world.outcomes()
         found = [(e.data["outcome"], e.data["confirmed"]) for e in events]
-        assert sorted(found, key=str) == told
+        assert sorted(found, key=str) == published
         assert len(world.imds.posts) == posts
         request = events[0].data["request"]
         assert isinstance(request, dict)
@@ -465,7 +465,7 @@ async def test_post_is_completed_after_a_restart(
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "published"),
     [
         ((REBOOT,), [("relayed", True)]),
         ((BEGUN,), []),
@@ -477,7 +477,7 @@ async def test_post_is_completed_after_a_restart(
 async def test_intent_without_a_post_is_decided_again_after_a_restart(
     tmp_path: Path,
     after: tuple[object, ...],
-    told: list[tuple[str, bool | None]],
+    published: list[tuple[str, bool | None]],
 ) -> None:
     """No POST was begun, so this bridge has not changed the event."""
     async with world_of(tmp_path / "state.db") as world:
@@ -489,12 +489,12 @@ async def test_intent_without_a_post_is_decided_again_after_a_restart(
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, *after)
-        await live(world, len(told))
+        await live(world, len(published))
 
         events = await world.outcomes()
         found = [(e.data["outcome"], e.data["confirmed"]) for e in events]
-        assert found == told
-        assert len(world.imds.posts) == len(told)
+        assert found == published
+        assert len(world.imds.posts) == len(published)
 
 
 async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:

@@ -28,23 +28,23 @@ def seen(watch: Watch, document: Document, number: int) -> tuple[Watch, Observat
     return after, Observation(at=at, document=document, steps=steps, is_changed=True)
 
 
-def story(*told: Observation) -> Story:
+def story(*published: Observation) -> Story:
     """Return the published ids by EventId, in order."""
     found: Story = defaultdict(list)
-    for one in events_of(publications_of(event_context_of(), told), {}):
+    for one in events_of(publications_of(event_context_of(), published), {}):
         found[one.key].append(one.event.id)
     return found
 
 
-def steps_only(told: Story) -> Story:
-    return {key: ids for key, ids in told.items() if key is not None}
+def steps_only(published: Story) -> Story:
+    return {key: ids for key, ids in published.items() if key is not None}
 
 
 @given(history=histories(), until=st.integers(0, 8))
 def test_waiting_changes_only_the_time_of_publishing(
     history: list[Document], until: int
 ) -> None:
-    watch, held, told, plain = Watch(), Held(), list[Observation](), []
+    watch, held, published, plain = Watch(), Held(), list[Observation](), []
     for number, look in enumerate(history):
         after, one = seen(watch, look, number)
         plain.append(one)
@@ -53,11 +53,11 @@ def test_waiting_changes_only_the_time_of_publishing(
             ready, held = held.split(one.at)
         else:
             ready, held = held.observations, Held()
-        told += ready
+        published += ready
         watch = after
-    told += held.observations
+    published += held.observations
 
-    assert story(*told) == story(*plain)
+    assert story(*published) == story(*plain)
 
 
 @given(history=histories(), data=st.data())

@@ -224,7 +224,7 @@ async def test_event_that_changed_for_the_worse_is_denied(
     seen = imds_event(EventType="Freeze", DurationInSeconds=5, Resources=["VM-1"])
     world.imds.shows({**seen, **change})
 
-    settlement = await world.handle(message(body=told_approval(seen)))
+    settlement = await world.handle(message(body=approval_of(seen)))
 
     assert dead(settlement) == "Denied"
     (event,) = await world.outcomes()
@@ -235,10 +235,10 @@ async def test_event_that_changed_for_the_better_is_relayed(world: World) -> Non
     seen = imds_event(DurationInSeconds=9, Resources=["_VM-1", "vm-2"])
     world.imds.shows({**seen, "DurationInSeconds": 5, "Resources": ["vm-1"]})
 
-    assert await world.handle(message(body=told_approval(seen))) == COMPLETE
+    assert await world.handle(message(body=approval_of(seen))) == COMPLETE
 
 
-def told_approval(seen: dict[str, object]) -> dict[str, object]:
+def approval_of(seen: dict[str, object]) -> dict[str, object]:
     return {
         "specversion": "1.0",
         "id": "1",
@@ -359,7 +359,7 @@ async def test_event_that_changes_between_two_tries_is_denied(world: World) -> N
     world.imds.shows(seen, next_=({**seen, "EventType": "Redeploy"},))
     world.imds.answers.append(503)
 
-    assert dead(await world.handle(message(body=told_approval(seen)))) == "Denied"
+    assert dead(await world.handle(message(body=approval_of(seen)))) == "Denied"
     assert len(world.imds.posts) == 1
 
 

@@ -74,8 +74,8 @@ async def test_repeated_message_gets_the_event_of_the_first_outcome(
     await world.handle(message(EVENT_ID, sequence=8))
 
     first, again = await world.outcomes()
-    told = ("outcome", "event", "confirmed", "imdsStatus", "reason")
-    assert [again.data[name] for name in told] == [first.data[name] for name in told]
+    same = ("outcome", "event", "confirmed", "imdsStatus", "reason")
+    assert [again.data[name] for name in same] == [first.data[name] for name in same]
     assert _beside_span(again) == _beside_span(first)
     assert again.id != first.id
 

@@ -1,4 +1,4 @@
-"""The published description of the rules can be parsed to the same rules."""
+"""The offered description of the rules can be parsed to the same rules."""
 
 import orjson
 
@@ -23,14 +23,14 @@ def test_offer_has_entity_session_and_rules() -> None:
         allow_event_types=("Freeze",),
         rules=RULES,
     )
-    told = orjson.loads(orjson.dumps(offer(config, lambda text: text.upper())))
+    offered = orjson.loads(orjson.dumps(offer(config, lambda text: text.upper())))
 
-    assert (told["entity"], told["session"]) == ("vm-approvals", "G-{GROUP}")
-    assert told["allowEventTypes"] == ["Freeze"]
+    assert (offered["entity"], offered["session"]) == ("vm-approvals", "G-{GROUP}")
+    assert offered["allowEventTypes"] == ["Freeze"]
     reader = Reader("")
-    assert tuple(reader.section(Rule, r, "") for r in told["rules"]) == RULES
+    assert tuple(reader.section(Rule, r, "") for r in offered["rules"]) == RULES
     assert reader.faults == []
-    assert "s3cret" not in str(told)
+    assert "s3cret" not in str(offered)
 
 
 def test_digest_changes_with_the_rules() -> None:
@@ -41,5 +41,5 @@ def test_digest_changes_with_the_rules() -> None:
 
 
 def test_rules_alone_name_no_entity() -> None:
-    told = offer(ApprovalsConfig(rules=RULES), str)
-    assert (told["entity"], told["session"]) == ("", None)
+    offered = offer(ApprovalsConfig(rules=RULES), str)
+    assert (offered["entity"], offered["session"]) == ("", None)

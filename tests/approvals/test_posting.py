@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bridge.approvals.context import Intent
+from bridge.approvals.context import Pending
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Request
+from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Rule
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.values import Duration
@@ -36,7 +37,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-class Asker(Intent):
+class Asker(Pending):
     """A request, and whether its mark hangs on the disk until ``gate`` is set."""
 
     gate: asyncio.Event | None = None
@@ -49,7 +50,7 @@ class Asker(Intent):
         await super().mark()
 
     def asks(self) -> "asyncio.Task[Conclusion | None]":
-        return asyncio.create_task(self.context.requests.pursue(self))
+        return asyncio.create_task(Requests.pursue(self))
 
 
 def asker(
@@ -123,7 +124,7 @@ async def test_request_that_joins_during_the_marks_shares_the_post(
 async def test_cancelled_request_leaves_the_others_in_line(world: World) -> None:
     rules: list[tuple[Rule, ...]] = [(), (DENY,), ()]
     others = [asker(world, *own, name=str(n)) for n, own in enumerate(rules)]
-    async with world.imds.alone:
+    async with world.poller.alone:
         tasks = [one.asks() for one in others]
         await turns()
         tasks[1].cancel()

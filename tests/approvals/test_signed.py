@@ -163,7 +163,7 @@ async def test_approval_for_others_is_denied(world: World, audience: object) -> 
     assert found == ("denied", "WrongAudience")
 
 
-async def test_event_that_was_told_before_the_source_was_known_is_approved(
+async def test_event_that_was_published_before_the_source_was_known_is_approved(
     world: World,
 ) -> None:
     """The hub has heard no other source of the event."""
@@ -284,10 +284,10 @@ async def test_outcome_names_the_message_that_it_answers(world: World) -> None:
     given = body()
     for number, name in enumerate(("of-mallory", "of-the-hub")):
         await outcome(world, given, sequence=number, message_id=name)
-        told: Any = (await world.outcomes())[-1].data
+        published: Any = (await world.outcomes())[-1].data
 
-        assert told["outcome"] == "relayed"
-        assert told["request"]["messageId"] == name
+        assert published["outcome"] == "relayed"
+        assert published["request"]["messageId"] == name
 
 
 async def test_refused_bytes_are_decided_anew(world: World) -> None:

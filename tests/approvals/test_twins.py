@@ -90,13 +90,13 @@ async def test_redelivery_after_its_twin_was_decided_is_only_settled(
     settled = await world.handle(FIRST)
     world.imds.shows(*after)
     await world.handle(resent(SECOND, world))
-    told, replied = await world.outcomes(), await world.replies()
+    published, replied = await world.outcomes(), await world.replies()
     posts = len(world.imds.posts)
 
     assert await world.handle(AGAIN) == settled
-    assert await world.outcomes() == told
+    assert await world.outcomes() == published
     assert await world.replies() == replied
-    assert len(told) == len(replied) == 2
+    assert len(published) == len(replied) == 2
     assert len(world.imds.posts) == posts
 
 

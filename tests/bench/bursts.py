@@ -1,12 +1,13 @@
 """Bursts of approvals in virtual time: how IMDS is read and asked meanwhile.
 
-    python -m tests.bench.bursts [SECONDS]
+    python -m tests.bench.bursts [SECONDS] [APPROVALS]
 
-A row for each case: approvals at once, seconds of a GET, of a POST and of a write to
-the state file, ``poll_interval``; then the longest time between two reads, the first
-POST, how many POSTs there were, how many of them were stale, and the most POSTs that
-began while a read was due. A POST is stale if the newest document before it was read
-more than ``max(1 s, poll_interval)`` ago, or shows that the event has started.
+A row for each case: approvals at once (100 in a message where there are over 1,000),
+seconds of a GET, of a POST and of a write to the state file, ``poll_interval``; then
+the longest time between two reads, the first POST, how many POSTs there were, how many
+of them were stale, and the most POSTs that began while a read was due. A POST is stale
+if the newest document before it was read more than ``max(1 s, poll_interval)`` ago, or
+shows that the event has started.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ BURSTS, SECONDS, DISKS, INTERVALS = (
     (0.25, 1, 10),
 )
 _LEAST_AGE = 1.0
+_MOST_WAITING = 1000  # messages; a document of 10,000 events needs small ones
 _STARTS_EARLY = 5  # each fifth event starts by itself, a second after another
 _HEAD = (
     *("burst", "GET", "POST", "disk", "interval"),
@@ -51,9 +53,15 @@ class Case(Struct, frozen=True):
     disk: float
     interval: float
 
+    @property
+    def names(self) -> list[str]:
+        """The EventIds that are approved."""
+        return [f"E{n}" for n in range(self.burst)]
+
     def events(self, at: float) -> list[Event]:
         """Return the document's events at a second."""
-        found = [freeze(f"E{n}") for n in range(self.burst)]
+        make = freeze if self.burst <= _MOST_WAITING else _short
+        found = [make(name) for name in self.names]
         for n, event in enumerate(found):
             if (
                 self.burst > 1
@@ -87,6 +95,15 @@ class Found(Struct, frozen=True):
         )
 
 
+def _short(event_id: str) -> Event:
+    return {"EventId": event_id, "EventStatus": "Scheduled", "EventType": "Freeze"}
+
+
+def _split(names: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(names), size):
+        yield names[start : start + size]
+
+
 def _is_stale(imds: SlowImds, post: Request, interval: float) -> bool:
     read = imds.read_before(post)
     is_old = post.began - read.ended > max(_LEAST_AGE, interval) + 1e-9
@@ -108,7 +125,9 @@ def measured(case: Case, seconds: float) -> Found:
 
     async def scenario() -> Found:
         imds = SlowImds(case.events, get_seconds=case.get, post_seconds=case.post)
-        messages = [approval(n, f"E{n}") for n in range(case.burst)]
+        size = 1 if case.burst <= _MOST_WAITING else 100
+        parts = enumerate(_split(case.names, size))
+        messages = [approval(number, *names) for number, names in parts]
         async with slow_world(
             imds, *messages, poll_interval=case.interval, disk_seconds=case.disk
         ):
@@ -122,8 +141,9 @@ def main() -> None:
     """Print a row for each case."""
     logging.disable(logging.CRITICAL)
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    bursts = [int(given) for given in sys.argv[2:]] or BURSTS
     rows: list[tuple[str, ...]] = [_HEAD]
-    for numbers in product(BURSTS, SECONDS, SECONDS, DISKS, INTERVALS):
+    for numbers in product(bursts, SECONDS, SECONDS, DISKS, INTERVALS):
         case = Case(*numbers)
         found = measured(case, seconds)
         rows.append((*map(_shown, numbers), *map(_shown, _values(found))))

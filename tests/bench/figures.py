@@ -12,7 +12,7 @@ from typing import Any, Self
 
 Measure = Callable[[], Awaitable[Sequence[float]]]
 TOO_NOISY = 0.15  # the bare figure against itself
-_FEWEST = 3  # turns from which a noise can be told
+_FEWEST = 3  # turns from which a noise can be known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Figure:
         bare: one value a turn; of the same turn as that of ours.
         unit: of both.
         again: the bare one once more, at the same time as the first: then these two say
-            how noisy the machine is. () = it is told from turn to turn.
+            how noisy the machine is. () = it is known from turn to turn.
         wanted: what the ratio is to be: ``<= 3`` or ``>= 0.5``; "" = no aim.
     """
 

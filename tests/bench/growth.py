@@ -91,7 +91,6 @@ class Played:
 
     def __init__(self, events: int) -> None:
         self.config = ImdsConfig()
-        self.alone = asyncio.Lock()
         self._events = [imds_event(f"E{n}") for n in range(events)]
         self._number = 0
 

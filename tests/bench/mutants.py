@@ -4,6 +4,8 @@ A mutant is the module with one change (``<`` for ``<=``, ``and`` for ``or``, an
 constant, a condition turned round, a call left out). Each one is imported in a process
 of its own in place of the module, and the tests run there. A change that no test
 notices survives: either the tests have a gap, or the change makes no difference.
+With ``--sample N`` only N of them are tried, the same ones each time; with
+``--first`` the tests stop at the first that fails.
 
 What tests start as another process has the module unchanged.
 """
@@ -16,6 +18,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -109,6 +112,14 @@ def mutants(source: str) -> Iterator[Mutant]:
                 yield Mutant(getattr(node, "lineno", 0), before, after, text)
 
 
+def sampled(found: Sequence[Mutant], number: int | None) -> Sequence[Mutant]:
+    """Return ``number`` of the mutants, in the order of their lines; None = all."""
+    if number is None or number >= len(found):
+        return found
+    chosen = random.Random(len(found)).sample(range(len(found)), number)  # noqa: S311 - to draw, not to hide
+    return [found[place] for place in sorted(chosen)]
+
+
 def _first_line(node: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(node)).partition("\n")[0]
 
@@ -174,7 +185,7 @@ def fate(
     return Fate(failed, time.monotonic() - began, is_ended)
 
 
-def _run(told: int, finder: _Changed, tests: Sequence[str]) -> None:
+def _run(failures: int, finder: _Changed, tests: Sequence[str]) -> None:
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -187,7 +198,7 @@ def _run(told: int, finder: _Changed, tests: Sequence[str]) -> None:
             found.names.append(f"pytest ended with {code}")
     except BaseException as error:  # noqa: BLE001 - it says why, and ends
         found.names.append(repr(error))
-    os.write(told, "\n".join(found.names)[:60_000].encode())
+    os.write(failures, "\n".join(found.names)[:60_000].encode())
     os._exit(0)
 
 
@@ -197,17 +208,20 @@ def main() -> None:
     parser.add_argument("module", help="such as bridge.net.http_client")
     parser.add_argument("tests", nargs="+", help="as pytest takes them")
     parser.add_argument("--json", type=Path, help="where to write line, change, tests")
+    parser.add_argument("--sample", type=int, help="how many to try, by a fixed seed")
+    parser.add_argument("--first", action="store_true", help="stop at a failure")
     given = parser.parse_args()
+    tests = ["-x", *given.tests] if given.first else given.tests
     for heavy in _HEAVY:
         importlib.import_module(heavy)
     path = Path(*given.module.split(".")).with_suffix(".py")
     source = path.read_text()
-    whole = fate(given.module, path, source, given.tests, limit=3600)
+    whole = fate(given.module, path, source, tests, limit=3600)
     if whole.failed:
         sys.exit(f"these fail without a change: {', '.join(whole.failed)}")
     rows = []
-    for one in mutants(source):
-        seen = fate(given.module, path, one.source, given.tests, 10 + 3 * whole.seconds)
+    for one in sampled([*mutants(source)], given.sample):
+        seen = fate(given.module, path, one.source, tests, 10 + 3 * whole.seconds)
         word = "killed" if seen.failed else "survives" if seen.is_ended else "hangs"
         change = f"{one.line}: {one.before} -> {one.after}"
         sys.stdout.write(f"{word:9}{len(seen.failed):4}  {change}\n")

@@ -1,6 +1,6 @@
 """Each mutant has one change, and the module is as it was for the next."""
 
-from tests.bench.mutants import mutants
+from tests.bench.mutants import mutants, sampled
 
 TEXT = """
 def f(a, b):
@@ -24,3 +24,12 @@ def test_each_mutant_has_one_change() -> None:
         (5, "return a + 2", "return None"),
     ]
     assert len({one.source for one in found}) == len(found)
+
+
+def test_sample_is_the_same_each_time_and_in_the_order_of_lines() -> None:
+    found = list(mutants(TEXT))
+    some = sampled(found, 3)
+
+    assert some == sampled(found, 3)
+    assert some == [one for one in found if one in some]
+    assert sampled(found, None) == sampled(found, 99) == found

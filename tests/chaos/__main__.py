@@ -1,7 +1,7 @@
 """``python -m tests.chaos [--kills N] [--seed S] [--jobs N] [--keep FOLDER]``.
 
 Kills a real forwarder at random moments, round by round, and prints what its sinks
-were told and what was wrong with it. Run by hand; exits 1 where anything was. A seed
+were published and what was wrong with it. Run by hand; exits 1 if anything was. A seed
 repeats the plan of a round, not its timing: the files of a round that fails are kept.
 """
 
@@ -57,8 +57,8 @@ def summary(total: Verdict) -> str:
         for name, value in (
             ("kills", total.kills),
             ("steps", dict(total.steps)),
-            ("told, by sink", dict(total.told)),
-            ("told again", dict(total.repeated)),
+            ("published, by sink", dict(total.published)),
+            ("published again", dict(total.repeated)),
             ("approvals sent", dict(total.sent)),
             ("outcomes", dict(total.outcomes)),
             ("replies", total.replies),

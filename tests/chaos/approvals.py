@@ -35,7 +35,7 @@ class ApprovalCase:
     """The approvals of one round before the judge.
 
     Args:
-        told: each event that a sink was told of, once.
+        published: each event that a sink got, once.
         got: the same and more, with the times at which they came.
         outcomes: where outcomes are counted.
     """
@@ -45,12 +45,12 @@ class ApprovalCase:
         *,
         history: History,
         reads: Reads,
-        told: Sequence[Event],
+        published: Sequence[Event],
         got: Sequence[Got],
         outcomes: Counter[str],
     ) -> None:
         self._history, self._reads = history, reads
-        self._told, self._got = told, got
+        self._published, self._got = published, got
         self._counts = outcomes
 
     # -- POSTs -------------------------------------------------------------------
@@ -109,7 +109,7 @@ class ApprovalCase:
         """Each message ends once for each EventId, in a way that can be true."""
         copies = Counter(sent.name for sent in self._history.sent)
         kinds = defaultdict[tuple[str, int], dict[str, str]](dict)
-        for event in self._told:
+        for event in self._published:
             if ".startrequest." not in event["type"]:
                 continue
             name, number = self._origin(event)
@@ -118,14 +118,14 @@ class ApprovalCase:
                 continue
             key = str(event["data"]["eventId"] or "").upper()
             if key in kinds[name, number] and not self._history.degraded:
-                yield f"{name} (number {number}) was told twice of {key}"
+                yield f"{name} (number {number}) was published twice of {key}"
             kinds[name, number][key] = kind_of(event)
             self._counts[kind_of(event)] += 1
             yield from self._outcome(name, event)
-        told = Counter(name for name, _ in kinds)
-        if told != copies:
-            more = told - copies
-            yield f"outcomes of messages: missing {copies - told}, too many {more}"
+        published = Counter(name for name, _ in kinds)
+        if published != copies:
+            more = published - copies
+            yield f"outcomes of messages: missing {copies - published}, too many {more}"
         yield from self._letters(kinds)
 
     def _origin(self, event: Event) -> tuple[str, int]:
@@ -142,11 +142,11 @@ class ApprovalCase:
         data, kind = event["data"], kind_of(event)
         sent = next((s for s in self._history.sent if s.name == name), None)
         if sent is None:
-            yield f"{kind} is told of {name}, which nobody sent"
+            yield f"{kind} is published of {name}, which nobody sent"
             return
         key = str(data["eventId"] or "").upper()
         if (key or None) not in (sent.keys or (None,)):
-            yield f"{name}: told of {key}, which it does not name"
+            yield f"{name}: published of {key}, which it does not name"
         if kind not in self._possible(sent, key, data):
             yield f"{name}: {kind} of {key} cannot be true: {data}"
 
@@ -194,22 +194,22 @@ class ApprovalCase:
 
     def twins(self) -> Iterator[str]:
         """Messages that were sent several times over are decided once."""
-        told = defaultdict[tuple[str, str], set[str]](set)
-        for event in self._told:
+        published = defaultdict[tuple[str, str], set[str]](set)
+        for event in self._published:
             if ".startrequest." in event["type"]:
                 data = event["data"]
-                told[data["request"]["messageId"], str(data["eventId"])].add(
+                published[data["request"]["messageId"], str(data["eventId"])].add(
                     canonical_json(data)
                 )
-        for (name, key), found in told.items():
+        for (name, key), found in published.items():
             if len(found) > 1 and not self._history.degraded:
-                yield f"{name}: told of {key} in {len(found)} ways: {found}"
+                yield f"{name}: published of {key} in {len(found)} ways: {found}"
 
     def replies(self) -> Iterator[str]:
-        """Each message is answered once, with what was told of it."""
-        told = {
+        """Each message is answered once, with what was published of it."""
+        published = {
             canonical_json(event["data"])
-            for event in self._told
+            for event in self._published
             if ".startrequest." in event["type"]
         }
         answers = defaultdict[str, dict[str, tuple[str, ...]]](dict)
@@ -219,8 +219,8 @@ class ApprovalCase:
                 continue  # a kill forgets what was decided in memory
             if known != reply.outcomes:
                 yield f"{reply.name}: reply {reply.number} has two contents"
-            if not told.issuperset(reply.outcomes):
-                yield f"{reply.name}: replied what was not told: {reply.outcomes}"
+            if not published.issuperset(reply.outcomes):
+                yield f"{reply.name}: replied what was not published: {reply.outcomes}"
         sent = Counter(s.name for s in self._history.sent if s.kind != "undecodable")
         answered = Counter({name: len(found) for name, found in answers.items()})
         if answered != sent:

@@ -1,4 +1,4 @@
-"""Which steps of an event may be told, by the documents that were served.
+"""Which steps of an event may be published, by the documents that were served.
 
 A document was kept for sure if the same life has asked IMDS for anything after it: the
 forwarder holds its turn until what it read is on disk. The last one of each life may or
@@ -22,10 +22,10 @@ RETURN_WITHIN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What has to be told.
+    """What has to be published.
 
     Attributes:
-        kinds: how it may be called: what ended may be told in more than one way.
+        kinds: how it may be called: what ended may be published in more than one way.
         event: as JSON, as is ``before``; "" where there was none.
     """
 
@@ -99,7 +99,7 @@ class Reads:
 
 
 def pasts(reads: Reads, key: str) -> set[tuple[Step, ...]]:
-    """Return every sequence of steps that may have been told of an event."""
+    """Return every sequence of steps that may have been published of an event."""
     known = {Past()}
     for document, is_kept in zip(reads.documents, reads.kept, strict=True):
         after = {_next(past, document, key, reads) for past in known}
@@ -157,7 +157,7 @@ def _gone(past: Past, document: Request, key: str, reads: Reads) -> Past:
 
 
 def _endings(past: Past, document: Request, key: str, reads: Reads) -> frozenset[str]:
-    """Return how the end of an event that had not started may be told."""
+    """Return how the end of an event that had not started may be published."""
     gap, life = document.at - past.seen[0], past.seen[1]
     notice = _notice(past.event, document.at)
     is_posted = any(t.key == key and t.at <= document.at for t in reads.taken)

@@ -28,7 +28,7 @@ class Verdict:
 
     Attributes:
         faults: what the forwarder did wrong.
-        told: how many different events each sink got.
+        published: how many different events each sink got.
         repeated: how many it got again.
         steps: how many steps of scheduled events there were.
         outcomes: how many approvals ended how.
@@ -36,7 +36,7 @@ class Verdict:
 
     kills: int
     faults: list[str] = field(default_factory=list)
-    told: Counter[str] = field(default_factory=Counter)
+    published: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -51,13 +51,13 @@ class Verdict:
         self.posts += other.posts
         self.degraded += other.degraded
         self.replies += other.replies
-        for name in ("told", "repeated", "steps", "outcomes", "sent"):
+        for name in ("published", "repeated", "steps", "outcomes", "sent"):
             getattr(self, name).update(getattr(other, name))
         return self
 
 
 def judge(history: History) -> Verdict:
-    """Compare what was told with what had to be."""
+    """Compare what was published with what had to be."""
     verdict = Verdict(history.kills, list(history.flaws), degraded=history.degraded)
     verdict.sent.update(sent.kind for sent in history.sent)
     verdict.replies = len(history.replies)
@@ -89,7 +89,7 @@ class _Case:
         self.approvals = ApprovalCase(
             history=history,
             reads=self.reads,
-            told=list(self.first["hook"].values()),
+            published=list(self.first["hook"].values()),
             got=[*self.got["hook"], *self.got["bus"]],
             outcomes=verdict.outcomes,
         )
@@ -104,13 +104,13 @@ class _Case:
             yield f"{self.history.pending} deliveries are not delivered"
 
     def contents(self) -> Iterator[str]:
-        """No id has two contents; every sink is told the same, in the same order.
+        """No id has two contents; every sink gets the same, in the same order.
 
-        What was told from memory, before a kill, is told again as of another moment.
+        What was published from memory, before a kill, is sent again with another time.
         """
         contents: dict[str, str] = {}
         for sink in SINKS:
-            self.verdict.told[sink] = len(self.first[sink])
+            self.verdict.published[sink] = len(self.first[sink])
             self.verdict.repeated[sink] = len(self.got[sink]) - len(self.first[sink])
             for got in self.got[sink]:
                 text, number = canonical_json(got.event), got.event["id"]
@@ -122,7 +122,7 @@ class _Case:
             ids = {sink: order.get(key, []) for sink, order in orders.items()}
             if any(found != ids["hook"] for found in ids.values()):
                 kinds = {s: [self._name(i, s) for i in ids[s]] for s in SINKS}
-                yield f"{key}: the sinks were told {kinds}"
+                yield f"{key}: the sinks got {kinds}"
 
     def _name(self, number: str, sink: str) -> str:
         return kind_of(self.first[sink][number])
@@ -130,27 +130,29 @@ class _Case:
     # -- steps -------------------------------------------------------------------
 
     def steps(self) -> Iterator[str]:
-        """Each sink was told every step that was observed, in order, and no other."""
+        """Each sink got every step that was observed, in order, and no other."""
         for sink in SINKS:
-            told = defaultdict[str, list[Event]](list)
+            published = defaultdict[str, list[Event]](list)
             for event in self.first[sink].values():
                 if is_step(event):
-                    told[event["correlationid"].upper()].append(event)
-            for key in self.reads.keys() | told.keys():
-                yield from self._steps_of(sink, key, told[key])
+                    published[event["correlationid"].upper()].append(event)
+            for key in self.reads.keys() | published.keys():
+                yield from self._steps_of(sink, key, published[key])
 
-    def _steps_of(self, sink: str, key: str, told: Sequence[Event]) -> Iterator[str]:
+    def _steps_of(
+        self, sink: str, key: str, published: Sequence[Event]
+    ) -> Iterator[str]:
         if sink == SINKS[0]:
-            self.verdict.steps.update(map(kind_of, told))
+            self.verdict.steps.update(map(kind_of, published))
         if key not in self.pasts:  # the same for each sink, and slow to find
             self.pasts[key] = pasts(self.reads, key)
         wanted = self.pasts[key]
-        if not any(_are_told(told, steps) for steps in wanted):
-            kinds = [kind_of(event) for event in told]
+        if not any(_are_published(published, steps) for steps in wanted):
+            kinds = [kind_of(event) for event in published]
             ways = [["|".join(sorted(s.kinds)) for s in steps] for steps in wanted]
-            yield f"{sink}: {key}: told {kinds}, where the documents say {ways}"
+            yield f"{sink}: {key}: published {kinds}, where the documents say {ways}"
         causes = Counter[str]()
-        for event in told:
+        for event in published:
             cause = _cause(event, key)
             count = causes[hashed(cause)]
             causes[hashed(cause)] += 1
@@ -187,11 +189,11 @@ def _by_subject(first: dict[str, Event]) -> dict[str, list[str]]:
     return found
 
 
-def _are_told(told: Sequence[Event], steps: Sequence[Step]) -> bool:
-    return len(told) == len(steps) and all(map(_is_told, told, steps))
+def _are_published(published: Sequence[Event], steps: Sequence[Step]) -> bool:
+    return len(published) == len(steps) and all(map(_is_published, published, steps))
 
 
-def _is_told(event: Event, step: Step) -> bool:
+def _is_published(event: Event, step: Step) -> bool:
     data = event["data"]
     previous = data["previous"]
     return (

@@ -133,9 +133,9 @@ class Lives:
         slow = self.slowness
         if how in {"start", "any"}:
             await self._sleep(0.005, slow * (1.0 if how == "start" else 4.0))
-        elif how == "told":
-            self.hook.is_told.clear()
-            await self._within(4 * slow, self.hook.is_told.wait)
+        elif how == "published":
+            self.hook.has_received.clear()
+            await self._within(4 * slow, self.hook.has_received.wait)
             await self._sleep(0.0005, 0.05)
         elif how == "posted":
             await self._within(4 * slow, lambda: self._asked(number, is_post=True))

@@ -1,4 +1,4 @@
-"""The far sides of the three sinks, which write down what they are told."""
+"""The far sides of the three sinks, which write down what they get."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class Hook:
 
     def __init__(self, history: History) -> None:
         self.mood, self.url = "", ""
-        self.is_told = asyncio.Event()
+        self.has_received = asyncio.Event()
         self._got = history.got["hook"]
 
     @asynccontextmanager
@@ -54,7 +54,7 @@ class Hook:
             request.transport.abort()
         if mood in {"", "lose-answer"}:
             self._got.append(Got(len(self._got), time.time(), json.loads(body)))
-            self.is_told.set()
+            self.has_received.set()
         return web.Response(status=503 if mood else 200)
 
 
@@ -93,8 +93,8 @@ async def read_replies(connection_string: str, history: History) -> None:
     async with client, client.get_queue_receiver(REPLIES) as receiver:
         while batch := await receiver.receive_messages(100, max_wait_time=2):
             for message in batch:
-                told = json.loads(b"".join(message.body))
-                outcomes = tuple(map(canonical_json, told["outcomes"]))
+                reply = json.loads(b"".join(message.body))
+                outcomes = tuple(map(canonical_json, reply["outcomes"]))
                 number, name = str(message.message_id), str(message.correlation_id)
                 history.replies.append(Replied(number, name, outcomes))
                 await receiver.complete_message(message)

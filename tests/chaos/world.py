@@ -36,7 +36,17 @@ from tests.support.configurations import approvals, config_text, servicebus, web
 
 SUBSCRIPTION = "scheduled-events/Subscriptions/consumer"
 EVENTS = "/metadata/scheduledevents"
-_HOWS = ("start", "any", "any", "read", "read", "told", "posted", "posted", "stopping")
+_HOWS = (
+    "start",
+    "any",
+    "any",
+    "read",
+    "read",
+    "published",
+    "posted",
+    "posted",
+    "stopping",
+)
 _ENTITIES = Entities(
     queues=(
         # A kill keeps its locks, and counts as a delivery: neither is to be what

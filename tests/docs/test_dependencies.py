@@ -83,7 +83,7 @@ def test_size_and_licence_are_those_of_the_package(name: str) -> None:
     assert rows()[name][6] == licence
 
 
-def test_what_comes_along_is_told() -> None:
+def test_what_comes_along_is_reported() -> None:
     """Once each, at the first that brings it."""
     shown = {word for row in rows().values() for word in re.findall(r"[\w-]+", row[5])}
     direct = {canonicalize_name(name) for name in rows()}

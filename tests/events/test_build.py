@@ -1,4 +1,4 @@
-"""What is told: ids, attributes, data, severities, sizes."""
+"""What is published: ids, attributes, data, severities, sizes."""
 
 import hashlib
 import json
@@ -380,7 +380,7 @@ def test_long_attribute_is_cut() -> None:
     assert event.extensions["eventtype"] == "x" * 256
 
 
-# -- what routing and the outbox are told --------------------------------------
+# -- what routing and the outbox get -------------------------------------------
 
 
 def test_transition_is_ordered_by_event_id_without_case() -> None:
@@ -395,7 +395,7 @@ def test_not_before_makes_urgent_until_the_event_is_gone() -> None:
 
 
 @pytest.mark.parametrize("kind", list(TransitionKind))
-def test_only_started_is_told_to_have_begun(kind: str) -> None:
+def test_only_started_says_that_it_has_begun(kind: str) -> None:
     assert published(transition(kind)).is_started == (kind == "started")
 
 
@@ -417,7 +417,7 @@ def test_routing_sees_the_event_before_and_after() -> None:
 # -- outcomes, the bridge, the document ----------------------------------------
 
 
-def test_outcome_is_told_as_the_contract_says() -> None:
+def test_outcome_is_published_as_the_contract_says() -> None:
     found = from_outcome(
         event_context_of(), outcome("denied", reason="EventChanged"), START
     )
@@ -470,7 +470,7 @@ def test_outcome_without_an_event_names_it_as_the_approver_spelled_it() -> None:
     assert found.event.extensions["correlationid"] == EVENT_ID.lower()
 
 
-def test_bridges_own_event_is_told_as_the_contract_says() -> None:
+def test_bridges_own_event_is_published_as_the_contract_says() -> None:
     found = from_bridge(
         event_context_of(),
         "heartbeat",
@@ -492,7 +492,7 @@ def test_bridges_own_event_is_told_as_the_contract_says() -> None:
     }
 
 
-def test_change_of_the_document_is_told_with_all_of_it() -> None:
+def test_change_of_the_document_is_published_with_all_of_it() -> None:
     seen_document = document(imds_event(), incarnation=7)
     found = from_document(
         event_context_of(),
@@ -683,7 +683,7 @@ def test_list_where_text_belongs_is_not_taken_for_small(field: str) -> None:
     assert len(event.to_json()) <= MAX_BYTES
 
 
-def test_outcome_of_more_than_a_message_can_hold_is_told_all_the_same() -> None:
+def test_outcome_of_more_than_a_message_can_hold_is_published_all_the_same() -> None:
     """Nothing of it can be cut: too large is better than unsaid."""
     result = outcome("invalid", event=None, reason="r" * 70_000)
     found = from_outcome(event_context_of(), result, START)
@@ -712,7 +712,7 @@ def valid(event: CloudEvent) -> None:
 
 
 @given(st.lists(bodies(), min_size=1, max_size=3))
-def test_independent_readers_take_whatever_is_told_of_any_documents(
+def test_independent_readers_take_whatever_is_published_of_any_documents(
     found: list[bytes],
 ) -> None:
     watch = Watch()
@@ -769,7 +769,7 @@ def test_independent_readers_take_any_change_of_the_document(body: bytes) -> Non
         ("heartbeat", "500ms", "at least 1s"),
     ],
 )
-def test_events_section_refuses_what_cannot_be_told(
+def test_events_section_refuses_what_cannot_be_published(
     key: str, value: object, what: str
 ) -> None:
     reader = Reader("f")
@@ -779,7 +779,7 @@ def test_events_section_refuses_what_cannot_be_told(
     assert what in reader.faults[0]
 
 
-def test_events_section_takes_what_can_be_told() -> None:
+def test_events_section_takes_what_can_be_published() -> None:
     table = {"type_prefix": "com.contoso.vm-1", "source": "urn:x", "heartbeat": "0s"}
     reader = Reader("f")
 

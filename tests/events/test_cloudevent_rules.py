@@ -120,7 +120,7 @@ def test_fault_names_the_attribute_and_what_is_allowed(
     assert fault.startswith(words)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     assert list(faults({"specversion": "0.9", "time": "x"})) == [
         "it has no id",
         "it has no source",

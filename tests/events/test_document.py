@@ -330,7 +330,7 @@ def test_readable_events_stand_in_the_document_verbatim(
     assert found.faults == ()
 
 
-def test_values_that_python_holds_for_equal_are_told_apart() -> None:
+def test_values_that_python_holds_for_equal_are_distinguished() -> None:
     assert len({exact(value) for value in (1, 1.0, True, "1")}) == 4
 
 

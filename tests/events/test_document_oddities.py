@@ -119,7 +119,7 @@ FIELDS = st.sampled_from(
 
 @pytest.mark.slow
 @given(st.dictionaries(FIELDS, written()), written())
-def test_whatever_is_read_can_be_told_hashed_and_remembered(
+def test_whatever_is_read_can_be_published_hashed_and_remembered(
     fields: dict[str, str], beside: str
 ) -> None:
     members = "".join(f', "{name}": {text}' for name, text in fields.items())

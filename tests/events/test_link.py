@@ -146,7 +146,7 @@ def test_mail_has_it_as_text_and_as_html() -> None:
     assert f'<a href="{LINK.replace("&", "&amp;")}">Open</a>' in html
 
 
-def test_services_of_alerts_are_told_it() -> None:
+def test_services_of_alerts_get_it() -> None:
     found = alert.alert(scheduled())
     assert found is not None
     assert found.details["Link"] == LINK

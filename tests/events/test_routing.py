@@ -1,4 +1,4 @@
-"""Who is told of what: each key of `[sinks.when]`, the scopes, and to the end."""
+"""Which sink gets what: each key of `[sinks.when]`, the scopes, and an event's end."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -25,28 +25,28 @@ def subject(
     return Subject(transition=transition, events=events, is_lifecycle=is_lifecycle)
 
 
-def is_told(  # noqa: PLR0913 - each is one thing that decides
+def is_sent(  # noqa: PLR0913 - each is one thing that decides
     about: Subject,
     when: When | None = None,
     *,
     scope: Scope = "all",
-    house: Scope = "all",
+    default: Scope = "all",
     me: str | None = "web-1",
     lifecycle: bool = True,
     follows: bool = False,
 ) -> bool:
     route = Route(when=when or When(), scope=scope, lifecycle=lifecycle)
-    router = Router(routes={A: route}, scope=house, identity=Identity(vm_name=me))
+    router = Router(routes={A: route}, scope=default, identity=Identity(vm_name=me))
     return router.sinks(about, frozenset({A} if follows else ())) == (A,)
 
 
 EVENT = imds_event(Resources=["web-1", "db-1"])
 
 
-def test_sink_without_limits_is_told_everything() -> None:
-    assert is_told(subject(EVENT))
-    assert is_told(subject(is_lifecycle=True, transition=None))
-    assert is_told(subject(transition=None))
+def test_sink_without_limits_gets_everything() -> None:
+    assert is_sent(subject(EVENT))
+    assert is_sent(subject(is_lifecycle=True, transition=None))
+    assert is_sent(subject(transition=None))
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_transitions_limit_the_steps(
     wanted: tuple[str, ...], *, is_wanted: bool
 ) -> None:
     when = When(transitions=wanted)  # type: ignore[arg-type]  # literals
-    assert is_told(subject(EVENT), when) is is_wanted
+    assert is_sent(subject(EVENT), when) is is_wanted
 
 
 def test_transitions_do_not_concern_approvals_and_lifecycle() -> None:
     when = When(transitions=("completed",))
 
-    assert is_told(subject(EVENT, transition=None), when)
-    assert is_told(subject(is_lifecycle=True, transition=None), when)
+    assert is_sent(subject(EVENT, transition=None), when)
+    assert is_sent(subject(is_lifecycle=True, transition=None), when)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_transitions_do_not_concern_approvals_and_lifecycle() -> None:
         ("resources", ("nobody", "db-?"), ("web", "db-", "*x")),
     ],
 )
-def test_key_limits_what_is_told(
+def test_key_limits_what_is_sent(
     key: str, good: tuple[str, ...], bad: tuple[str, ...]
 ) -> None:
-    assert is_told(subject(EVENT), When(**{key: good}))  # type: ignore[arg-type]  # fields of When
-    assert not is_told(subject(EVENT), When(**{key: bad}))  # type: ignore[arg-type]  # as above
+    assert is_sent(subject(EVENT), When(**{key: good}))  # type: ignore[arg-type]  # fields of When
+    assert not is_sent(subject(EVENT), When(**{key: bad}))  # type: ignore[arg-type]  # as above
 
 
 @pytest.mark.parametrize("key", ["EventType", "EventSource", "Resources"])
@@ -91,14 +91,14 @@ def test_field_that_is_absent_or_odd_matches_no_limit(key: str, value: object) -
         "Resources": When(resources=("*",)),
     }
 
-    assert not is_told(subject({**EVENT, key: value}), limits[key])
+    assert not is_sent(subject({**EVENT, key: value}), limits[key])
 
 
 def test_all_limits_must_hold() -> None:
     when = When(event_types=("Freeze",), event_sources=("User",))
 
-    assert not is_told(subject(EVENT), when)
-    assert is_told(subject(EVENT | {"EventSource": "User"}), when)
+    assert not is_sent(subject(EVENT), when)
+    assert is_sent(subject(EVENT | {"EventSource": "User"}), when)
 
 
 def test_all_limits_must_hold_of_the_same_look() -> None:
@@ -106,20 +106,20 @@ def test_all_limits_must_hold_of_the_same_look() -> None:
     when = When(event_types=("Freeze",), event_sources=("User",))
     was = EVENT | {"EventType": "Reboot", "EventSource": "User"}
 
-    assert not is_told(subject(EVENT, was), when)
+    assert not is_sent(subject(EVENT, was), when)
 
 
-def test_event_that_no_longer_fits_is_told_by_what_it_was() -> None:
+def test_event_that_no_longer_fits_is_sent_by_what_it_was() -> None:
     when = When(event_types=("Reboot",))
 
-    assert is_told(subject(EVENT, EVENT | {"EventType": "Reboot"}), when)
+    assert is_sent(subject(EVENT, EVENT | {"EventType": "Reboot"}), when)
 
 
 def test_resource_names_are_compared_without_the_old_underscore() -> None:
     event = imds_event(Resources=["_Web-1"])
 
-    assert is_told(subject(event), When(resources=("web-*",)))
-    assert is_told(subject(event), When(resources=("_web-*",)))
+    assert is_sent(subject(event), When(resources=("web-*",)))
+    assert is_sent(subject(event), When(resources=("_web-*",)))
 
 
 @pytest.mark.parametrize(
@@ -138,58 +138,58 @@ def test_resource_names_are_compared_without_the_old_underscore() -> None:
 def test_scope_decides_by_the_vms_own_name(
     scope: Scope, me: str | None, *, is_wanted: bool
 ) -> None:
-    assert is_told(subject(EVENT), scope=scope, me=me) is is_wanted
-    assert is_told(subject(EVENT), house=scope, me=me) is is_wanted
+    assert is_sent(subject(EVENT), scope=scope, me=me) is is_wanted
+    assert is_sent(subject(EVENT), default=scope, me=me) is is_wanted
 
 
 def test_first_of_resources_is_found_without_case() -> None:
     event = imds_event(Resources=["alpha", "_Aa", "BETA"])
 
-    assert is_told(subject(event), scope="first", me="AA")
+    assert is_sent(subject(event), scope="first", me="AA")
 
 
 @pytest.mark.parametrize("scope", ["own", "first"])
 def test_event_without_resources_is_nobodys_own(scope: Scope) -> None:
-    assert not is_told(subject(imds_event(Resources=[])), scope=scope)
+    assert not is_sent(subject(imds_event(Resources=[])), scope=scope)
 
 
-def test_sink_that_was_told_is_told_to_the_end() -> None:
+def test_sink_that_got_an_event_gets_its_end() -> None:
     event = imds_event(Resources=["other"], EventType="Freeze")
     when = When(event_types=("Reboot",), resources=("web-*",))
     about = subject(event, transition="completed")
 
-    assert not is_told(about, when, scope="own", house="own")
-    assert is_told(about, when, scope="own", house="own", follows=True)
+    assert not is_sent(about, when, scope="own", default="own")
+    assert is_sent(about, when, scope="own", default="own", follows=True)
 
 
 def test_sink_that_follows_still_hears_only_the_steps_it_wants() -> None:
     about = subject(EVENT, transition="updated")
 
-    assert not is_told(about, When(transitions=("scheduled",)), follows=True)
+    assert not is_sent(about, When(transitions=("scheduled",)), follows=True)
 
 
 def test_approval_follows_its_event() -> None:
     about = subject(EVENT, transition=None)
 
-    assert is_told(about, When(event_types=("Freeze",)))
-    assert not is_told(about, When(event_types=("Reboot",)))
-    assert not is_told(about, scope="own", me="other")
+    assert is_sent(about, When(event_types=("Freeze",)))
+    assert not is_sent(about, When(event_types=("Reboot",)))
+    assert not is_sent(about, scope="own", me="other")
 
 
 def test_approval_without_an_event_goes_to_all() -> None:
     about = subject(transition=None)
     when = When(event_types=("Reboot",), resources=("x",), transitions=("ended",))
 
-    assert is_told(about, when, scope="own", house="own", lifecycle=False, me="other")
+    assert is_sent(about, when, scope="own", default="own", lifecycle=False, me="other")
 
 
-def test_lifecycle_is_told_only_where_it_is_wanted() -> None:
+def test_lifecycle_is_sent_only_where_it_is_wanted() -> None:
     about = subject(transition=None, is_lifecycle=True)
     when = When(event_types=("Reboot",))
 
-    assert is_told(about, when, scope="own")
-    assert not is_told(about, lifecycle=False)
-    assert not is_told(about, lifecycle=False, follows=True)
+    assert is_sent(about, when, scope="own")
+    assert not is_sent(about, lifecycle=False)
+    assert not is_sent(about, lifecycle=False, follows=True)
 
 
 def test_each_sink_is_asked_for_itself_in_the_order_configured() -> None:
@@ -279,7 +279,7 @@ def test_what_the_house_leaves_out_is_named() -> None:
     assert obstacle.key == "events.scope"
 
 
-def test_event_that_never_fitted_is_told_as_it_is_and_as_it_was() -> None:
+def test_event_that_never_fitted_is_sent_as_it_is_and_as_it_was() -> None:
     was = EVENT | {"EventType": "Reboot", "EventSource": "User"}
     keys: dict[str, Any] = {"event_types": ("Freeze",), "event_sources": ("User",)}
 
@@ -342,22 +342,22 @@ SUBJECTS = st.builds(
 @given(
     about=SUBJECTS,
     route=st.builds(Route, when=WHENS, scope=SCOPES, lifecycle=st.booleans()),
-    house=SCOPES,
+    default=SCOPES,
     me=st.none() | NAMES,
     follows=st.booleans(),
 )
 def test_there_is_an_obstacle_exactly_where_the_rules_say_so(
-    about: Subject, route: Route, house: Scope, me: str | None, *, follows: bool
+    about: Subject, route: Route, default: Scope, me: str | None, *, follows: bool
 ) -> None:
-    router = Router(routes={A: route}, scope=house, identity=Identity(vm_name=me))
-    is_told = by_the_book(about, route, house, me, follows=follows)
+    router = Router(routes={A: route}, scope=default, identity=Identity(vm_name=me))
+    is_sent = by_the_book(about, route, default, me, follows=follows)
 
-    assert (not router.obstacles(A, about, follows=follows)) is is_told
-    assert bool(router.sinks(about, {A} if follows else set())) is is_told
+    assert (not router.obstacles(A, about, follows=follows)) is is_sent
+    assert bool(router.sinks(about, {A} if follows else set())) is is_sent
 
 
 def by_the_book(
-    about: Subject, route: Route, house: Scope, me: str | None, *, follows: bool
+    about: Subject, route: Route, default: Scope, me: str | None, *, follows: bool
 ) -> bool:
     """What is promised of routing, written once more and without reasons."""
     if about.is_lifecycle:
@@ -369,7 +369,7 @@ def by_the_book(
     fits = [
         limited(look, route.when)
         and in_scope(look, route.scope, me)
-        and in_scope(look, house, me)
+        and in_scope(look, default, me)
         for look in about.events
     ]
     return follows or not fits or any(fits)
@@ -462,7 +462,7 @@ HERE, AWAY = imds_event(Resources=["web-1"]), imds_event(Resources=["db-1"])
 def test_start_that_names_this_vm_no_more_is_an_update_for_who_acts(
     looks: tuple[dict[str, object], ...], transitions: Any, *, is_wanted: bool
 ) -> None:
-    """It has prepared for the event: it must be told to undo that."""
+    """It has prepared for the event: it must get what undoes that."""
     route = Route(
         when=When(transitions=transitions),
         scope="own",
@@ -475,10 +475,10 @@ def test_start_that_names_this_vm_no_more_is_an_update_for_who_acts(
     assert (router.sinks(started, {A}) == (A,)) is is_wanted
 
 
-def test_start_is_a_start_for_who_is_only_told() -> None:
+def test_start_is_a_start_for_a_sink_that_only_reports() -> None:
     when, started = (
         When(transitions=("updated",)),
         subject(AWAY, HERE, transition="started"),
     )
 
-    assert not is_told(started, when, scope="own", follows=True)
+    assert not is_sent(started, when, scope="own", follows=True)

@@ -89,7 +89,7 @@ def with_attribute(name: str) -> bytes:
         body_of(imds_event(), incarnation=None),
     ],
 )
-def test_event_of_imds_is_told_as_on_first_sight(body: bytes) -> None:
+def test_event_of_imds_is_published_as_on_first_sight(body: bytes) -> None:
     found = read(body)
 
     assert found.event.type == "sebridge.scheduledevent.scheduled.v1"
@@ -97,7 +97,7 @@ def test_event_of_imds_is_told_as_on_first_sight(body: bytes) -> None:
     assert found.subject == Subject(transition="scheduled", events=(imds_event(),))
 
 
-def test_event_that_has_started_is_told_so() -> None:
+def test_event_that_has_started_says_so() -> None:
     found = read(body_of(started(), incarnation=7))
 
     assert found.subject.transition == "started"

@@ -193,7 +193,7 @@ def test_steps_are_sorted_by_event_id_without_case() -> None:
         ("mock-server", ["scheduled"]),
     ],
 )
-def test_recorded_case_is_told_as_it_went(case: str, story: list[str]) -> None:
+def test_recorded_case_gives_its_steps(case: str, story: list[str]) -> None:
     eye = Observer()
     steps = [step for body in recorded(case) for step in eye.takes(parse(body))]
 
@@ -541,14 +541,14 @@ def test_nothing_is_gone_when_the_number_fell() -> None:
     assert set(eye.watch.known) == {"A", "B"}
 
 
-def test_what_returns_after_a_fall_unchanged_is_not_told() -> None:
+def test_what_returns_after_a_fall_unchanged_is_no_step() -> None:
     eye = observer_of(imds_event("a"), started("b"), number=7)
     eye.sees(number=2)
 
     assert eye.steps(imds_event("a"), started("b"), number=3, after=60) == []
 
 
-def test_what_has_changed_when_the_number_fell_is_told_at_once() -> None:
+def test_what_has_changed_when_the_number_fell_is_a_step_at_once() -> None:
     eye = observer_of(imds_event("a"), number=7)
 
     found = eye.steps(started("a"), imds_event("b"), number=2)
@@ -686,7 +686,7 @@ def test_steps_applied_to_what_was_known_give_what_is_there(
 
 
 @given(histories())
-def test_history_of_a_vm_can_be_told_again_from_its_steps(
+def test_history_of_a_vm_can_be_made_again_from_its_steps(
     history: list[Document],
 ) -> None:
     eye, known = Observer(), dict[str, ScheduledEvent]()
@@ -719,7 +719,7 @@ def test_order_of_events_is_nothing(
 
 
 @given(st.lists(st.tuples(odd_documents(), st.floats(-1e6, 1e6)), max_size=5))
-def test_any_documents_at_any_times_are_told_in_order(
+def test_any_documents_at_any_times_give_steps_in_order(
     looks: list[tuple[Document, float]],
 ) -> None:
     eye = Observer()

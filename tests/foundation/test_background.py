@@ -53,8 +53,8 @@ async def test_what_ends_is_logged_and_begun_anew_after_a_pause(
     assert line.message == "background task ended: it is started again"
     assert vars(line)["task"] == "warmth"
     assert line.levelname == "ERROR"
-    is_told = line.exc_info is not None and line.exc_info[1] is end
-    assert is_told == isinstance(end, KeyError)
+    is_logged = line.exc_info is not None and line.exc_info[1] is end
+    assert is_logged == isinstance(end, KeyError)
 
 
 async def test_it_is_begun_anew_as_often_as_it_ends(clock: FakeClock) -> None:

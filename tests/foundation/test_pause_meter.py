@@ -140,7 +140,7 @@ def test_without_dates_a_clock_that_was_set_is_no_pause() -> None:
     assert machine.found == []
 
 
-def test_pause_is_told_once_and_not_an_hour_later(machine: Machine) -> None:
+def test_pause_is_reported_once_and_not_an_hour_later(machine: Machine) -> None:
     meter = machine.meter
     meter.late(33.0)
     assert meter.since(0.0) == 33.0

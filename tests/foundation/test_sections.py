@@ -187,7 +187,7 @@ def test_unknown_key_is_a_fault_that_names_the_nearest(key: str, hint: str) -> N
     assert text.startswith(f"b.toml: outer.{key}: unknown key; {hint}")
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     table = {"nmae": 1, "count": "x", "size": 5, "inner": {"deep": 1}, "wait": -1}
     found, faults = read(table)
 
@@ -202,7 +202,7 @@ def test_all_faults_are_told_at_once() -> None:
     ]
 
 
-def test_faults_of_the_whole_are_told_beside_an_unknown_key() -> None:
+def test_faults_of_the_whole_are_reported_beside_an_unknown_key() -> None:
     found, faults = read({"nmae": 1, "count": 11, "ratio": -1})
 
     assert found is None
@@ -227,7 +227,7 @@ def test_faults_of_the_whole_are_told_beside_an_unknown_key() -> None:
         ({"colours": ["red", 5], "count": 11}, ["colours[1]", "count"]),
     ],
 )
-def test_faults_of_the_whole_are_told_beside_those_of_its_parts(
+def test_faults_of_the_whole_are_reported_beside_those_of_its_parts(
     table: dict[str, object], places: list[str]
 ) -> None:
     found, faults = read(table)
@@ -254,7 +254,7 @@ def test_no_fault_follows_from_another(table: dict[str, object]) -> None:
     assert len(found) == 1
 
 
-def test_two_are_told_from_one_another_though_one_of_them_cannot_be_read() -> None:
+def test_two_are_distinguished_though_one_of_them_cannot_be_read() -> None:
     _, faults = read({"name": "n", "token": "env:GONE"})
 
     assert faults == [
@@ -417,7 +417,7 @@ def test_file_that_holds_no_secret_is_a_fault(
     assert str(path) in str(caught.value)
 
 
-def test_missing_secret_is_told_before_the_start() -> None:
+def test_missing_secret_is_reported_before_the_start() -> None:
     found, (fault,) = read({"token": "env:TOKEN"})
 
     assert found is None

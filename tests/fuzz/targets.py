@@ -71,7 +71,7 @@ _ODD_VALUES = (
 
 
 def document(body: bytes) -> None:
-    """Whatever is read can be diffed, told, posted to Slack and remembered."""
+    """Whatever is read can be diffed, published, posted to Slack and remembered."""
     try:
         found = parse_document(body)
     except MalformedDocumentError as error:

@@ -280,7 +280,7 @@ async def test_withdrawn_key_ends_at_once(world: HubWorld) -> None:
     assert (status, "nobody has accepted" in found["error"]) == (409, True)
 
 
-async def test_withdrawn_key_waits_again_once_it_is_told(world: HubWorld) -> None:
+async def test_withdrawn_key_waits_again_once_it_is_reported(world: HubWorld) -> None:
     await decide(world, await keys(world))
     world.clock.pass_by(20)
     await decide(world, await keys(world, "accepted"), decision="withdraw")

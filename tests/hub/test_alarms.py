@@ -1,4 +1,4 @@
-"""Who is silent, who is back, what no bridge told: found out once, told once."""
+"""Who is silent, who is back, what no bridge reported: found and reported once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -92,7 +92,7 @@ def fleet(store: Store, clock: FakeClock) -> Fleet:
     return Fleet(store, clock)
 
 
-async def test_bridge_that_falls_silent_is_told_once_and_so_is_its_return(
+async def test_bridge_that_falls_silent_is_reported_once_and_so_is_its_return(
     fleet: Fleet,
 ) -> None:
     await fleet.store.keep([beat(0), beat(1)])
@@ -167,7 +167,7 @@ async def test_two_hubs_on_one_store_add_an_alarm_once(
     assert len(await fleet.store.read(alarms.waiting)) == 1
 
 
-async def test_event_that_no_bridge_told_is_told_once_in_its_life(
+async def test_event_that_no_bridge_reported_is_an_alarm_once_in_its_life(
     fleet: Fleet,
 ) -> None:
     await fleet.store.keep([beat(0), grid(azure("Scheduled"))])
@@ -179,7 +179,7 @@ async def test_event_that_no_bridge_told_is_told_once_in_its_life(
     assert await fleet.kinds(60) == []
 
 
-async def test_event_that_a_bridge_told_is_reported(fleet: Fleet) -> None:
+async def test_event_of_which_a_bridge_knows_is_reported(fleet: Fleet) -> None:
     await fleet.store.keep([beat(0), grid(azure("Scheduled"))])
     await fleet.store.keep([received(step("scheduled"), 30)])
     assert await fleet.kinds(100) == []
@@ -194,7 +194,7 @@ async def test_wave_of_unreported_events_is_read_in_portions(fleet: Fleet) -> No
 @pytest.mark.parametrize(
     ("ahead", "count"), [(60.0, 0), (-60.0, 0), (61, 1), (-7e3, 1)]
 )
-async def test_clock_that_is_wrong_is_told_once_a_day_for_each_hub(
+async def test_clock_that_is_wrong_is_reported_once_a_day_for_each_hub(
     fleet: Fleet, ahead: float, count: int
 ) -> None:
     fleet.ahead = ahead
@@ -219,11 +219,11 @@ async def test_fleet_monitor_goes_on_while_the_store_is_away(
     fleet.fleet_monitor.store = Away()  # type: ignore[assignment]  # as little as it needs
     running = asyncio.create_task(fleet.fleet_monitor.run(stop))
 
-    async def has_told() -> bool:
+    async def has_reported() -> bool:
         await fleet.clock.advance(60)
         return "fleet cannot be looked at" in caplog.text
 
-    await until(has_told)
+    await until(has_reported)
     stop.set()
     await running
 
@@ -328,7 +328,7 @@ def approval(word: str) -> list[AlarmRow]:
     return rows(f"hub.approval.{word}", APPROVAL)
 
 
-def test_approval_that_failed_is_told_with_its_event_and_reason() -> None:
+def test_approval_that_failed_is_reported_with_its_event_and_reason() -> None:
     (found,) = spoken(approval("failed"))
 
     assert found.type == "sebridge.hub.approval.failed.v1"
@@ -599,7 +599,7 @@ def replace_holder(publisher: AlarmPublisher) -> AlarmPublisher:
     )
 
 
-async def test_alarm_of_yesterday_is_not_told_any_more(
+async def test_alarm_of_yesterday_is_not_reported_any_more(
     publisher: AlarmPublisher, fleet: Fleet
 ) -> None:
     await fleet.store.keep([beat(0)])
@@ -621,11 +621,11 @@ async def test_handing_goes_on_while_the_store_is_away(
     publisher.store = Away()  # type: ignore[assignment]  # as little as it needs
     running = asyncio.create_task(publisher.run(stop))
 
-    async def has_told() -> bool:
+    async def has_reported() -> bool:
         await clock.advance(5)
         return "alarms cannot be read" in caplog.text
 
-    await until(has_told)
+    await until(has_reported)
     stop.set()
     await running
 

@@ -199,7 +199,7 @@ async def test_filters_leave_out_the_rest(window: Window) -> None:
     assert found == wanted
 
 
-async def test_query_that_cannot_be_is_told(window: Window) -> None:
+async def test_query_that_cannot_be_is_reported(window: Window) -> None:
     for query in (
         *("open=maybe", "limit=0", "limit=201", "limit=x", "cursor=-1"),
         *("q=%00", "cursor=²"),
@@ -209,7 +209,7 @@ async def test_query_that_cannot_be_is_told(window: Window) -> None:
         assert (status, bool(body["error"])) == (400, True), query
 
 
-async def test_what_azure_alone_told_is_unreported_in_time(window: Window) -> None:
+async def test_what_azure_alone_reported_is_unreported_in_time(window: Window) -> None:
     await window.store.keep([grid(azure("Scheduled"), 10), received(BEAT)])
 
     async def is_unreported() -> bool:
@@ -300,7 +300,7 @@ async def test_description_is_served(window: Window) -> None:
     assert body == openapi.document() == DESCRIBED.document
 
 
-async def test_faults_of_http_are_told_in_json(window: Window) -> None:
+async def test_faults_of_http_are_reported_in_json(window: Window) -> None:
     status, body, _ = await window.get("/nowhere")
     assert (status, body) == (404, {"error": "Not Found"})
     async with aiohttp.request("DELETE", f"{window.url}/api/v1/events") as found:
@@ -327,7 +327,7 @@ async def test_metrics_ask_for_the_token(store: Store) -> None:
             assert (await window.get("/metrics", Authorization=given))[0] == status
 
 
-async def test_store_that_is_away_is_told(window: Window) -> None:
+async def test_store_that_is_away_is_reported(window: Window) -> None:
     window.store.writer.dispose()
     broken = Api(window.store, lambda: Situation(now=at(0), listening={}))
     hub = Hub(
@@ -354,7 +354,7 @@ async def test_each_listed_address_is_answered(window: Window) -> None:
                 assert found.status == 200
 
 
-async def test_address_that_is_taken_is_told(window: Window) -> None:
+async def test_address_that_is_taken_is_reported(window: Window) -> None:
     taken = HubConfig(listen=window.url.removeprefix("http://"))
     with pytest.raises(BridgeError, match="cannot listen"):
         async with Window(window.store).open(taken):

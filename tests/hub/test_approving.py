@@ -106,7 +106,7 @@ async def test_whoever_follows_the_changes_sees_a_decision(world: HubWorld) -> N
     assert seen["approval"]["decision"]["state"] == "decided"
 
 
-async def test_decision_that_stands_is_told_again(world: HubWorld) -> None:
+async def test_decision_that_stands_is_reported_again(world: HubWorld) -> None:
     _, first = await world.post("ann")
     _, again = await world.post("bob")
 
@@ -138,7 +138,7 @@ async def test_origin_of_our_own_is_taken(opened: Opened) -> None:
     assert (await world.post(headers={"Origin": url}))[0] == 200
 
 
-async def test_request_that_cannot_be_read_is_told_why(world: HubWorld) -> None:
+async def test_request_that_cannot_be_read_is_reported_why(world: HubWorld) -> None:
     cases: list[tuple[Any, str]] = [
         (b"{", "no JSON"),
         (b"[]", "no JSON object"),
@@ -153,7 +153,7 @@ async def test_request_that_cannot_be_read_is_told_why(world: HubWorld) -> None:
         assert (status, words in found["error"]) == (400, True), body
 
 
-async def test_event_that_is_not_known_is_told(world: HubWorld) -> None:
+async def test_event_that_is_not_known_is_reported(world: HubWorld) -> None:
     assert (await world.post(event_id="nobody"))[0] == 404
 
 
@@ -177,7 +177,7 @@ async def test_event_that_has_changed_comes_with_its_new_form(world: HubWorld) -
         (step("started", event(EventStatus="Started"), seconds=9), "has started"),
     ],
 )
-async def test_event_that_is_past_asking_is_told(
+async def test_event_that_is_past_asking_is_reported(
     world: HubWorld, body: bytes, words: str
 ) -> None:
     await world.store.keep([received(body)])
@@ -185,7 +185,7 @@ async def test_event_that_is_past_asking_is_told(
     assert (status, words in found["error"]) == (409, True)
 
 
-async def test_event_nobody_takes_approvals_for_is_told(opened: Opened) -> None:
+async def test_event_nobody_takes_approvals_for_is_reported(opened: Opened) -> None:
     world = await opened(config())
     for address in (None, "elsewhere"):
         await world.store.keep([received(step("scheduled"), reply_to=address)])
@@ -227,7 +227,7 @@ async def test_event_of_very_many_machines_can_be_decided(opened: Opened) -> Non
     assert (await world.post())[0] == 200
 
 
-async def test_event_that_fits_into_no_message_is_told(opened: Opened) -> None:
+async def test_event_that_fits_into_no_message_is_reported(opened: Opened) -> None:
     world = await opened(config())
     await world.scheduled(Description="x" * 60_000)
     status, found = await world.post()
@@ -235,7 +235,7 @@ async def test_event_that_fits_into_no_message_is_told(opened: Opened) -> None:
     assert (await world.page())["approval"]["votes"] == []
 
 
-async def test_what_the_rules_of_the_bridge_forbid_is_told(opened: Opened) -> None:
+async def test_what_the_rules_of_the_bridge_forbid_is_reported(opened: Opened) -> None:
     world = await opened(config())
     await world.scheduled()
     deny = {"name": "no", "event_types": ["Freeze"], "action": "deny"}

@@ -292,28 +292,28 @@ async def local() -> AsyncIterator[Local]:
         yield Local(server, imds, transport)
 
 
-def told_end(result: Result) -> tuple[str, str] | None:
+def end_of(result: Result) -> tuple[str, str] | None:
     return None if result.end is None else (result.end.state.value, result.end.outcome)
 
 
 async def test_acknowledgement_reaches_azure(local: Local) -> None:
     found = await local.transport.send(claimed())
 
-    assert told_end(found) == ("done", "acknowledged")
+    assert end_of(found) == ("done", "acknowledged")
     (asked,) = local.arm.requests
     assert asked.path == f"{PATH}?api-version=2025-11-01"
     assert (asked.body, asked.authorization) == (b"", "")
     assert [one.event_ids for one in local.imds.approvals] == [(EVENT_ID,)]
-    assert told_end(await local.transport.send(claimed())) == (
+    assert end_of(await local.transport.send(claimed())) == (
         "done",
         "already-started",
     )
 
 
-async def test_event_that_is_gone_is_told(local: Local) -> None:
+async def test_event_that_is_gone_is_reported(local: Local) -> None:
     local.imds.remove(EVENT_ID)
     found = await local.transport.send(claimed())
-    assert told_end(found) == ("failed", "unknown-event")
+    assert end_of(found) == ("failed", "unknown-event")
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ async def test_status_says_whether_it_is_tried_again(
     body = '{"error": {"code": "Nope", "message": "because\\u0000"}}'
     await local.fault(status=status, body=body)
     found = await local.transport.send(claimed(attempt=attempt))
-    assert told_end(found) == end
+    assert end_of(found) == end
     words = found.fault or (found.end.reason if found.end else "")
     assert words.startswith(f"HTTP {status} Nope because")
     assert "\0" not in words
@@ -390,7 +390,7 @@ def test_answer_for_several_is_read_for_the_one(
 ) -> None:
     body = {head: {"code": "MultiStatusResponse"}, "details": details}
     answer = Answer(status=207, body=orjson.dumps(body), retry_after=None)
-    assert told_end(result_of(answer, claimed())) == end
+    assert end_of(result_of(answer, claimed())) == end
 
 
 class Token:

@@ -409,7 +409,7 @@ async def test_wrong_words_are_one_sentence(world: HubWorld) -> None:
         assert (found.exit_code, words in found.stderr) == (2, True), given
 
 
-async def test_what_the_hub_refuses_is_told(world: HubWorld) -> None:
+async def test_what_the_hub_refuses_is_reported(world: HubWorld) -> None:
     await world.scheduled()
     found = await run("approve", EVENT_ID, "--hub", world.url, "--via", "arm", "--yes")
     assert found.exit_code == 1

@@ -120,7 +120,7 @@ def test_every_key_of_the_contract_is_read(tmp_path: Path) -> None:
     assert file.warnings() == []
 
 
-def test_all_faults_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_with_their_lines(tmp_path: Path) -> None:
     text = """
 [hub]
 lisen = "x"
@@ -285,7 +285,7 @@ def test_environment_goes_before_the_file(tmp_path: Path) -> None:
     assert file.hub.listen == "127.0.0.1:1"
 
 
-def test_no_secret_is_told(tmp_path: Path) -> None:
+def test_no_secret_is_reported(tmp_path: Path) -> None:
     text = SMALL.replace("[hub]", '[hub]\nstore = "mysql://u:hunter2@h/d"', 1)
 
     assert "hunter2" not in "\n".join(faults(tmp_path, text))

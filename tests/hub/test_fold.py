@@ -100,7 +100,7 @@ def test_stronger_end_holds(reported: Sequence[str], holds: str) -> None:
         assert now(fact(step("scheduled")), *ends).status == Kind(holds)
 
 
-def test_azure_overrules_the_end_that_bridges_told() -> None:
+def test_azure_overrules_the_end_that_bridges_reported() -> None:
     reported = fact(step("scheduled")), fact(step("cancelled", seconds=60))
 
     life = now(*reported, grid(azure("Completed", seconds=50)))
@@ -188,7 +188,7 @@ def test_laggard_does_not_bring_an_event_back() -> None:
     assert [life.status for life in state(*first, late).occurrences] == ["completed"]
 
 
-def test_who_told_the_end_opens_another_life_at_once() -> None:
+def test_who_reported_the_end_opens_another_life_at_once() -> None:
     first = fact(step("scheduled")), fact(step("completed", seconds=60))
     again = fact(step("scheduled", seconds=61, repeats=1))
 
@@ -422,7 +422,7 @@ def test_back_dated_message_of_a_stranger_is_not_the_first() -> None:
     assert (life.first, life.opened, life.group[1]) == (reported, at(0), GROUP)
 
 
-def test_one_vm_that_reports_two_things_with_one_id_is_told() -> None:
+def test_one_vm_that_reports_two_things_with_one_id_is_reported() -> None:
     honest = step("scheduled")
     other = orjson.loads(step("scheduled", LATER, seconds=-5))
     other["id"] = orjson.loads(honest)["id"]
@@ -717,7 +717,7 @@ def test_any_order_repetition_and_subset_of_reporters_say_the_same(
 
 
 @given(st.data())
-def test_order_makes_no_difference_whatever_is_told(data: st.DataObject) -> None:
+def test_order_makes_no_difference_whatever_is_reported(data: st.DataObject) -> None:
     kinds = st.sampled_from(
         ["scheduled", "started", "updated", "completed", "cancelled", "ended"]
     )

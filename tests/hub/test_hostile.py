@@ -1,4 +1,4 @@
-"""Whoever means harm, and whatever dies: nothing is run, lost, or told twice."""
+"""Whoever means harm, and whatever dies: nothing is run, lost, or reported twice."""
 
 import asyncio
 import csv
@@ -142,8 +142,8 @@ async def test_text_that_cannot_be_seen_is_marked_wherever_it_is_shown(
             assert browser.status == 200
             assert "[U+202E]" in text or "\\u202e" in text
             assert not set(unseen) & set(text) - set("gpjexe")
-        told_as_json = await world.get(f"/api/v1/events/{EVENT_ID}")
-        assert told_as_json["event"]["Description"] == unseen, "programs compare it"
+        shown = await world.get(f"/api/v1/events/{EVENT_ID}")
+        assert shown["event"]["Description"] == unseen, "programs compare it"
 
 
 @pytest.mark.parametrize("changes", [True, 7, "x", {"a": 1}, [None, 1, {}]])
@@ -294,7 +294,7 @@ OPS = st.lists(
 @pytest.mark.slow
 @given(ops=OPS)
 @settings(max_examples=60, deadline=None)
-def test_silence_and_its_end_are_told_in_turns(ops: list[tuple[str, int]]) -> None:
+def test_silence_and_its_end_are_reported_in_turns(ops: list[tuple[str, int]]) -> None:
     """Of each bridge: silent, back, silent … ; and at the end as it really is."""
 
     async def play() -> None:

@@ -160,11 +160,11 @@ async def test_housekeeping_goes_on_while_the_store_is_away(
     await store.write(lambda c: c.exec_driver_sql("DROP TABLE alarms"))
     running = asyncio.create_task(housekeeping.run(stop))
 
-    async def has_told() -> bool:
+    async def has_reported() -> bool:
         await clock.advance(30)
         return "store cannot be looked after" in caplog.text
 
-    await until(has_told)
+    await until(has_reported)
     stop.set()
     await running
 

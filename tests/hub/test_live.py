@@ -81,7 +81,7 @@ async def test_stream_is_of_the_page_that_is_shown(world: HubWorld, path: str) -
         assert f'data-mark="{await mark_of(found)}"' in await page(world, path)
 
 
-async def test_change_is_told_and_shown(world: HubWorld) -> None:
+async def test_change_is_reported_and_shown(world: HubWorld) -> None:
     async with stream(world, "/") as list_, stream(world, PAGE) as event:
         before = await mark_of(list_), await mark_of(event)
         await world.scheduled()

@@ -415,7 +415,7 @@ async def test_empty_hub_without_its_source_does_not_ask_for_a_forwarder(
     assert "Start a forwarder" not in await browser.open("/")
 
 
-async def test_silent_bridges_are_told_before_the_events(browser: Browser) -> None:
+async def test_silent_bridges_are_reported_before_the_events(browser: Browser) -> None:
     """ "Nothing needs you now" would be wrong: nobody tells of their machines."""
     world = browser.world
     world.more["listening"] = {"b": at(-600)}
@@ -499,8 +499,8 @@ async def test_list_reads_little_of_an_event_with_very_many_names(
     (listed,) = (await browser.world.get("/api/v1/events"))["events"]
     assert (len(listed["machines"]), listed["machineCount"]) == (100, 2000)
     assert listed["event"]["Resources"] == names[:100]
-    told_as_json = await browser.world.get(f"/api/v1{PAGE}")
-    assert told_as_json["event"]["Resources"] == names
+    shown = await browser.world.get(f"/api/v1{PAGE}")
+    assert shown["event"]["Resources"] == names
     assert "and 1900 more" in await browser.open(PAGE)
     read = await browser.world.store.read(lambda c: c.scalar(select(events.c.summary)))
     assert len(read or b"") < 10_000
@@ -535,9 +535,9 @@ async def test_page_of_an_event_is_small_whatever_was_sent(browser: Browser) -> 
     (older,) = re.findall(r'href="(/events/[^"]+before=[^"]+)"', text)
     text = await browser.open(older)
     assert ("id-39" in text, "id-19" in text) == (False, True)
-    told_as_json = await browser.world.get(f"/api/v1{older}")
-    assert told_as_json["messages"][-1]["id"] == "id-19"
-    assert len(told_as_json["messages"]) == 20
+    shown = await browser.world.get(f"/api/v1{older}")
+    assert shown["messages"][-1]["id"] == "id-19"
+    assert len(shown["messages"]) == 20
     await browser.open(f"{PAGE}/messages/99999")
     assert browser.status == 404
 
@@ -560,7 +560,7 @@ def test_token_is_for_one_form_alone() -> None:
         (90061, "1 d 1 h", "1 d 1 h"),
     ],
 )
-def test_span_of_time_is_told_in_two_units(
+def test_span_of_time_is_reported_in_two_units(
     seconds: int, words: str, plain: str
 ) -> None:
     assert (span(seconds), plain_span(seconds)) == (words, plain)

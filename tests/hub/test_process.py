@@ -285,7 +285,7 @@ async def test_hub_ends_when_asked_while_its_database_is_frozen(
             await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_database_that_answers_no_more_is_told_to_people_and_programs(
+async def test_database_that_answers_no_more_is_reported_to_people_and_programs(
     cluster: Cluster,
 ) -> None:
     cluster.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
@@ -319,7 +319,7 @@ def with_sink(path: Path, url: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)
-async def test_frozen_hub_keeps_no_silence_from_being_told(
+async def test_frozen_hub_keeps_no_silence_from_being_reported(
     fleet: Fleet, hub_config: HubConfig, tmp_path: Path
 ) -> None:
     """It holds the lease of alarms: the other one tells within 75 s."""

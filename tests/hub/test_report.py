@@ -185,10 +185,10 @@ async def test_window_of_a_maintenance_configuration(world: HubWorld) -> None:
     world.clock.pass_by(300)
 
     assert (await outage(world))["why"] == "planned: maintenance configuration patches"
-    (told_of,) = [
+    (reported,) = [
         one for one in (await line(world))["entries"] if one["what"] == "window"
     ]
-    assert (told_of["words"], told_of["seconds"]) == ("patches: Succeeded", 200)
+    assert (reported["words"], reported["seconds"]) == ("patches: Succeeded", 200)
 
 
 @pytest.mark.parametrize(

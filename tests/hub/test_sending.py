@@ -555,7 +555,7 @@ async def test_nothing_is_decided_while_the_key_cannot_be_read(
     assert (await signing.post())[0] == 200
 
 
-async def test_event_that_no_bridge_has_told_of_cannot_be_signed(
+async def test_event_that_no_bridge_has_reported_of_cannot_be_signed(
     store: Store, key_file: Path
 ) -> None:
     """Its bridges would deny an approval that does not name their source."""

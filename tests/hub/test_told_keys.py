@@ -148,7 +148,7 @@ async def test_key_waits_no_more_once_the_list_has_it(opened: Opened) -> None:
     assert await waiting(again) == {}
 
 
-async def test_key_that_is_told_no_more_is_forgotten(plain: HubWorld) -> None:
+async def test_key_that_is_reported_no_more_is_forgotten(plain: HubWorld) -> None:
     await plain.store.keep([tells(vm(0), KEY)])
     keeper = Housekeeping(plain.store, plain.config, plain.clock)
     for days, count in ((6, 1), (2, 0)):

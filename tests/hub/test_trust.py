@@ -380,7 +380,7 @@ async def test_page_says_whose_word_raised_it_and_people_set_it_aside(
     assert (await world.post("cat"))[0] == 200
 
 
-async def test_type_that_was_told_once_counts_until_the_end(opened: Opened) -> None:
+async def test_type_that_was_reported_once_counts_until_the_end(opened: Opened) -> None:
     rule = AccessRule(event_types=("Redeploy",), persons=2)
     world = await opened(config(access=access(1, rule)))
     hard, easy = event(EventType="Redeploy"), event(EventType="Freeze")

@@ -99,13 +99,13 @@ async def test_session_of_an_address_is_that_of_the_message(
     assert message.session_id == "group-7"
 
 
-async def test_entity_that_is_not_there_is_told(transport: BridgeTransport) -> None:
+async def test_entity_that_is_not_there_is_reported(transport: BridgeTransport) -> None:
     found = await transport.send(claimed("nowhere"))
     assert (found.is_accepted, found.end) == (False, None)
     assert "nowhere" in found.fault
 
 
-async def test_source_that_is_not_configured_is_told(
+async def test_source_that_is_not_configured_is_reported(
     transport: BridgeTransport,
 ) -> None:
     found = await transport.send(claimed("vm-approvals", name="other"))

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from bridge.events.build import EventContext
 from bridge.events.document import MAX_BYTES
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.errors import (
@@ -20,9 +21,10 @@ from bridge.foundation.sections import Reader
 from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.config import ImdsConfig
-from bridge.imds.poller import Metadata
+from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import EVENT_ID, body_of, imds_event
+from tests.support.builders import EVENT_ID, body_of, imds_event, observed
 from tests.support.fakes import FakeClock, turns
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -406,35 +408,37 @@ async def test_next_request_works_after_one_that_failed(
 # -- one at a time ------------------------------------------------------------------
 
 
-async def read(client: MetadataClient) -> bytes | None:
-    async with client.alone:
-        return await get(client)
-
-
-async def post(client: MetadataClient) -> StartResult:
-    async with client.alone:
-        return (await client.start(EVENT_ID, incarnation=None)).result
+@pytest.fixture
+def poller(
+    client: MetadataClient,
+    outbox: Outbox,
+    event_context: EventContext,
+    clock: FakeClock,
+    metrics: Metrics,
+) -> Poller:
+    return observed(client, outbox, event_context, clock, metrics)[0]
 
 
 async def test_one_request_is_in_flight_at_a_time(
-    client: MetadataClient, clock: FakeClock, imds: Imds
+    client: MetadataClient, poller: Poller, imds: Imds
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         await turns()
         return web.Response(body=b"{}")
 
     imds.answer = answer
-    calls = [read(client), post(client), client.instance()]
-    waiting = asyncio.gather(*calls, read(client))
-    while not waiting.done():
-        clock.pass_by(0.25)
-        await turns()
+
+    async def instance() -> None:
+        async with poller.alone:
+            await client.instance()
+
+    await asyncio.gather(poller.step(), instance(), poller.step(), instance())
 
     assert (len(imds.requests), imds.most_in_flight) == (4, 1)
 
 
 async def test_caller_that_is_cancelled_leaves_its_turn_to_the_next(
-    client: MetadataClient, imds: Imds, clock: FakeClock
+    client: MetadataClient, poller: Poller, imds: Imds
 ) -> None:
     hang = asyncio.Event()
 
@@ -443,15 +447,15 @@ async def test_caller_that_is_cancelled_leaves_its_turn_to_the_next(
         return web.Response()
 
     imds.answer = answer
-    first = asyncio.ensure_future(read(client))
+    first = asyncio.ensure_future(poller.step())
     while not imds.requests:
         await turns()
     first.cancel()
     hang.set()
     imds.says()
-    clock.pass_by(1)
 
-    assert await read(client) == BODY
+    await poller.step()
+    assert poller.imds_state == "ok"
 
 
 # -- StartRequests -------------------------------------------------------------

@@ -60,7 +60,7 @@ def refused(status: str) -> MetadataRefusedError:
 
 
 class Rig:
-    """A poller, its script of answers, and what it has told."""
+    """A poller, its script of answers, and what it has published."""
 
     def __init__(  # noqa: PLR0913 - one for each edge
         self,
@@ -108,7 +108,7 @@ class Rig:
         return later
 
     async def deliveries(self) -> list[Delivery]:
-        """Return what waits, in the order it was told."""
+        """Return what waits, in the order in which it was published."""
         found = []
         for _ in range(20):
             due, _ = await self.outbox.deliveries.due(SINK, now=9e9, limit=100)
@@ -117,7 +117,7 @@ class Rig:
                 await self.outbox.deliveries.delivered(one, now=0)
         return sorted(found, key=lambda one: one.id)
 
-    async def told(self) -> list[str]:
+    async def published(self) -> list[str]:
         return [one.type.split(".")[-2] for one in await self.deliveries()]
 
 
@@ -151,22 +151,22 @@ def data_of(delivery: Delivery) -> dict[str, object]:
     return found
 
 
-# -- what is seen is told ------------------------------------------------------
+# -- what is seen is published ------------------------------------------------------
 
 
-async def test_each_change_of_the_document_is_told(rig: Rig) -> None:
+async def test_each_change_of_the_document_is_published(rig: Rig) -> None:
     await rig.sees(EMPTY, SCHEDULED, STARTED, GONE)
 
-    assert await rig.told() == ["scheduled", "started", "completed"]
+    assert await rig.published() == ["scheduled", "started", "completed"]
 
 
-async def test_document_that_stays_the_same_is_told_once(rig: Rig) -> None:
+async def test_document_that_stays_the_same_is_published_once(rig: Rig) -> None:
     await rig.sees(SCHEDULED, SCHEDULED, SCHEDULED)
 
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
 
 
-async def test_what_is_told_names_document_time_and_gap(rig: Rig) -> None:
+async def test_what_is_published_names_document_time_and_gap(rig: Rig) -> None:
     await rig.sees(EMPTY, SCHEDULED)
 
     (delivery,) = await rig.deliveries()
@@ -176,7 +176,7 @@ async def test_what_is_told_names_document_time_and_gap(rig: Rig) -> None:
     assert data["unobservedSeconds"] == 1
 
 
-async def test_same_thing_told_again_gets_another_id(rig: Rig) -> None:
+async def test_same_thing_published_again_gets_another_id(rig: Rig) -> None:
     """Behind de-duplication an equal id would swallow the last news."""
     await rig.sees(
         SCHEDULED, body_of(incarnation=3), body_of(imds_event(), incarnation=4)
@@ -207,7 +207,7 @@ async def test_event_whose_approval_was_begun_is_not_called_cancelled(
 
     await rig.sees(body_of(incarnation=3))
 
-    assert await rig.told() == ["scheduled", "ended"]
+    assert await rig.published() == ["scheduled", "ended"]
 
 
 async def test_events_that_stood_in_the_document_are_remembered(rig: Rig) -> None:
@@ -216,12 +216,12 @@ async def test_events_that_stood_in_the_document_are_remembered(rig: Rig) -> Non
     assert await rig.outbox.observations.was_seen(EVENT_ID)
 
 
-async def test_element_that_cannot_be_read_is_named_in_the_log_and_others_told(
+async def test_element_that_cannot_be_read_is_named_in_the_log_and_others_published(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     await rig.sees(body_of("odd", imds_event(), incarnation=2))
 
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert record.__dict__["fault"] == "Events[0] is no object"
 
@@ -248,30 +248,30 @@ async def test_absence_after_a_fall_counts_after_five_minutes_of_the_same_bytes(
     for _ in range(5):
         await rig.sees(EMPTY)
         rig.clock.pass_by(60)
-    assert await rig.told() == ["started"]
+    assert await rig.published() == ["started"]
 
     await rig.sees(EMPTY)
 
-    assert await rig.told() == ["completed"]
+    assert await rig.published() == ["completed"]
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])
-async def test_change_of_the_document_itself_is_told_where_it_is_wanted(
+async def test_change_of_the_document_itself_is_published_where_it_is_wanted(
     rig: Rig, *, is_wanted: bool
 ) -> None:
     rig.observer.with_documents = is_wanted
     await rig.sees(EMPTY, EMPTY, *[body_of(incarnation=2)] * 2)
 
-    told = await rig.deliveries()
+    published = await rig.deliveries()
     kinds = ["sebridge.document.changed.v1"] * 2 * is_wanted
-    assert [one.type for one in told] == kinds
-    for number, one in enumerate(told, start=1):
+    assert [one.type for one in published] == kinds
+    for number, one in enumerate(published, start=1):
         assert data_of(one)["previousIncarnation"] == (number - 1 or None)
         assert data_of(one)["document"] == {"DocumentIncarnation": number, "Events": []}
 
 
 @pytest.mark.parametrize("number", [None, "two", 2])
-async def test_other_document_is_told_whatever_its_number(
+async def test_other_document_is_published_whatever_its_number(
     rig: Rig, number: object
 ) -> None:
     """A number that is absent, a text or the same says nothing about the content."""
@@ -279,7 +279,7 @@ async def test_other_document_is_told_whatever_its_number(
     await rig.sees(*[body_of(imds_event(), incarnation=number)] * 2)
     await rig.sees(*[body_of(started(), incarnation=number)] * 2)
 
-    assert await rig.told() == ["scheduled", "changed", "started", "changed"]
+    assert await rig.published() == ["scheduled", "changed", "started", "changed"]
 
 
 async def test_member_beside_the_events_makes_another_document(rig: Rig) -> None:
@@ -287,7 +287,7 @@ async def test_member_beside_the_events_makes_another_document(rig: Rig) -> None
     more = orjson.loads(SCHEDULED) | {"New": 1}
     await rig.sees(SCHEDULED, orjson.dumps(more))
 
-    assert await rig.told() == ["scheduled", "changed", "changed"]
+    assert await rig.published() == ["scheduled", "changed", "changed"]
 
 
 async def test_other_order_makes_no_other_document(rig: Rig) -> None:
@@ -296,11 +296,11 @@ async def test_other_order_makes_no_other_document(rig: Rig) -> None:
     other = [imds_event("b"), imds_event("a", Resources=["y", "x"])]
     await rig.sees(body_of(*events), body_of(*other))
 
-    assert await rig.told() == ["scheduled", "scheduled", "changed"]
+    assert await rig.published() == ["scheduled", "scheduled", "changed"]
 
 
 @pytest.mark.parametrize("number", [None, 2])
-async def test_document_is_not_told_again_after_a_restart(
+async def test_document_is_not_published_again_after_a_restart(
     rig: Rig, number: object
 ) -> None:
     rig.observer.with_documents = True
@@ -310,21 +310,21 @@ async def test_document_is_not_told_again_after_a_restart(
     await later.sees(body_of(imds_event(), incarnation=number))
     await later.sees(body_of(started(), incarnation=number))
 
-    assert await later.told() == ["scheduled", "changed", "started", "changed"]
+    assert await later.published() == ["scheduled", "changed", "started", "changed"]
 
 
-async def test_document_that_comes_back_is_told_with_another_id(rig: Rig) -> None:
+async def test_document_that_comes_back_is_published_with_another_id(rig: Rig) -> None:
     rig.observer.with_documents = True
     await rig.sees(EMPTY, *[body_of(incarnation=n) for n in (2, 1, 2)])
 
     assert len({one.cloud_event_id for one in await rig.deliveries()}) == 4
 
 
-async def test_steps_and_the_document_itself_are_told_together(rig: Rig) -> None:
+async def test_steps_and_the_document_itself_are_published_together(rig: Rig) -> None:
     rig.observer.with_documents = True
     await rig.sees(EMPTY, SCHEDULED)
 
-    assert await rig.told() == ["changed", "scheduled", "changed"]
+    assert await rig.published() == ["changed", "scheduled", "changed"]
 
 
 # -- restart -------------------------------------------------------------------
@@ -339,10 +339,10 @@ async def test_document_is_compared_with_the_last_one_after_a_restart(
 
     await later.sees(SCHEDULED, STARTED)
 
-    assert await later.told() == ["scheduled", "started"]
+    assert await later.published() == ["scheduled", "started"]
 
 
-async def test_what_happened_while_away_is_told_with_the_gap(rig: Rig) -> None:
+async def test_what_happened_while_away_is_published_with_the_gap(rig: Rig) -> None:
     await rig.sees(SCHEDULED)
     rig.clock.pass_by(99)
     later = await rig.restart()
@@ -377,14 +377,14 @@ async def test_checkpoint_that_cannot_be_read_does_not_end_every_life(
     assert later.observer.watch.seen is not None
 
 
-async def test_change_that_the_file_refuses_is_told_all_the_same(rig: Rig) -> None:
+async def test_change_that_the_file_refuses_is_published_all_the_same(rig: Rig) -> None:
     """The next start publishes it again, with the same ids."""
     await rig.sees(EMPTY)
     await rig.outbox.database.run(lambda db: db.execute("DROP TABLE followers"))
 
     await rig.sees(SCHEDULED)
 
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
 
 
 # -- ETag ----------------------------------------------------------------------
@@ -444,7 +444,7 @@ async def test_not_modified_counts_as_a_look_at_the_same_document(rig: Rig) -> N
     await rig.sees(*[None] * 30, etag="1")
     await rig.sees(body_of(incarnation=3))
 
-    assert await rig.told() == ["scheduled", "cancelled"]
+    assert await rig.published() == ["scheduled", "cancelled"]
     assert not rig.poller.is_overdue()
 
 
@@ -460,7 +460,7 @@ async def test_not_modified_after_a_fall_is_compared_all_the_same(rig: Rig) -> N
     rig.clock.pass_by(300)
     await rig.sees(None, etag="1")
 
-    assert await rig.told() == ["started", "completed"]
+    assert await rig.published() == ["started", "completed"]
 
 
 # -- how long an event has been as it is ---------------------------------------
@@ -584,7 +584,7 @@ async def test_malformed_document_changes_nothing(rig: Rig, body: bytes) -> None
         rig.observer.document,
         rig.poller.last_success,
     ) == before
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
     assert rig.poller.imds_state == "malformed"
 
 
@@ -770,7 +770,7 @@ async def test_fresh_look_does_not_wait_for_the_interval(rig: Rig) -> None:
         await settled(rig.outbox)
 
         assert look.done()
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
 
 
 async def test_fresh_look_shows_what_is_committed_already(rig: Rig) -> None:
@@ -780,7 +780,7 @@ async def test_fresh_look_shows_what_is_committed_already(rig: Rig) -> None:
 
     assert EVENT_ID in look.document.events
     assert look.watch == rig.observer.watch
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
 
 
 @pytest.mark.parametrize("ahead", [None, timedelta(hours=2)])
@@ -973,7 +973,7 @@ async def test_approval_that_waits_does_not_cut_short_what_imds_asked_for(
     assert times[0] >= 7
 
 
-async def test_document_that_finds_no_room_is_told_later(
+async def test_document_that_finds_no_room_is_published_later(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = FullOutbox(rig.outbox)
@@ -986,7 +986,7 @@ async def test_document_that_finds_no_room_is_told_later(
 
     await rig.poller.step()
 
-    assert await rig.told() == ["scheduled"]
+    assert await rig.published() == ["scheduled"]
 
 
 async def test_malformed_document_does_not_slow_the_pace(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""IMDS that is away for long: what appears meanwhile is told soon after its return."""
+"""IMDS that is away for long: what appears meanwhile is published when it is back."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ __all__ = ["rig"]  # the fixture
     ("outcome", "seconds"),
     [("410", 70), ("429", 70), ("connection", 70), ("503", 3600)],
 )
-async def test_what_appears_while_imds_is_away_is_told_soon_after_its_return(
+async def test_what_appears_while_imds_is_away_is_published_soon_after_its_return(
     outcome: str, seconds: int, rig: Rig
 ) -> None:
     rig.metadata.says(EMPTY)
@@ -59,7 +59,7 @@ async def test_event_is_found_within_two_seconds_after_failures(
         rig.metadata.says(SCHEDULED)
         await live(rig, 2, step=0.5)
 
-        assert await rig.told() == ["scheduled"]
+        assert await rig.published() == ["scheduled"]
 
 
 async def test_imds_that_limits_requests_is_left_alone_for_longer(rig: Rig) -> None:
@@ -86,9 +86,11 @@ async def test_next_event_tells_how_long_the_vm_stood_still(rig: Rig) -> None:
         rig.metadata.says(SCHEDULED)
         await live(rig, 2, step=1)
 
-        told = [data_of(one).get("pausedSeconds") for one in await rig.deliveries()]
+        published = [
+            data_of(one).get("pausedSeconds") for one in await rig.deliveries()
+        ]
 
-    assert told == [None, 32, None]
+    assert published == [None, 32, None]
     assert rig.metrics.registry.get_sample_value("sebridge_paused_seconds_count") == 1
     assert not rig.poller.is_unreachable()
 

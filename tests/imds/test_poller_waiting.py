@@ -1,4 +1,4 @@
-"""A poller that does not know yet whose events it tells: what waits, what cannot."""
+"""A poller that does not know its VM yet: which events wait, and which cannot."""
 
 import orjson
 import pytest
@@ -38,7 +38,7 @@ def brief(delivery: Delivery) -> tuple[str, str]:
     return str(delivery.key), delivery.type.split(".")[-2]
 
 
-async def told(rig: Rig) -> list[tuple[str, str]]:
+async def published(rig: Rig) -> list[tuple[str, str]]:
     return [brief(one) for one in await rig.deliveries()]
 
 
@@ -74,7 +74,7 @@ async def next_life(rig: Rig, event_context: EventContext | None = None) -> Rig:
         (started("SOON"), "started"),
     ],
 )
-async def test_what_cannot_wait_is_told_with_what_is_known(
+async def test_what_cannot_wait_is_published_with_what_is_known(
     event: dict[str, object], kind: str, rig: Rig
 ) -> None:
     await rig.sees(body_of(event))
@@ -89,7 +89,7 @@ async def test_what_cannot_wait_is_told_with_what_is_known(
 async def test_event_with_two_minutes_of_notice_waits(rig: Rig) -> None:
     await rig.sees(body_of(imds_event("SOON", NotBefore=not_before(120))))
 
-    assert await told(rig) == []
+    assert await published(rig) == []
 
 
 async def test_event_that_waits_goes_when_its_notice_falls_under_two_minutes(
@@ -97,17 +97,17 @@ async def test_event_that_waits_goes_when_its_notice_falls_under_two_minutes(
 ) -> None:
     body = body_of(imds_event("SOON", NotBefore=not_before(150)), LATER)
     await rig.sees(*[body] * 30)
-    assert await told(rig) == []
+    assert await published(rig) == []
 
     await rig.sees(body, body)
 
-    assert await told(rig) == [("SOON", "scheduled")]
+    assert await published(rig) == [("SOON", "scheduled")]
 
 
 async def test_what_can_wait_is_not_taken_along(rig: Rig) -> None:
     await rig.sees(body_of(LATER, SOON))
 
-    assert await told(rig) == [("SOON", "scheduled")]
+    assert await published(rig) == [("SOON", "scheduled")]
 
 
 async def test_earlier_step_of_what_cannot_wait_goes_before_it(rig: Rig) -> None:
@@ -115,7 +115,7 @@ async def test_earlier_step_of_what_cannot_wait_goes_before_it(rig: Rig) -> None
         EMPTY, body_of(LATER), body_of(LATER, SOON), body_of(started("LATER"), SOON)
     )
 
-    assert await told(rig) == [
+    assert await published(rig) == [
         ("SOON", "scheduled"),
         ("LATER", "scheduled"),
         ("LATER", "started"),
@@ -125,7 +125,7 @@ async def test_earlier_step_of_what_cannot_wait_goes_before_it(rig: Rig) -> None
 # -- what waits --------------------------------------------------------------------
 
 
-async def test_what_waited_is_told_as_it_was_seen_once_the_identity_is_known(
+async def test_what_waited_is_published_as_it_was_seen_once_the_identity_is_known(
     rig: Rig,
 ) -> None:
     at = rig.clock.now()
@@ -144,13 +144,13 @@ async def test_what_waited_is_told_as_it_was_seen_once_the_identity_is_known(
     assert data["noticeSeconds"] == 900
 
 
-async def test_what_waited_is_told_although_imds_is_away_by_then(rig: Rig) -> None:
+async def test_what_waited_is_published_although_imds_is_away_by_then(rig: Rig) -> None:
     await rig.sees(body_of(LATER))
     await rig.fails(unavailable(), unavailable("timeout"))
 
     await rig.observer.set_identity(event_context_of())
 
-    assert await told(rig) == [("LATER", "scheduled")]
+    assert await published(rig) == [("LATER", "scheduled")]
 
 
 async def test_after_the_introduction_nothing_waits(rig: Rig) -> None:
@@ -159,17 +159,17 @@ async def test_after_the_introduction_nothing_waits(rig: Rig) -> None:
 
     await rig.sees(body_of(LATER))
 
-    assert await told(rig) == [("LATER", "scheduled")]
+    assert await published(rig) == [("LATER", "scheduled")]
 
 
-async def test_what_came_and_went_while_waiting_is_told_in_full(rig: Rig) -> None:
+async def test_what_came_and_went_while_waiting_is_published_in_full(rig: Rig) -> None:
     await rig.sees(
         EMPTY,
         body_of(LATER, incarnation=2),
         body_of(incarnation=3),
         body_of(LATER, incarnation=4),
     )
-    assert await told(rig) == []
+    assert await published(rig) == []
 
     await rig.observer.set_identity(event_context_of())
 
@@ -184,11 +184,11 @@ async def test_what_came_and_went_while_waiting_is_told_in_full(rig: Rig) -> Non
 
 async def test_end_of_what_could_not_wait_waits(rig: Rig) -> None:
     await rig.sees(EMPTY, body_of(started("SOON")), body_of(incarnation=3))
-    assert await told(rig) == [("SOON", "started")]
+    assert await published(rig) == [("SOON", "started")]
 
     await rig.observer.set_identity(event_context_of())
 
-    assert await told(rig) == [("SOON", "completed")]
+    assert await published(rig) == [("SOON", "completed")]
 
 
 async def test_documents_wait_as_such(
@@ -197,12 +197,12 @@ async def test_documents_wait_as_such(
     rig = Rig(metadata, outbox, NOBODY, clock, metrics, with_documents=True)
     rig.observer.is_waiting = True
     await rig.sees(EMPTY, body_of(SOON, incarnation=2), body_of(incarnation=3))
-    first = await rig.told()
+    first = await rig.published()
 
     await rig.observer.set_identity(event_context_of())
 
     assert first == ["scheduled"]
-    assert await rig.told() == ["changed", "changed", "cancelled", "changed"]
+    assert await rig.published() == ["changed", "changed", "cancelled", "changed"]
 
 
 async def test_whoever_asks_for_a_fresh_look_gets_it_while_events_wait(
@@ -213,7 +213,7 @@ async def test_whoever_asks_for_a_fresh_look_gets_it_while_events_wait(
         look = await fresh(rig.poller)
 
     assert set(look.document.events) == set(look.watch.known) == {"LATER"}
-    assert await told(rig) == []
+    assert await published(rig) == []
 
 
 # -- lives that end while something waits --------------------------------------------
@@ -228,27 +228,27 @@ async def test_next_life_tells_what_waited_with_the_id_it_would_have_had(
     (found,) = await later.deliveries()
 
     other = await next_life(rig)
-    assert await told(other) == []
+    assert await published(other) == []
     assert brief(found) == ("LATER", "scheduled")
     assert data_of(found)["announced"] is True
 
 
 async def test_next_life_does_not_tell_again_what_could_not_wait(rig: Rig) -> None:
     await rig.sees(EMPTY, body_of(LATER, SOON))
-    assert await told(rig) == [("SOON", "scheduled")]
+    assert await published(rig) == [("SOON", "scheduled")]
 
     later = await next_life(rig)
     await later.sees(body_of(LATER, SOON))
 
-    assert await told(later) == [("LATER", "scheduled")]
+    assert await published(later) == [("LATER", "scheduled")]
 
 
 async def test_next_life_does_not_claim_that_what_waited_was_never_announced(
     rig: Rig,
 ) -> None:
-    """It was Scheduled when the last life saw it, and nobody was told."""
+    """It was Scheduled when the last life saw it, and it was not published."""
     await rig.sees(EMPTY, body_of(LATER, SOON, incarnation=2))
-    await told(rig)
+    await published(rig)
 
     later = await next_life(rig)
     await later.sees(body_of(started("LATER"), SOON, incarnation=3))
@@ -262,12 +262,12 @@ async def test_stop_while_something_waits_loses_nothing(rig: Rig) -> None:
     rig.metadata.says(EMPTY, body_of(LATER, SOON))
     async with running(rig):
         await rig.clock.advance(3)
-    assert await told(rig) == [("SOON", "scheduled")]
+    assert await published(rig) == [("SOON", "scheduled")]
 
     later = await next_life(rig)
     await later.sees(body_of(LATER, SOON))
 
-    assert await told(later) == [("LATER", "scheduled")]
+    assert await published(later) == [("LATER", "scheduled")]
 
 
 async def test_event_of_the_last_life_that_is_gone_is_not_forgotten_while_it_waits(
@@ -275,22 +275,22 @@ async def test_event_of_the_last_life_that_is_gone_is_not_forgotten_while_it_wai
 ) -> None:
     await rig.observer.set_identity(event_context_of())
     await rig.sees(EMPTY, body_of(LATER))
-    assert await told(rig) == [("LATER", "scheduled")]
+    assert await published(rig) == [("LATER", "scheduled")]
     second = await next_life(rig, NOBODY)
     second.observer.is_waiting = True
     await second.sees(body_of(SOON, incarnation=3))
-    assert await told(second) == [("SOON", "scheduled")]
+    assert await published(second) == [("SOON", "scheduled")]
 
     third = await next_life(rig)
     await third.sees(body_of(SOON, incarnation=3))
 
-    assert await told(third) == [("LATER", "cancelled")]
+    assert await published(third) == [("LATER", "cancelled")]
 
 
 # -- no room -----------------------------------------------------------------------
 
 
-async def test_what_finds_no_room_when_the_identity_is_known_is_told_at_the_next_look(
+async def test_what_finds_no_room_once_the_vm_is_known_is_published_at_the_next_look(
     rig: Rig,
 ) -> None:
     full = FullOutbox(rig.outbox)
@@ -298,9 +298,9 @@ async def test_what_finds_no_room_when_the_identity_is_known_is_told_at_the_next
     await rig.sees(EMPTY, body_of(LATER))
     full.is_full = True
     await rig.observer.set_identity(event_context_of())
-    assert await told(rig) == []
+    assert await published(rig) == []
 
     full.is_full = False
     await rig.sees(body_of(LATER))
 
-    assert await told(rig) == [("LATER", "scheduled")]
+    assert await published(rig) == [("LATER", "scheduled")]

@@ -100,7 +100,7 @@ def run_command() -> Any:
 if os.environ.get("REFUSES"):
     sys.exit("ERROR: Please run 'az login' to setup account.")
 if sys.argv[1] == "account":
-    told: Any = {"id": "s"}
+    answer: Any = {"id": "s"}
 else:
-    told = rest() if sys.argv[1] == "rest" else run_command()
-sys.stdout.write(json.dumps(told))
+    answer = rest() if sys.argv[1] == "rest" else run_command()
+sys.stdout.write(json.dumps(answer))

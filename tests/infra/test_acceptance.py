@@ -146,7 +146,7 @@ async def test_removal_that_fails_is_not_kept_secret(cloud: Cloud) -> None:
     assert "NOT removed: see what is left in the group mine" in said
 
 
-async def test_kept_group_is_told_with_its_removal(cloud: Cloud) -> None:
+async def test_kept_group_is_reported_with_its_removal(cloud: Cloud) -> None:
     cloud.fails = ("network nat gateway",)
 
     code, said = await acceptance(cloud, "--keep")
@@ -167,7 +167,9 @@ async def test_group_kept_before_is_taken_up_and_deleted(cloud: Cloud) -> None:
     assert cloud.groups == {}
 
 
-async def test_missing_feature_is_told_before_anything_is_made(cloud: Cloud) -> None:
+async def test_missing_feature_is_reported_before_anything_is_made(
+    cloud: Cloud,
+) -> None:
     cloud.encryption = "NotRegistered"
 
     code, said = await acceptance(cloud)
@@ -280,7 +282,7 @@ def test_dry_run_prints_each_command_and_does_nothing() -> None:
 @pytest.mark.parametrize(
     "words", [(), ("-g",), ("-g", "mine", "--nonsense"), ("-g", "mine", "--work")]
 )
-def test_wrong_usage_is_told(words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported(words: tuple[str, ...]) -> None:
     found = script(*words)
 
     assert found.returncode == 2

@@ -131,7 +131,7 @@ def test_role_installs_and_a_second_run_changes_nothing(host: Host) -> None:
         ("x-1.2.3-linux-riscv64.tar.gz", "x-1.2.3-linux-riscv64.tar.gz is not for"),
     ],
 )
-def test_wrong_archive_is_told_before_anything_is_changed(
+def test_wrong_archive_is_reported_before_anything_is_changed(
     archive_name: str, what: str, host: Host
 ) -> None:
     found = host.run(sebridge_archive=archive_name)

@@ -395,7 +395,7 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert settings.slack_hooks == "https://hooks.slack.com/"
 
 
-def test_all_faults_of_settings_are_told_at_once_and_no_secret() -> None:
+def test_all_faults_of_settings_are_reported_at_once_and_no_secret() -> None:
     faulty = {
         "APPROVERS": "alice, U012AB3CD",
         "VOTE_RULE": "three",
@@ -486,7 +486,7 @@ def test_reference_that_was_not_resolved_is_no_setting(
         ("SLACK_HOOKS", "", "must be an https URL"),
     ],
 )
-def test_setting_that_only_looks_like_one_is_told(
+def test_setting_that_only_looks_like_one_is_reported(
     name: str, value: str, allowed: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:

@@ -204,9 +204,9 @@ def test_click_whose_vote_was_deleted_counts_for_nothing() -> None:
     """The queue may deliver it once more, after the refusal."""
     ballot, _ = click(open_ballot(), ALICE, "1", TWO)
     ballot, _ = click(ballot, BOB, "2", TWO, action="refuse")
-    told_again = announced(ballot, announcement("updated", after=1))
-    assert told_again is not None
-    _, late = click(told_again, ALICE, "1", TWO)
+    again = announced(ballot, announcement("updated", after=1))
+    assert again is not None
+    _, late = click(again, ALICE, "1", TWO)
 
     assert words(late) == "Your vote was deleted by a refusal."
 

@@ -381,7 +381,7 @@ async def test_click_that_cannot_be_counted_at_once_is_counted_later(
     assert len(await stage.host.approvals()) == 1
 
 
-async def test_click_that_cannot_even_be_stored_is_told_as_lost(
+async def test_click_that_cannot_even_be_stored_is_reported_as_lost(
     stage: TeamsStage,
 ) -> None:
     nobody = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b"

@@ -72,7 +72,7 @@ def test_second_run_of_the_same_changes_nothing_more(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_missing_tool_is_told(name: str, tmp_path: Path) -> None:
+def test_missing_tool_is_reported(name: str, tmp_path: Path) -> None:
     stage = CHANGES[name][0](tmp_path)
     tool = next(t.name for t in sorted(stage.tools.iterdir()) if t.name != "sleep")
     (stage.tools / tool).unlink()

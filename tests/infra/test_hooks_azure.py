@@ -198,7 +198,7 @@ async def test_pool_that_somebody_put_back_is_not_added_twice(
 @pytest.mark.parametrize(
     ("status", "code"), [(412, 75), (429, 75), (503, 75), (403, 1)]
 )
-async def test_refusal_is_told_and_tried_again_where_that_may_help(
+async def test_refusal_is_reported_and_tried_again_where_that_may_help(
     status: int, code: int, azure: tuple[Azure, str], tmp_path: Path
 ) -> None:
     world, at = azure

@@ -150,7 +150,9 @@ def test_server_that_somebody_else_changed_since_stays_so(
     assert world.state("web1") != "0"
 
 
-def test_server_that_is_not_there_is_told_at_once(tmp_path: Path, world: World) -> None:
+def test_server_that_is_not_there_is_reported_at_once(
+    tmp_path: Path, world: World
+) -> None:
     stage = stage_in(tmp_path, world, "app/web9")
 
     found = stage.tried(PREPARE)

@@ -103,10 +103,10 @@ def test_group_fails_over_once_and_stays(tmp_path: Path) -> None:
     settings = SETTINGS.format(state=stage.state)
     (stage.folder / "sqlserver-failover.psd1").write_text(settings)
 
-    def run(told: dict[str, str]) -> str:
+    def run(given: dict[str, str]) -> str:
         return subprocess.run(  # noqa: S603 - our own hook
             ["pwsh", "-NoProfile", "-File", stage.folder / SCRIPT.name],  # noqa: S607
-            env=stage.environment(told),
+            env=stage.environment(given),
             capture_output=True,
             text=True,
             check=True,

@@ -466,7 +466,7 @@ def test_requests_for_a_hook_are_listened_to_at_once(
         ("drain=nowhere", "there is no file nowhere"),
     ],
 )
-def test_hook_that_is_none_is_told(hook: str, what: str, tree: Tree) -> None:
+def test_hook_that_is_none_is_reported(hook: str, what: str, tree: Tree) -> None:
     found = tree.tried("install.sh", "--hook", hook)
 
     assert found.returncode == 2
@@ -510,7 +510,7 @@ def test_purge_leaves_nothing(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("script", ["install.sh", "uninstall.sh"])
-def test_unknown_argument_is_told_with_those_that_are_known(
+def test_unknown_argument_is_reported_with_those_that_are_known(
     tree: Tree, script: str
 ) -> None:
     found = tree.tried(script, "--frce")
@@ -520,7 +520,7 @@ def test_unknown_argument_is_told_with_those_that_are_known(
     assert "--dry-run" in found.stderr
 
 
-def test_wheel_that_is_not_there_and_a_python_too_old_are_told(tree: Tree) -> None:
+def test_wheel_that_is_not_there_and_a_python_too_old_are_reported(tree: Tree) -> None:
     assert (
         "there is no file x.whl" in tree.tried("install.sh", "--wheel", "x.whl").stderr
     )

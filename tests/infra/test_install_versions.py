@@ -124,7 +124,7 @@ def test_rollback_is_the_version_before_and_back_again(tree: Tree) -> None:
     assert tree.current == second
 
 
-def test_rollback_without_a_version_before_is_told(tree: Tree) -> None:
+def test_rollback_without_a_version_before_is_reported(tree: Tree) -> None:
     tree.install(tree.wheel("one"))
 
     found = tree.tried("--rollback")

@@ -365,7 +365,7 @@ def test_rpm_has_its_files_as_root_and_its_configuration(built: list[Path]) -> N
         (["--only"], "--only wants a value"),
     ],
 )
-def test_wrong_argument_is_told(
+def test_wrong_argument_is_reported(
     arguments: list[str], what: str, tmp_path: Path
 ) -> None:
     found = build(tmp_path / "out", *arguments)

@@ -149,7 +149,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("size", "architecture"), SIZES)
-def test_processor_is_told_by_the_size(
+def test_processor_is_known_by_the_size(
     size: str, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As rings.py tells it."""

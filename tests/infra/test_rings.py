@@ -270,7 +270,7 @@ def test_failures_are_counted_among_those_that_were_tried(fleet: Fleet) -> None:
     ],
     ids=["off", "agent", "windows", "arm", "scale set"],
 )
-def test_machine_that_cannot_be_changed_is_skipped_and_told(
+def test_machine_that_cannot_be_changed_is_skipped_and_reported(
     odd: dict[str, Any], why: str, fleet: Fleet
 ) -> None:
     fleet.vm("web-1")
@@ -383,14 +383,14 @@ def test_change_that_does_not_end_is_a_failure(fleet: Fleet) -> None:
         ([], "name an application"),
     ],
 )
-def test_wrong_argument_is_told(words: list[str], what: str, fleet: Fleet) -> None:
+def test_wrong_argument_is_reported(words: list[str], what: str, fleet: Fleet) -> None:
     found = fleet.run(*words)
 
     assert found.returncode == 2
     assert what in found.stderr
 
 
-def test_wrong_tag_is_told_before_anything_is_changed(fleet: Fleet) -> None:
+def test_wrong_tag_is_reported_before_anything_is_changed(fleet: Fleet) -> None:
     fleet.vm("web-1")
     fleet.vm("web-2", ring="canary")
 
@@ -412,7 +412,7 @@ def test_azure_cli_that_refuses_is_quoted(fleet: Fleet) -> None:
     )
 
 
-def test_azure_cli_that_is_missing_is_told(fleet: Fleet) -> None:
+def test_azure_cli_that_is_missing_is_reported(fleet: Fleet) -> None:
     (fleet.world / "az").unlink()
 
     found = fleet.run("--linux", LINUX, PATH=str(fleet.world))

@@ -113,7 +113,7 @@ def test_every_template_and_deployment_is_tried(log: Path) -> None:
         ({"TOLD": "something else"}, "✗ refused half-slack"),
     ],
 )
-def test_whatever_does_not_hold_is_told_and_the_rest_is_tried(
+def test_whatever_does_not_hold_is_reported_and_the_rest_is_tried(
     log: Path, more: dict[str, str], words: str
 ) -> None:
     done = run(log, **more)
@@ -135,7 +135,7 @@ def test_without_a_compiler_nothing_is_said_to_hold(tmp_path: Path) -> None:
     assert "nothing was tried" in done.stdout
 
 
-def test_wrong_word_is_told(log: Path) -> None:
+def test_wrong_word_is_reported(log: Path) -> None:
     assert run(log, "--now").returncode == 2
 
 

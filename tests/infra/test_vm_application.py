@@ -266,7 +266,7 @@ def test_hook_in_a_tree_is_asked_for(machine: Machine, tmp_path: Path) -> None:
     assert 'unit = "sebridge-hook@drain.service"' in machine.config.read_text()
 
 
-def test_wrong_word_is_told(machine: Machine) -> None:
+def test_wrong_word_is_reported(machine: Machine) -> None:
     place = machine.root / WAAGENT / "1.2.3"
     machine.commands = {"other": "bash ./vm-application.sh instal"}
 

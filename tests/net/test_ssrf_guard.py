@@ -394,7 +394,7 @@ async def test_proxy_is_not_asked_for_it_either(http: aiohttp.ClientSession) -> 
             await post(http, url, proxy="http://127.0.0.1:9")
 
 
-async def test_what_is_no_url_is_told_as_that_behind_a_proxy(
+async def test_what_is_no_url_is_reported_as_that_behind_a_proxy(
     http: aiohttp.ClientSession,
 ) -> None:
     with pytest.raises(RefusedDeliveryError, match="not a URL that can be called"):

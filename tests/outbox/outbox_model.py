@@ -32,9 +32,8 @@ class Step:
         window: when it is urgent by itself.
         due, early: when it is due, and when it may be due at the earliest; monotonic.
         state: as in the file.
-        is_told_in_memory: whether it was committed while the disk failed.
+        is_from_memory: whether it was committed while the disk failed.
         is_marked: the same, also after the disk has got it: it may say so for good.
-        is_revived: whether it was retried: it may have lost what was lent to it.
         at_failure: its state when the disk failed; None = it was not there.
     """
 
@@ -46,9 +45,8 @@ class Step:
     due: float
     early: float
     state: str = "pending"
-    is_told_in_memory: bool = False
+    is_from_memory: bool = False
     is_marked: bool = False
-    is_revived: bool = False
     at_failure: str | None = None
 
 
@@ -80,7 +78,7 @@ class Model:
         self.steps += [
             Step(
                 self._count, name, sink, line, wall, now, now,
-                is_told_in_memory=self.is_failing, is_marked=self.is_failing,
+                is_from_memory=self.is_failing, is_marked=self.is_failing,
             )
             for sink in SINKS
         ]  # fmt: skip
@@ -108,19 +106,19 @@ class Model:
             return
         self.is_failing, self._back = True, 0.0
         for step in self.steps:
-            step.at_failure, step.is_told_in_memory = step.state, False
+            step.at_failure, step.is_from_memory = step.state, False
 
     def heals(self) -> None:
         """Note that the disk has everything again."""
         self.is_failing = False
         self.checkpoints = self.checkpoints[-1:]
         for step in self.steps:
-            step.is_told_in_memory = False
+            step.is_from_memory = False
 
     def in_memory(self) -> Iterator[str]:
         """Yield the names of events that take up room."""
         for step in self.steps:
-            if step.is_told_in_memory and step.state != "delivered":
+            if step.is_from_memory and step.state != "delivered":
                 yield step.name
 
     def may_refuse(self, count: int) -> bool:
@@ -129,7 +127,7 @@ class Model:
 
     def must_refuse(self, count: int) -> bool:
         """Whether there is surely no room; a dead letter may take some or none."""
-        waiting = {s.name for s in self.steps if s.is_told_in_memory and _waits(s)}
+        waiting = {s.name for s in self.steps if s.is_from_memory and _waits(s)}
         return self.is_failing and len(waiting) + count > self.room
 
     def killed(self, states: Mapping[tuple[str, str], str]) -> None:
@@ -137,7 +135,7 @@ class Model:
         lost = list[Step]()
         for step in self.steps:
             left = states.get((step.sink, step.name))
-            if step.is_told_in_memory and left is None:
+            if step.is_from_memory and left is None:
                 lost.append(step)
                 continue
             before = step.state if not self.is_failing else step.at_failure
@@ -145,7 +143,7 @@ class Model:
             assert left in allowed, (
                 f"{step.name} for {step.sink}: {left}, not {allowed}"
             )
-            if step.is_told_in_memory:
+            if step.is_from_memory:
                 assert not lost, f"{step.name} is on the disk, {lost[0].name} before it"
             step.state = str(left)
         unknown = states.keys() - {(s.sink, s.name) for s in self.steps}
@@ -155,7 +153,7 @@ class Model:
             self.ids.pop((gone.sink, gone.name), None)
         self.is_failing = False
         for step in self.steps:
-            step.early, step.is_told_in_memory = float("-inf"), False
+            step.early, step.is_from_memory = float("-inf"), False
             step.due = step.due + self._back
 
     # -- what others do --------------------------------------------------------
@@ -172,7 +170,7 @@ class Model:
             elif self._is_late(step):
                 late.append(step.name)
             else:
-                step.state, step.is_revived = "pending", True
+                step.state = "pending"
                 step.due = step.early = now
                 sent.append(step.name)
         return sent, late
@@ -231,29 +229,21 @@ class Model:
             assert not later, f"{first.name} before {second.name}"
 
     def _urgency(self, step: Step, wall: float) -> bool | None:
-        """Return whether a step is urgent; None = it may be."""
-        behind = [
+        """Return whether a step, or one behind it, is urgent; None = it may be."""
+        waiting = [
             s
-            for s in self.steps
-            if (s.sink, s.line) == (step.sink, step.line) and s.number > step.number
+            for s in self.pending(step.sink)
+            if s.line == step.line and s.number >= step.number
         ]
-        if _is_within(_joined([step, *behind]), wall, _NEARLY) is False:
-            return False  # what lies before it lends nothing
-        waiting = [s for s in behind if s.state == "pending" and not s.is_revived]
-        lent = [] if step.is_revived else waiting
-        return True if _is_within(_joined([step, *lent]), wall, 0.0) else None
+        if any(_is_within(s.window, wall, 0.0) for s in waiting):
+            return True
+        return (
+            None if any(_is_within(s.window, wall, _NEARLY) for s in waiting) else False
+        )
 
 
 def _waits(step: Step) -> bool:
     return step.state == "pending"
-
-
-def _joined(steps: list[Step]) -> Window | None:
-    """Return the time from the earliest beginning to the latest end."""
-    windows = [s.window for s in steps if s.window is not None]
-    if not windows:
-        return None
-    return min(w[0] for w in windows), max(w[1] for w in windows)
 
 
 def _is_within(window: Window | None, wall: float, margin: float) -> bool:

@@ -1,4 +1,4 @@
-"""Looking at deliveries and acting on them, by the order they are told in."""
+"""Looking at deliveries and acting on them, in the order of their publication."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -205,7 +205,7 @@ async def test_dead_letter_goes_before_what_waits_behind_it(
 async def test_dead_letter_that_a_later_step_overtook_is_left_out(
     ledger: Ledger, outbox: Outbox
 ) -> None:
-    """It would tell old news after new."""
+    """It would send old news after new."""
     await put(outbox, "1", "2", "3", key="K")
     await became(outbox, **{"1": "dead", "2": "delivered", "3": "dead"})
 
@@ -240,7 +240,7 @@ async def test_only_a_step_of_the_same_event_overtakes(
     assert names(sent) == ["1"]
 
 
-async def test_what_another_sink_was_told_overtakes_nothing(
+async def test_what_another_sink_got_overtakes_nothing(
     ledger: Ledger, outbox: Outbox
 ) -> None:
     await put(outbox, "1", key="K")
@@ -314,7 +314,7 @@ async def backlog(outbox: Outbox, size: int) -> None:
 
 
 WORK: dict[str, Callable[[Outbox, Delivery], Awaitable[object]]] = {
-    "tell": lambda outbox, _: outbox.commit([outgoing("more", key="K")], now=NOW),
+    "commit": lambda outbox, _: outbox.commit([outgoing("more", key="K")], now=NOW),
     "deliver": lambda outbox, delivery: outbox.deliveries.delivered(delivery, now=NOW),
     "retry": lambda outbox, delivery: Ledger(outbox.database).retry(
         Selection(id=delivery.id), now=NOW, force=False
@@ -426,7 +426,7 @@ async def test_discarded_delivery_is_pruned_after_retention(
 async def test_what_was_delivered_cannot_be_given_up(
     ledger: Ledger, outbox: Outbox
 ) -> None:
-    """It would be told as never sent."""
+    """It would be shown as never sent."""
     await put(outbox, "1")
     await became(outbox, **{"1": "delivered"})
 

@@ -1,4 +1,4 @@
-"""What is damaged on the disk is not sent: it is dead, counted, and told again."""
+"""What is damaged on the disk is not sent: it is dead, counted, and published again."""
 
 import json
 import logging
@@ -148,7 +148,7 @@ async def test_several_damaged_ones_hold_up_nothing(state_path: Path) -> None:
 async def test_delivery_that_names_the_content_of_another_tells_its_own_again(
     state_path: Path,
 ) -> None:
-    """The other was told twice, and its own never."""
+    """The other was published twice, and its own never."""
     async with Outbox.open(state_path, router()) as outbox:
         await outbox.commit(
             [outgoing("one", key="A"), outgoing("two", key="B")], now=NOW
@@ -161,8 +161,8 @@ async def test_delivery_that_names_the_content_of_another_tells_its_own_again(
         assert outbox.observations.again == {"A"}
 
 
-async def test_count_of_what_was_told_is_never_none(state_path: Path) -> None:
-    """Else it were told again under the id that consumers have seen already."""
+async def test_count_of_what_was_published_is_never_none(state_path: Path) -> None:
+    """Otherwise it would be published again under an id that consumers have seen."""
     await left(state_path)
     harm(state_path, "UPDATE told SET times = 0")
 
@@ -190,7 +190,7 @@ async def test_last_call_sends_nothing_damaged(state_path: Path) -> None:
         assert await outbox.deliveries.of_cloud_event(SINK, "waits") == []
 
 
-# -- told again from the document ------------------------------------------------------
+# -- published again from the document -------------------------------------------------
 
 
 async def observed(path: Path, *documents: bytes) -> None:
@@ -231,7 +231,7 @@ async def next_life(
 BODY = HARMS["body"].replace("waits", "Host").replace("waitz", "Hust")
 
 
-async def test_event_whose_step_was_damaged_is_told_again_under_a_new_id(
+async def test_event_whose_step_was_damaged_is_published_again_under_a_new_id(
     state_path: Path,
 ) -> None:
     document = body_of(imds_event())
@@ -248,7 +248,9 @@ async def test_event_whose_step_was_damaged_is_told_again_under_a_new_id(
     assert dead.cloud_event_id != number
 
 
-async def test_started_event_is_told_again_as_what_it_was(state_path: Path) -> None:
+async def test_started_event_is_published_again_as_what_it_was(
+    state_path: Path,
+) -> None:
     """That it was announced is still known: it is no failure of the host."""
     documents = body_of(imds_event()), body_of(started(), incarnation=3)
     await observed(state_path, *documents)
@@ -262,7 +264,7 @@ async def test_started_event_is_told_again_as_what_it_was(state_path: Path) -> N
     ]
 
 
-async def test_what_is_to_be_told_again_survives_a_kill(state_path: Path) -> None:
+async def test_what_is_to_be_published_again_survives_a_kill(state_path: Path) -> None:
     document = body_of(imds_event())
     await observed(state_path, document)
     harm(state_path, BODY)
@@ -278,7 +280,9 @@ async def test_what_is_to_be_told_again_survives_a_kill(state_path: Path) -> Non
         assert outbox.observations.again == frozenset()
 
 
-async def test_event_that_is_gone_by_then_is_told_to_be_gone(state_path: Path) -> None:
+async def test_event_that_is_gone_by_then_is_published_as_gone(
+    state_path: Path,
+) -> None:
     await observed(state_path, body_of(imds_event()))
     harm(state_path, BODY)
 
@@ -287,7 +291,7 @@ async def test_event_that_is_gone_by_then_is_told_to_be_gone(state_path: Path) -
     assert [what for _, what, _ in taken] == ["cancelled"]
 
 
-async def test_event_that_may_come_back_is_told_again_when_it_does(
+async def test_event_that_may_come_back_is_published_again_when_it_does(
     state_path: Path,
 ) -> None:
     """After a move of the VM the document is empty at first."""
@@ -561,7 +565,7 @@ async def test_outcome_and_count_that_cannot_be_read_are_left_out(
 async def test_file_whose_owner_is_damaged_is_no_other_vms(
     bit: int, state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was moved aside, and what waited in it was told to nobody."""
+    """It was moved aside, and what waited in it was delivered to nobody."""
     await left(state_path)
     owner = bytearray(str(ME.vm_id).encode())
     owner[-1] ^= 1 << bit
@@ -614,7 +618,7 @@ FORGED = {
 async def test_damaged_decision_is_none(
     statement: str, state: str, state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It must neither say that a POST was begun, nor be told once more."""
+    """It must neither say that a POST was begun, nor be published once more."""
     whole = Decision(
         message="m",
         key="K",

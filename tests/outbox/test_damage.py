@@ -1,4 +1,4 @@
-"""Damaged state files: the news is told, no start loops, nothing altered is sent."""
+"""Damaged state files: news is published, no start loops, nothing altered is sent."""
 
 import asyncio
 import os
@@ -48,15 +48,15 @@ async def test_sound_file_is_taken_up_as_it_is(known: Lived, state_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_whatever_a_disk_does_the_news_is_told_and_nothing_altered(
+async def test_whatever_a_disk_does_the_news_is_published_and_nothing_altered(
     seed: int, known: Lived, state_path: Path
 ) -> None:
     put(state_path, damaged(known.files, seed))
 
     taken, _ = await lives(state_path)
 
-    told_of = {delivery.event_id for delivery in taken}
-    assert NEW in told_of
-    assert told_of >= known.pending_in_document
+    reported = {delivery.event_id for delivery in taken}
+    assert NEW in reported
+    assert reported >= known.pending_in_document
     altered = [d.cloud_event_id for d in taken if not is_of_its_id(d, known)]
     assert altered == []

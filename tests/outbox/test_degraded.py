@@ -79,7 +79,7 @@ def held(path: Path) -> Iterator[None]:
 # -- a full disk -----------------------------------------------------------------
 
 
-async def test_full_disk_keeps_nobody_from_being_told(disk: Disk) -> None:
+async def test_full_disk_keeps_no_event_from_being_delivered(disk: Disk) -> None:
     async with opened(disk.state) as outbox:
         await put(outbox, "1")
         disk.fill()
@@ -296,7 +296,7 @@ async def test_memory_has_its_limit_too(disk: Disk) -> None:
         assert await outbox.observations.load(CHECKPOINT) == b"four"
 
 
-async def test_what_was_decided_is_kept_although_it_cannot_be_told(
+async def test_what_was_decided_is_kept_although_it_cannot_be_published(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     decision = Decision(

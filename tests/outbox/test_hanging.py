@@ -105,7 +105,7 @@ async def healed(outbox: Outbox) -> None:
 
 
 async def on_disk(path: Path) -> list[tuple[str | None, str, bool]]:
-    """Return what is on the disk: id, state, whether it was durable when told."""
+    """Return what is on the disk: id, state, whether it was durable when committed."""
     async with Outbox.open(path, router({A: route()})) as outbox:
         found = await Ledger(outbox.database).find(Selection())
     return [(one.cloud_event_id, one.state, is_durable(one)) for one in found]
@@ -126,7 +126,7 @@ def is_durable(delivery: Delivery) -> bool:
 # -- what goes on ----------------------------------------------------------------
 
 
-async def test_disk_that_hangs_keeps_nobody_from_being_told(
+async def test_disk_that_hangs_keeps_no_event_from_being_delivered(
     state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Hanging()
@@ -459,7 +459,7 @@ async def test_backlog_is_read_a_page_at_a_time_whatever_is_due_first(
 
 @pytest.mark.slow
 async def test_order_is_kept_with_12000_pending(state_path: Path) -> None:
-    """And a Preempt that comes meanwhile is told."""
+    """And a Preempt that comes meanwhile is delivered."""
     count, again = 12_000, 3_000
     async with opened(state_path, patience=WITHIN) as outbox:
         first = [outgoing(f"{n} first", key=f"K{n}") for n in range(count)]
@@ -520,7 +520,9 @@ async def test_what_was_committed_just_before_the_disk_hangs_is_known_in_memory(
 # -- room ------------------------------------------------------------------------
 
 
-async def test_room_counts_what_waits_and_not_what_was_told(state_path: Path) -> None:
+async def test_room_counts_what_waits_and_not_what_was_published(
+    state_path: Path,
+) -> None:
     disk = Hanging()
     async with opened(state_path, disk, limits=Limits(events=3)) as outbox:
         await put(outbox, "on disk")
@@ -533,7 +535,9 @@ async def test_room_counts_what_waits_and_not_what_was_told(state_path: Path) ->
             assert f"{number}" in await deliver(outbox)
 
 
-async def test_urgent_one_is_told_although_memory_is_full(state_path: Path) -> None:
+async def test_urgent_one_is_delivered_although_memory_is_full(
+    state_path: Path,
+) -> None:
     disk = Hanging()
     async with opened(state_path, disk, limits=Limits(events=10)) as outbox:
         disk.freeze()
@@ -719,7 +723,7 @@ class Model:
     async def step(self, outbox: Outbox, disk: Hanging, what: str, key: int) -> None:
         match what:
             case "put":
-                await self.tell(outbox, f"K{key}")
+                await self.publish(outbox, f"K{key}")
             case "deliver":
                 await self.deliver(outbox, limit=key + 1)
             case "freeze":
@@ -736,8 +740,8 @@ class Model:
             case _:
                 await outbox.database.heal()
 
-    async def tell(self, outbox: Outbox, cause: str) -> None:
-        """Tell the same once more, as the poller does: ``n`` makes it another."""
+    async def publish(self, outbox: Outbox, cause: str) -> None:
+        """Publish the same once more, as the poller does: ``n`` makes it another."""
         count = (await outbox.facts.counts([cause])).get(cause, 0)
         event = outgoing(f"{cause}/{count}", key=cause, cause=cause)
         await outbox.commit([event], now=NOW)

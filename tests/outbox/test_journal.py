@@ -60,7 +60,7 @@ def named(name: str, value: int = 1) -> Rows:
     return {("meta", (name,)): (value,)}
 
 
-def told_by(database: Database, rows: Rows) -> "asyncio.Future[bool]":
+def written(database: Database, rows: Rows) -> "asyncio.Future[bool]":
     """Put rows; return a future that gets whether they are on the disk."""
     future = asyncio.get_running_loop().create_future()
     database.put(rows, future.set_result)
@@ -88,7 +88,7 @@ async def test_rows_of_one_turn_share_a_transaction(state_path: Path) -> None:
     disk = Refusing()
     async with opened(state_path, disk.open) as database:
         before = disk.commits
-        found = await asyncio.gather(*(told_by(database, named(n)) for n in "abc"))
+        found = await asyncio.gather(*(written(database, named(n)) for n in "abc"))
 
         assert found == [True, True, True]
         assert disk.commits == before + 1
@@ -117,7 +117,7 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
         assert database.is_degraded
         assert database.fault == "the disk has not answered for 0.1 s"
 
-        assert await told_by(database, {FIRST: SENT, **named("a", 2)}) is False
+        assert await written(database, {FIRST: SENT, **named("a", 2)}) is False
         with pytest.raises(OutboxUnavailableError, match="hangs"):
             await database.read(values)
         with pytest.raises(OutboxUnavailableError):
@@ -144,7 +144,7 @@ async def test_transaction_that_hung_and_failed_is_written_again(
     disk = Hanging()
     async with opened(state_path, disk.open) as database:
         disk.freeze()
-        assert await told_by(database, {**named("a", 1), **named("b", 1)}) is False
+        assert await written(database, {**named("a", 1), **named("b", 1)}) is False
         database.put(named("a", 2))
         disk.thaw(fails=True)
         while database.is_degraded:
@@ -160,11 +160,11 @@ async def test_refusing_disk_is_said_at_once_and_gets_all_when_it_heals(
     caplog.set_level(logging.INFO)
     disk = Refusing()
     async with opened(state_path, disk.open) as database:
-        assert await told_by(database, named("a"))
+        assert await written(database, named("a"))
         disk.error = error
-        assert await told_by(database, named("b")) is False
+        assert await written(database, named("b")) is False
         assert database.fault == "the disk says no"
-        assert await told_by(database, named("c")) is False
+        assert await written(database, named("c")) is False
         assert (await database.read(values))["a"] == 1  # it can be read
 
         await database.heal()
@@ -186,7 +186,7 @@ async def test_disk_that_takes_nothing_more_is_written_at_the_end(
     disk = Refusing()
     async with opened(state_path, disk.open) as database:
         disk.error = "SQLITE_FULL"
-        assert await told_by(database, named("a")) is False
+        assert await written(database, named("a")) is False
         disk.error = None
     assert on_disk(state_path) == {"a": 1}
 
@@ -196,9 +196,9 @@ async def test_only_the_commit_at_fault_is_refused(
 ) -> None:
     async with opened(state_path) as database:
         found = await asyncio.gather(
-            told_by(database, named("a")),
-            told_by(database, {**named("b"), ("meta", ("huge",)): (2**70,)}),
-            told_by(database, named("c")),
+            written(database, named("a")),
+            written(database, {**named("b"), ("meta", ("huge",)): (2**70,)}),
+            written(database, named("c")),
         )
         assert list(found) == [True, False, True]
         assert not database.is_degraded
@@ -211,10 +211,10 @@ async def test_delivery_that_another_process_has_settled_stays_settled(
     state_path: Path,
 ) -> None:
     async with opened(state_path) as database:
-        assert await told_by(database, {FIRST: WAITS})
+        assert await written(database, {FIRST: WAITS})
         with closing(connect(state_path)) as other:
             other.execute("UPDATE deliveries SET state = 'discarded'")
-        assert await told_by(database, {FIRST: SENT})
+        assert await written(database, {FIRST: SENT})
         state = "SELECT state FROM deliveries"
         assert await database.read(lambda db: db.execute(state).fetchone()) == (
             "discarded",
@@ -263,7 +263,7 @@ async def test_damage_ends_the_forwarder(error: str, state_path: Path) -> None:
     disk, troubles = Refusing(), list[str]()
     async with opened(state_path, disk.open, on_trouble=troubles.append) as database:
         disk.error = error
-        assert await told_by(database, named("a")) is False
+        assert await written(database, named("a")) is False
         with pytest.raises(OutboxThreadDiedError):
             await database.died()
         with pytest.raises(OutboxThreadDiedError):
@@ -277,7 +277,7 @@ async def test_closing_does_not_wait_for_a_disk_that_hangs(state_path: Path) -> 
     loop = asyncio.get_running_loop()
     async with opened(state_path, disk.open) as database:
         disk.freeze()
-        assert await told_by(database, named("a")) is False
+        assert await written(database, named("a")) is False
         began = loop.time()
     assert loop.time() - began < 3
     with pytest.raises(OutboxError):

@@ -208,7 +208,7 @@ class OutboxMachine(RuleBasedStateMachine):
         step = self.model.of(one.sink, str(one.cloud_event_id))
         known = self.model.ids.setdefault((one.sink, step.name), one.id)
         assert known == one.id, f"{step.name} has got another id"
-        if step.is_told_in_memory:
+        if step.is_from_memory:
             assert not is_durable(one), f"{step.name} is not on the disk"
         elif not step.is_marked:
             assert is_durable(one), f"{step.name} was on the disk"
@@ -244,3 +244,15 @@ class OutboxMachine(RuleBasedStateMachine):
 
 TestOutboxMachine = OutboxMachine.TestCase
 TestOutboxMachine.settings = settings(max_examples=8, stateful_step_count=20)
+
+
+def test_nothing_is_urgent_between_the_times_of_two_steps() -> None:
+    """A started event is urgent for 5 minutes, one with notice before its NotBefore."""
+    machine = OutboxMachine()
+    try:
+        machine.commit([(None, "calm"), ("K", "later"), ("K", "started")])
+        for seconds in (1.0, 400.0, 400.0, 400.0, 400.0, 400.0):
+            machine.time_passes(seconds)
+            machine.offers_are_right()
+    finally:
+        machine.teardown()

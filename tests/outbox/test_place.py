@@ -201,6 +201,26 @@ async def test_state_file_that_was_removed_alone_is_written_anew(
         assert await on_disk(state_path) == {"1": "pending", "2": "pending"}
 
 
+async def test_log_of_sqlite_that_was_removed_alone_is_noticed(
+    state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last transactions are in the log only: a kill would lose them."""
+    async with running(state_path) as outbox:
+        await put(outbox, "1")
+        Path(f"{state_path}-wal").unlink()
+        await put(outbox, "2")
+        assert outbox.database.is_degraded
+        await outbox.database.heal()
+        assert not outbox.database.is_degraded
+        await put(outbox, "3")
+
+        expected = dict.fromkeys(("1", "2", "3"), "pending")
+        assert await on_disk(state_path) == expected
+        assert await publish_counts(outbox, "1", "2", "3") == dict.fromkeys("123", 1)
+    assert await on_disk(state_path) == expected
+    assert problems(caplog) == [f"{state_path}-wal was removed or replaced"]
+
+
 async def test_file_of_another_in_its_place_is_left_alone(state_path: Path) -> None:
     async with running(state_path) as outbox:
         await put(outbox, "1")

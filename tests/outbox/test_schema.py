@@ -88,7 +88,7 @@ async def test_older_program_saves_what_it_knows_of_a_damaged_newer_file(
     assert len(list(state_path.parent.glob("*.corrupt-*"))) == 1
 
 
-async def test_file_of_an_older_program_is_moved_aside_and_its_numbers_are_told(
+async def test_file_of_an_older_program_is_moved_aside_and_its_numbers_are_logged(
     state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await used(state_path, "before")
@@ -99,8 +99,8 @@ async def test_file_of_an_older_program_is_moved_aside_and_its_numbers_are_told(
 
     (kept,) = state_path.parent.glob("*.older-*")
     (record,) = [r for r in caplog.records if "older version" in r.getMessage()]
-    told = vars(record)
-    assert (told["pending"], told["dead"], told["kept"]) == (2, 0, str(kept))
+    logged = vars(record)
+    assert (logged["pending"], logged["dead"], logged["kept"]) == (2, 0, str(kept))
 
 
 async def test_file_that_this_version_cannot_read_is_refused(state_path: Path) -> None:

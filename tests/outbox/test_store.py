@@ -172,7 +172,7 @@ async def test_no_more_is_offered_than_asked_for(outbox: Outbox) -> None:
     assert [d.cloud_event_id for d in found] == ["x", "1"]
 
 
-async def test_next_due_time_is_told(outbox: Outbox) -> None:
+async def test_next_due_time_is_known(outbox: Outbox) -> None:
     await put(outbox, "1", "2")
     one, two = await rows(outbox)
     await postpone(outbox, one, NOW + 9)
@@ -238,15 +238,58 @@ async def test_urgent_one_lends_its_urgency_to_those_before_it(
 
 
 @pytest.mark.parametrize(("first", "second"), [(1000, 2000), (2000, 1000)])
-async def test_lent_urgency_makes_a_longer_time_of_two(
+async def test_nothing_is_urgent_between_the_times_of_two_steps(
     outbox: Outbox, first: float, second: float
 ) -> None:
-    """From the earlier beginning to the later end, whichever step they are of."""
+    """Whichever step is the earlier one."""
+    await outbox.commit([outgoing("old")], now=NOW - 60)
     await outbox.commit([outgoing("1", key="K", not_before=at(first))], now=NOW)
     await outbox.commit([outgoing("2", key="K", not_before=at(second))], now=NOW)
 
-    (head,) = await rows(outbox)
-    assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 2000)
+    order = {ahead: await due(outbox, NOW + ahead) for ahead in (50, 150, 1050, 1150)}
+    assert order == {
+        50: ["old", "1"],
+        150: ["1", "old"],
+        1050: ["old", "1"],
+        1150: ["1", "old"],
+    }
+
+
+async def test_delivery_says_when_its_line_is_urgent_now_or_else_next(
+    outbox: Outbox,
+) -> None:
+    """Between the times of two steps, and while both are urgent."""
+    for name, ahead in (("1", 2000), ("2", 1000), ("3", 2300)):
+        await outbox.commit([outgoing(name, key="K", not_before=at(ahead))], now=NOW)
+
+    found = dict[float, tuple[float | None, float | None]]()
+    for ahead in (0, 150, 1050, 1200, 1500, 2400):
+        (head,) = await rows(outbox, NOW + ahead)
+        found[ahead] = (head.urgent_from, head.urgent_until)
+    assert found == {
+        0: (NOW + 100, NOW + 1000),
+        150: (NOW + 100, NOW + 1000),
+        1050: (NOW + 1100, NOW + 2000),
+        1200: (NOW + 1100, NOW + 2000),
+        1500: (NOW + 1400, NOW + 2300),
+        2400: (None, None),
+    }
+
+
+async def test_step_that_leaves_the_line_takes_its_urgency_along(
+    outbox: Outbox,
+) -> None:
+    """The step behind it that is urgent for a shorter time still lends its own."""
+    await outbox.commit([outgoing("old")], now=NOW - 60)
+    await outbox.commit([outgoing("1", key="K", not_before=at(900))], now=NOW)
+    await outbox.commit([outgoing("2", key="K")], now=NOW)
+    await outbox.commit([outgoing("3", key="K", not_before=at(30))], now=NOW)
+    first = (await rows(outbox))[0]
+    assert first.cloud_event_id == "1"
+    await outbox.deliveries.delivered(first, now=NOW)
+
+    assert await due(outbox) == ["2", "old"]
+    assert await due(outbox, NOW + 40) == ["old", "2"]
 
 
 async def test_lent_urgency_stays_when_one_without_urgency_follows(
@@ -466,7 +509,7 @@ async def test_commit_with_one_bad_event_keeps_nothing(outbox: Outbox) -> None:
     assert await outbox.deliveries.tallies() == {}
 
 
-async def test_commit_wakes_the_relays_of_those_that_are_told(
+async def test_commit_wakes_the_relays_of_its_sinks(
     state_path: Path,
 ) -> None:
     quiet = Route(when=When(transitions=("ended",)), scope="all", lifecycle=True)
@@ -494,7 +537,7 @@ async def test_rows_are_never_merged_by_id(outbox: Outbox) -> None:
     assert await due(outbox) == ["same", "same"]
 
 
-async def test_what_was_told_is_counted_by_cause(outbox: Outbox) -> None:
+async def test_what_was_published_is_counted_by_cause(outbox: Outbox) -> None:
     await outbox.commit([outgoing("1", cause="c"), outgoing("2", cause="d")], now=NOW)
     await outbox.commit([outgoing("3", cause="c")], now=NOW)
 
@@ -522,7 +565,7 @@ def step(name: str, event_type: str, *, is_last: bool = False) -> object:
 
 
 async def follow(path: Path, *steps: object) -> list[str | None]:
-    """Return what a sink for reboots is told of these steps."""
+    """Return what a sink for reboots gets of these steps."""
     reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
     async with Outbox.open(path, router({SINK: reboots})) as outbox:
         found = []
@@ -534,7 +577,7 @@ async def follow(path: Path, *steps: object) -> list[str | None]:
         return found
 
 
-async def test_sink_that_was_told_of_an_event_is_told_to_its_end(
+async def test_sink_that_got_an_event_gets_its_end_too(
     state_path: Path,
 ) -> None:
     found = await follow(
@@ -688,7 +731,7 @@ async def test_decision_takes_the_place_of_its_intent(outbox: Outbox) -> None:
     assert found.posted, "that a POST was begun is never forgotten"
 
 
-async def test_outcome_that_was_told_is_not_lost_to_a_later_intent(
+async def test_outcome_that_was_published_is_not_lost_to_a_later_intent(
     outbox: Outbox,
 ) -> None:
     await outbox.approvals.save(intent(state="failed", data=b"{}"), now=NOW)
@@ -713,7 +756,7 @@ async def test_events_that_a_post_was_begun_for_are_known(outbox: Outbox) -> Non
     assert await outbox.approvals.posted() == {"K"}
 
 
-async def test_recent_outcomes_are_told_newest_first(outbox: Outbox) -> None:
+async def test_recent_outcomes_come_newest_first(outbox: Outbox) -> None:
     for number in range(4):
         one = intent(str(number), data=b"%d" % number if number else None)
         await outbox.approvals.save(one, now=NOW + number)
@@ -758,7 +801,7 @@ async def test_what_is_pending_or_dead_is_never_dropped(state_path: Path) -> Non
         assert (await outbox.deliveries.tallies())[B].dead == 1
 
 
-async def test_items_that_nobody_was_told_of_are_dropped(state_path: Path) -> None:
+async def test_items_without_a_delivery_are_dropped(state_path: Path) -> None:
     async with Outbox.open(state_path, router({})) as outbox:
         await put(outbox, "1")
 
@@ -867,10 +910,10 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
         )
         assert await asyncio.to_thread(disk.hung.wait, 60)
         copy = left_behind(state_path, tmp_path / "copy")
-        was_told = commit.done()
+        was_published = commit.done()
         disk.thaw()
 
-    assert not was_told
+    assert not was_published
     async with opened(copy) as outbox:
         assert await outbox.deliveries.tallies() == {}
         assert await outbox.observations.load(CHECKPOINT) is None

@@ -31,7 +31,7 @@ def note(path: Path) -> Note:
 
 
 async def start(path: Path, error: BaseException | None = None) -> None:
-    """Start on the file, keep something, and end as told."""
+    """Start on the file, keep something, and end as asked."""
     async with open_database(path, MINE) as database:
         database.put({("meta", ("x",)): (b"kept",)})
         if error is not None:

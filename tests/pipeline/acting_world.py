@@ -159,7 +159,7 @@ class World:
         at = self.clock.now()
         moment = Moment(at=at, monotonic=self.clock.monotonic())
         watch, steps = diff(self.watch, found, moment, poll_interval=POLL)
-        told = [
+        published = [
             from_transition(
                 event_context_of(self.identity),
                 step,
@@ -169,13 +169,13 @@ class World:
             )
             for step in steps
         ]
-        await self.commit(*told)
+        await self.commit(*published)
         self.watch, self.document = watch, found
         if looks:
             await self.look()
 
-    async def commit(self, *told: OutgoingEvent) -> None:
-        await self.outbox.commit(told, now=self.clock.now().timestamp())
+    async def commit(self, *events: OutgoingEvent) -> None:
+        await self.outbox.commit(events, now=self.clock.now().timestamp())
 
     async def look(self) -> float:
         """Look until nothing more happens by itself; return when to look again."""
@@ -197,7 +197,7 @@ class World:
         return [delivery.state for delivery in found]
 
     async def results(self) -> list[dict[str, Any]]:
-        """Return what was told of commands to the other sink, in order."""
+        """Return what the other sink got of commands, in order."""
         found = await Ledger(self.outbox.database).find(Selection(sink=SIEM))
         bodies = [orjson.loads(delivery.body) for delivery in found]
         return [body for body in bodies if ".command." in body["type"]]

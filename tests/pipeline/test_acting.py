@@ -305,7 +305,7 @@ async def test_running_prepare_is_stopped_when_the_event_is_over(world: World) -
     assert (await world.outcomes())[0] == ("skipped", "scheduled")
 
 
-async def test_running_prepare_is_stopped_although_nothing_is_told_of_the_end(
+async def test_running_prepare_is_stopped_although_no_sink_gets_the_end(
     make: Make,
 ) -> None:
     world = make(when=When(transitions=("scheduled",)))
@@ -494,8 +494,8 @@ async def test_notice_is_that_at_the_start_of_each_attempt(world: World) -> None
     await world.later(60)
     await world.later(60)
 
-    told = [e["SEBRIDGE_NOTICE_SECONDS"] for e in world.runner.ran]
-    assert told == ["899", "839", "779"]
+    notices = [e["SEBRIDGE_NOTICE_SECONDS"] for e in world.runner.ran]
+    assert notices == ["899", "839", "779"]
 
 
 async def test_attempt_is_given_up_15_s_after_its_timeout(make: Make) -> None:
@@ -514,7 +514,7 @@ async def test_seconds_of_each_run_are_measured_by_sink(world: World) -> None:
     assert registry.get_sample_value(f"{name}_sum", labels) == 3.0
 
 
-async def test_result_is_told_to_all_others_and_to_no_command(make: Make) -> None:
+async def test_result_is_published_to_all_others_and_to_no_command(make: Make) -> None:
     world = make(output="always")
     world.outbox.router = router(
         {
@@ -537,7 +537,7 @@ async def test_result_is_told_to_all_others_and_to_no_command(make: Make) -> Non
 
 
 @pytest.mark.parametrize(
-    ("output", "code", "is_told"),
+    ("output", "code", "is_published"),
     [
         ("failed", 1, True),
         ("failed", 0, False),
@@ -545,15 +545,15 @@ async def test_result_is_told_to_all_others_and_to_no_command(make: Make) -> Non
         ("never", 1, False),
     ],
 )
-async def test_output_is_told_as_configured(
-    make: Make, output: str, code: int, *, is_told: bool
+async def test_output_is_published_as_configured(
+    make: Make, output: str, code: int, *, is_published: bool
 ) -> None:
     world = make(output=output)
     world.runner.ends = [Exit(code=code, output="words")]
     await world.see(reboot())
 
     (result,) = await world.results()
-    assert result["data"]["output"] == ("words" if is_told else None)
+    assert result["data"]["output"] == ("words" if is_published else None)
 
 
 async def test_success_is_of_one_appearance_of_the_event(world: World) -> None:

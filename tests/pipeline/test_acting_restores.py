@@ -117,8 +117,8 @@ async def test_event_that_starts_without_this_vm_is_restored_at_once(
     assert (await world.outcomes())[-1] == ("skipped", "completed")
 
 
-async def test_start_is_a_restore_only_for_who_is_told_of_changes(make: Make) -> None:
-    """Who asks for the first and the last step alone is told of these."""
+async def test_start_is_a_restore_only_for_who_gets_changes(make: Make) -> None:
+    """Who asks for the first and the last step alone gets these."""
     world = make(when=When(transitions=("scheduled", "completed")))
     world.runner.let.set()
     await world.see(reboot())
@@ -139,7 +139,7 @@ async def test_end_restores_where_no_step_between_was_asked_for(make: Make) -> N
     assert world.runner.actions == [PREPARE, ("restore", "cancelled")]
 
 
-async def test_start_of_an_event_that_still_fits_is_told_to_nobody(
+async def test_start_of_an_event_that_still_fits_reaches_no_command(
     world: World,
 ) -> None:
     await world.see(reboot())
@@ -177,7 +177,7 @@ async def test_end_restores_where_the_steps_before_are_no_longer_kept(
 async def test_event_that_comes_back_for_others_restores_nothing(
     world: World,
 ) -> None:
-    """Its last step that was told here was a restore already."""
+    """Its last step that was published here was a restore already."""
     await world.see(reboot())
     await world.see()
     await world.see(reboot(EVENT_ID, Resources=["other"]))

@@ -26,7 +26,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 async def results(life: Life) -> list[dict[str, Any]]:
-    """Return what was told of commands, oldest first."""
+    """Return what was published of commands, oldest first."""
     found = await life.file.database.read(
         lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
     )
@@ -39,10 +39,10 @@ async def test_life_without_an_event_begins_with_one_restore(stage: Stage) -> No
         await life.ran()
         await life.passes(120)
         assert stage.runner.actions == [RESTORE]
-        (told,) = stage.runner.ran
-        assert told["SEBRIDGE_EVENT_ID"] == ""
-        assert told["SEBRIDGE_OTHER_EVENTS"] == ""
-        assert told["SEBRIDGE_TYPE"] == "sebridge.bridge.started.v1"
+        (ran,) = stage.runner.ran
+        assert ran["SEBRIDGE_EVENT_ID"] == ""
+        assert ran["SEBRIDGE_OTHER_EVENTS"] == ""
+        assert ran["SEBRIDGE_TYPE"] == "sebridge.bridge.started.v1"
         (result,) = await results(life)
 
     assert result["type"] == "sebridge.command.succeeded.v1"
@@ -98,7 +98,7 @@ async def test_event_at_the_start_is_restored_after_by_its_own_end(
 async def test_event_that_was_over_meanwhile_is_restored_after_once(
     stage: Stage,
 ) -> None:
-    """It is gone at the first look: what is told of that restores."""
+    """It is gone at the first look: what is published of that restores."""
     stage.imds.shows(reboot())
     async with stage.life() as life:
         await life.ran()

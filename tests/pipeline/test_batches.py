@@ -661,7 +661,9 @@ class Model:
             # Nobody reads the answer to a request whose leader is cancelled just then:
             # its events are sent again, with the same ids.
             is_unknown = str(error) == "the request was given up"
-            assert is_unknown or (error is None) == (taken == 1), "told what is not so"
+            assert is_unknown or (error is None) == (taken == 1), (
+                "it says what is not so"
+            )
 
 
 @settings(max_examples=300)

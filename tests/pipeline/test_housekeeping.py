@@ -592,7 +592,7 @@ async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
 # -- while the state file is in trouble ------------------------------------------
 
 
-async def test_state_file_that_cannot_be_written_is_told_once_and_tried_again(
+async def test_state_file_that_cannot_be_written_is_logged_once_and_tried_again(
     housekeeping: Housekeeping, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk must not end the forwarder: pruning is what may help it."""
@@ -640,7 +640,7 @@ async def test_what_is_in_memory_goes_to_disk_as_soon_as_it_can(
         assert await left(housekeeping.outbox) == 1
 
 
-async def test_trouble_is_told_again_after_it_was_over(
+async def test_trouble_is_logged_again_after_it_was_over(
     housekeeping: Housekeeping, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):

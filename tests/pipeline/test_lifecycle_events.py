@@ -79,7 +79,7 @@ class Rig:
         found, _ = await self.outbox.deliveries.due(SINK, now=9e9, limit=100)
         return found
 
-    async def told(self) -> list[str]:
+    async def published(self) -> list[str]:
         return [one.type.split(".", 1)[1] for one in await self.stored()]
 
     async def beaten(self) -> list[dict[str, object]]:
@@ -107,17 +107,19 @@ async def test_nothing_is_said_while_imds_answers(rig: Rig) -> None:
         rig.clock.pass_by(29)
         await rig.lifecycle.step()
 
-    assert await rig.told() == []
+    assert await rig.published() == []
 
 
 async def test_nothing_is_said_during_the_patient_first_request(rig: Rig) -> None:
     rig.clock.pass_by(130)
     await rig.lifecycle.step()
 
-    assert await rig.told() == []
+    assert await rig.published() == []
 
 
-async def test_imds_that_never_answered_is_told_after_its_patience(rig: Rig) -> None:
+async def test_imds_that_never_answered_is_published_after_its_patience(
+    rig: Rig,
+) -> None:
     rig.clock.pass_by(131)
     await rig.lifecycle.step()
 
@@ -126,7 +128,7 @@ async def test_imds_that_never_answered_is_told_after_its_patience(rig: Rig) -> 
     assert orjson.loads(event.body)["data"]["reason"] == "starting"
 
 
-async def test_pause_of_the_vm_is_not_told_as_a_failure_of_imds(rig: Rig) -> None:
+async def test_pause_of_the_vm_is_not_published_as_a_failure_of_imds(rig: Rig) -> None:
     await rig.answers()
     rig.clock.pass_by(33)
     await rig.lifecycle.step()
@@ -135,10 +137,10 @@ async def test_pause_of_the_vm_is_not_told_as_a_failure_of_imds(rig: Rig) -> Non
     await rig.answers()
     await rig.lifecycle.step()
 
-    assert await rig.told() == []
+    assert await rig.published() == []
 
 
-async def test_imds_lost_and_found_is_told_once_each(rig: Rig) -> None:
+async def test_imds_lost_and_found_is_published_once_each(rig: Rig) -> None:
     await rig.answers()
     for _ in range(5):
         rig.clock.pass_by(31)
@@ -149,16 +151,16 @@ async def test_imds_lost_and_found_is_told_once_each(rig: Rig) -> None:
     for _ in range(5):
         await rig.lifecycle.step()
 
-    assert await rig.told() == [
+    assert await rig.published() == [
         "bridge.imds-unreachable.v1",
         "bridge.imds-recovered.v1",
     ]
 
 
-# -- what is told --------------------------------------------------------------
+# -- what is published ---------------------------------------------------------
 
 
-async def test_others_are_told_what_to_rely_on(rig: Rig) -> None:
+async def test_start_says_what_to_rely_on(rig: Rig) -> None:
     rig.lifecycle.heartbeat = Duration(60)
     rig.lifecycle.offer = {"entity": "q", "rules": [], "digest": "d"}
     stop = asyncio.Event()
@@ -178,7 +180,7 @@ async def test_others_are_told_what_to_rely_on(rig: Rig) -> None:
     assert (beat["intervalSeconds"], beat["approvals"]) == (60, {"digest": "d"})
 
 
-async def test_what_is_told_is_stored_with_its_time_and_id(rig: Rig) -> None:
+async def test_what_is_published_is_stored_with_its_time_and_id(rig: Rig) -> None:
     cloud_event_id = await rig.lifecycle.publish("stopped", "signal")
 
     (event,) = await rig.stored()
@@ -189,16 +191,16 @@ async def test_what_is_told_is_stored_with_its_time_and_id(rig: Rig) -> None:
     assert (data["reason"], data["observedAt"]) == ("signal", "2026-03-02T12:00:00Z")
 
 
-async def test_started_is_told_first(rig: Rig) -> None:
+async def test_started_is_published_first(rig: Rig) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(rig.lifecycle.run(stop))
         await settled(rig.outbox)
-        assert await rig.told() == ["bridge.started.v1"]
+        assert await rig.published() == ["bridge.started.v1"]
         stop.set()
 
 
-async def test_stopped_is_told_last_and_tried_once(rig: Rig) -> None:
+async def test_stopped_is_published_last_and_tried_once(rig: Rig) -> None:
     stop = asyncio.Event()
     stop.set()
 
@@ -206,7 +208,7 @@ async def test_stopped_is_told_last_and_tried_once(rig: Rig) -> None:
 
     tried = [one.type for sink in rig.sinks.values() for one in sink.tried]
     assert set(tried) == {"sebridge.bridge.stopped.v1"}
-    assert await rig.told() == ["bridge.started.v1"]
+    assert await rig.published() == ["bridge.started.v1"]
 
 
 async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
@@ -218,8 +220,8 @@ async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
             await settled(rig.outbox)
         stop.set()
 
-    told = await rig.told()
-    assert told[:2] == ["bridge.started.v1", "bridge.imds-unreachable.v1"]
+    published = await rig.published()
+    assert published[:2] == ["bridge.started.v1", "bridge.imds-unreachable.v1"]
 
 
 # -- heartbeats ----------------------------------------------------------------
@@ -307,20 +309,22 @@ async def test_heartbeat_holds_the_whole_offer_once_a_day(rig: Rig) -> None:
     rig.outbox.sign = rig.lifecycle.signer.signed
     rig.lifecycle.offer = {"entity": "q", "rules": [], "digest": "d"}
     await rig.answers()
-    stop, told = asyncio.Event(), list[dict[str, object]]()
+    stop, beats = asyncio.Event(), list[dict[str, object]]()
     async with asyncio.TaskGroup() as group:
         group.create_task(rig.lifecycle.run(stop))
         for _ in range(49):
             await settled(rig.outbox)
-            told = await rig.beaten()
+            beats = await rig.beaten()
             await rig.clock.advance(3600)
         stop.set()
-    signing = [data["signing"] for data in told]
+    signing = [data["signing"] for data in beats]
     assert signing[0] == {"n": 1}  # bridge.started
     assert signing[23] == {"n": 1, "keys": [KEY.jwk]}
-    beats = [data["approvals"] for data in told]
-    whole = [number for number, one in enumerate(beats, 1) if one != {"digest": "d"}]
-    assert (whole, beats[23]) == ([24, 48], rig.lifecycle.offer)
+    approvals = [data["approvals"] for data in beats]
+    whole = [
+        number for number, one in enumerate(approvals, 1) if one != {"digest": "d"}
+    ]
+    assert (whole, approvals[23]) == ([24, 48], rig.lifecycle.offer)
 
 
 async def test_heartbeat_is_not_stored(rig: Rig) -> None:

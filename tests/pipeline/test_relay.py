@@ -1359,7 +1359,7 @@ async def test_last_call_tries_one_event_once(rig: Rig) -> None:
     await rig.put(outgoing("1"), outgoing("2"))
 
     await rig.relay.last_call("2", 0)
-    await rig.relay.last_call("never told", 0)
+    await rig.relay.last_call("never committed", 0)
 
     assert rig.sink.tried_ids == ["2"]
     assert (await rig.tally).pending == 2

@@ -37,7 +37,7 @@ BUSY_NAMESPACE = TransientDeliveryError(
 
 @dataclass
 class Receiver:
-    """Answers after so many seconds; fails as told.
+    """Answers after so many seconds; fails as asked.
 
     Attributes:
         faults: by CloudEvent id: what the first attempt at it fails with.

@@ -204,11 +204,11 @@ async def test_sink_without_batches_sends_one_by_one(
 async def test_alertmanager_is_told_again_of_what_fires(
     outbox: Outbox, resources: Resources
 ) -> None:
-    """By the worker of its sink; it was told by an earlier run of the bridge."""
-    told = asyncio.Queue[list[dict[str, dict[str, str]]]]()
+    """By the worker of its sink; an earlier run of the bridge sent it."""
+    received = asyncio.Queue[list[dict[str, dict[str, str]]]]()
 
     async def alerts(request: web.Request) -> web.Response:
-        await told.put(await request.json())
+        await received.put(await request.json())
         return web.Response()
 
     clock, stop = FakeClock(), asyncio.Event()
@@ -231,7 +231,7 @@ async def test_alertmanager_is_told_again_of_what_fires(
                 while 240.0 not in clock.waits:
                     await asyncio.sleep(0.01)
                 clock.pass_by(240)
-                (alert,) = await told.get()
+                (alert,) = await received.get()
             stop.set()
 
     assert alert["labels"] == {"alert_key": "K"}

@@ -64,7 +64,7 @@ async def put(client: ServiceBusClient, session_id: str, body: str) -> None:
 async def received(
     client: ServiceBusClient, event_id: str, *kinds: str
 ) -> list[dict[str, object]]:
-    """Receive until the subscription has told these of an EventId."""
+    """Receive until the subscription has got these of an EventId."""
     found: list[dict[str, object]] = []
     receiver = client.get_subscription_receiver("scheduled-events", "consumer")
     async with asyncio.timeout(PATIENCE), receiver:
@@ -107,7 +107,7 @@ async def forwarder(
             stop.set()
 
 
-async def test_event_is_told_approved_relayed_and_started(tmp_path: Path) -> None:
+async def test_event_is_reported_approved_relayed_and_started(tmp_path: Path) -> None:
     session_id, event_id = session(), str(uuid.uuid4()).upper()
     life = EventLife(event_type="Freeze", resources=("WestNO_0",), event_id=event_id)
     async with (

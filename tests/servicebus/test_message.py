@@ -67,7 +67,7 @@ def test_structured_event_may_hold_its_data_in_base64() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["cloudEvents_", "cloudEvents:"])
-def test_binary_event_is_told_by_its_properties(prefix: str) -> None:
+def test_binary_event_is_known_by_its_properties(prefix: str) -> None:
     properties = {prefix + name: value for name, value in EVENT.items()}
 
     assert read(DATA, **properties).approved_by == "ada"

@@ -118,7 +118,7 @@ def test_configuration_says_what_is_wrong(
 
 
 @pytest.mark.parametrize("flag", ["True", "TRUE", "1", "yes"])
-def test_emulator_flag_in_the_wrong_case_is_told(flag: str) -> None:
+def test_emulator_flag_in_the_wrong_case_is_reported(flag: str) -> None:
     """The SDK compares with "true" letter by letter, and else dials the cloud's port
     with TLS: a hang that nobody understands."""
     text = f"Endpoint=sb://localhost;{KEY};UseDevelopmentEmulator={flag}"
@@ -356,7 +356,7 @@ def wrapped(error: Exception) -> Exception:
         (AttributeError("'NoneType' …"), TransientDeliveryError, Reason.UNFORESEEN),
     ],
 )
-def test_errors_of_the_sdk_are_told_in_our_own_words(
+def test_errors_of_the_sdk_are_reported_in_our_own_words(
     raised: Exception, error: type[DeliveryError], reason: Reason
 ) -> None:
     with pytest.raises(error) as caught, delivery_errors("queue q", size=70_000):

@@ -524,7 +524,7 @@ async def test_entity_that_cannot_be_received_from_says_why(
     assert words in str(queue.last_error)
 
 
-async def test_entity_that_is_not_there_is_told_so(stage: Stage) -> None:
+async def test_entity_that_is_not_there_is_reported_so(stage: Stage) -> None:
     queue = await stage.opened(ApprovalSource(topic="t", subscription="no-such"))
     with pytest.raises(ApprovalQueueError, match="t/no-such: does not exist"):
         await queue.receive(stage.stop)

@@ -433,7 +433,7 @@ class HalfMoved:
         self._handler = object()
 
 
-async def test_sdk_that_has_changed_inside_is_told_and_works_as_before(
+async def test_sdk_that_has_changed_inside_is_reported_and_works_as_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     moved, half = guarded(Moved()), guarded(HalfMoved())

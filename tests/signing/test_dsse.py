@@ -119,7 +119,7 @@ def test_change_has_its_verdict(
     assert verdict(event) is expected
 
 
-def test_data_that_was_formatted_anew_is_told_apart() -> None:
+def test_data_that_was_formatted_anew_is_distinguished() -> None:
     """As by a SIEM that shows JSON with blanks, or sorts it otherwise."""
     signed = sealed()
 

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from bridge.approvals import policy
-from bridge.approvals.context import ApprovalContext, Intent
+from bridge.approvals.context import ApprovalContext, Pending
 from bridge.approvals.message_flow import Handling
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import Pending, Requests
+from bridge.approvals.requests import Requests
 from bridge.approvals.rules import judge
 from bridge.events import transitions
 from bridge.events.look import Look
@@ -33,19 +33,19 @@ from tests.simulation.planting import Patch, bug
 
 @bug
 def post_is_not_marked_before_it_is_begun(patch: Patch) -> None:
-    async def mark(self: Intent) -> None:
+    async def mark(self: Pending) -> None:
         self.is_marked = True
 
-    patch.setattr(Intent, "mark", mark)
+    patch.setattr(Pending, "mark", mark)
 
 
 @bug
 def intent_is_ignored_after_a_crash(patch: Patch) -> None:
     pursue = Requests.pursue
 
-    async def forgetful(self: Requests, intent: Intent, *more: Any) -> Any:
-        intent.was_tried = intent.is_marked = False
-        return await pursue(self, intent, *more)
+    async def forgetful(one: Pending) -> Any:
+        one.was_tried = one.is_marked = one.may_have_worked = False
+        return await pursue(one)
 
     patch.setattr(Requests, "pursue", forgetful)
 
@@ -104,7 +104,7 @@ def message_that_was_delivered_before_gets_no_reply(patch: Patch) -> None:
 
 
 @bug
-def expiry_is_told_by_the_clock_of_the_machine(patch: Patch) -> None:
+def expiry_is_judged_by_the_clock_of_the_machine(patch: Patch) -> None:
     def by_own_clock(**given: Any) -> Any:
         return Look(**{**given, "now": given["read"].at})
 
@@ -168,6 +168,19 @@ def post_goes_out_on_an_old_document(patch: Patch) -> None:
     patch.setattr(Requests, "turn", by_any)
     patch.setattr(Poller, "_usable", lambda self: self.latest)
     patch.setattr(Poller, "_is_old", lambda *_: False)
+
+
+@bug
+def post_in_doubt_is_repeated_without_a_look(patch: Patch) -> None:
+    turn = Requests.turn
+
+    def again(self: Requests, look: Look | None) -> Any:
+        for one in self._all:
+            if one.failures and one.since <= self.poller.clock.monotonic():
+                one.after, one.since = 0, -math.inf
+        return turn(self, look)
+
+    patch.setattr(Requests, "turn", again)
 
 
 @bug

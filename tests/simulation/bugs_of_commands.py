@@ -74,7 +74,7 @@ def command_that_was_killed_has_succeeded(patch: Patch) -> None:
 
 
 @bug
-def result_of_a_command_is_told_in_a_commit_of_its_own(patch: Patch) -> None:
+def result_of_a_command_is_published_in_a_commit_of_its_own(patch: Patch) -> None:
     commit = Outbox.commit
 
     async def split(self: Outbox, events: Any, **given: Any) -> bool:
@@ -139,5 +139,5 @@ def restore_does_not_wait_for_the_first_document(patch: Patch) -> None:
 
 
 @bug
-def start_that_ends_an_event_here_is_told_to_no_command(patch: Patch) -> None:
+def start_that_ends_an_event_here_is_delivered_to_no_command(patch: Patch) -> None:
     patch.setattr(Router, "_start_as_update", lambda _, __, subject: subject)

@@ -1,4 +1,4 @@
-"""Bugs to be planted on the way of an event: what is seen, told, and tried again."""
+"""Bugs to be planted on the way of an event: seen, published, and tried again."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def change_of_the_description_is_no_change(patch: Patch) -> None:
 
 
 @bug
-def start_is_told_as_an_update(patch: Patch) -> None:
+def start_is_published_as_an_update(patch: Patch) -> None:
     def changed(self: Any, before: Any, event: Any) -> Any:
         return self._step(TransitionKind.UPDATED, event, before)
 
@@ -100,11 +100,11 @@ def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
     patch.setattr(Poller, "step", rare)
 
 
-# -- who is told, in which order -----------------------------------------------------
+# -- which sink gets what, in which order ----------------------------------------------
 
 
 @bug
-def who_was_told_of_an_event_is_not_told_to_its_end(patch: Patch) -> None:
+def sink_that_got_an_event_does_not_get_its_end(patch: Patch) -> None:
     patch.setattr(Facts, "followers", lambda *_: frozenset())
 
 

@@ -1,4 +1,4 @@
-"""What one life commits, as the judge sees it: as soon as the forwarder is told."""
+"""What one life commits, as the judge sees it: as soon as the forwarder knows."""
 
 import json
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Commits:
-    """Looks at each commit of a life when it is told: on the disk, or in memory."""
+    """Looks at each commit of a life once it is answered: on the disk, or in memory."""
 
     life: "Life"
     _checkpoint: bytes | None = None
@@ -55,14 +55,14 @@ class Commits:
             content = unwritten.get(place) or rows[place]
             assert content is not None, "an item is never deleted here"
             kind, body = content[0], content[5]
-            told = json.loads(cast("bytes", body))
+            published = json.loads(cast("bytes", body))
             world.rows[cast("int", number)] = Row(
                 cast("int", number),
                 cast("str", row[1]),
                 cast("str | None", row[2]),
                 cast("int", row[0]),
                 cast("str", kind),
-                told,
+                published,
                 life.now(),
                 life.number,
                 is_durable,

@@ -140,7 +140,6 @@ class Imds:
         default_factory=lambda: ImdsConfig(poll_interval=Duration(POLL))
     )
     shown: Shown | None = None
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
         """Answer with the document, or with what the seed has in its place."""

@@ -11,7 +11,6 @@ from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Rule
 from bridge.events.routing import Route, Router, When
 from bridge.foundation.clock import Clock
@@ -105,7 +104,7 @@ class Common(TypedDict):
 
 
 async def _nowhere(delivery: Delivery) -> None:
-    """Send nothing: a command is run, and not told."""
+    """Send nothing: a command is run, and not delivered."""
     raise AssertionError(delivery)
 
 
@@ -220,7 +219,7 @@ class Forwarder:
             replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=self.outbox,
             event_context=event_context_of(),
-            requests=Requests(self.poller),
+            poller=self.poller,
             clock=life.clock,
             chance=chance_of(life, "pursuit"),
             count=lambda _: None,

@@ -42,7 +42,7 @@ class HookRun:
         cause: the id of the CloudEvent that it was given.
         others: EventIds that it is told of beside its own.
         code: None while it runs, and where the forwarder died before it ended.
-        told_to_end: whether the forwarder ended it.
+        stopped_here: whether the forwarder ended it.
     """
 
     began: float
@@ -55,7 +55,7 @@ class HookRun:
     others: frozenset[str] = frozenset()
     ended: float | None = None
     code: int | None = None
-    told_to_end: bool = False
+    stopped_here: bool = False
 
     @property
     def name(self) -> str:
@@ -110,11 +110,11 @@ class SimulatedRunner:
         try:
             was_stopped = await life.clock.wait(stop, min(seconds, limit))
             timed_out = not was_stopped and seconds > limit
-            run.told_to_end = was_stopped or timed_out
-            if run.told_to_end:
+            run.stopped_here = was_stopped or timed_out
+            if run.stopped_here:
                 await asyncio.sleep(_SECONDS_TO_DIE)
             life.moment("hook ends")
-            run.code = _TERMINATED if run.told_to_end else code
+            run.code = _TERMINATED if run.stopped_here else code
         finally:
             run.ended = life.now()  # it dies with the forwarder
         return Exit(
@@ -125,17 +125,17 @@ class SimulatedRunner:
         )
 
 
-def _run_of(life: "Life", event: Event, told: Mapping[str, str]) -> HookRun:
+def _run_of(life: "Life", event: Event, environ: Mapping[str, str]) -> HookRun:
     data = event["data"]
     return HookRun(
         began=life.now(),
         life=life.number,
         key=data["event"]["EventId"].upper(),
         cause=event["id"],
-        action=told["SEBRIDGE_ACTION"],
+        action=environ["SEBRIDGE_ACTION"],
         transition=data["transition"],
         event=data["event"],
-        others=frozenset(told["SEBRIDGE_OTHER_EVENTS"].split()),
+        others=frozenset(environ["SEBRIDGE_OTHER_EVENTS"].split()),
     )
 
 

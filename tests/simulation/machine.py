@@ -107,17 +107,17 @@ class InlineDatabase(Database):
         then: Callable[[bool], None] | None = None,
         late: Callable[[], None] | None = None,
     ) -> None:
-        def told(is_written: bool) -> None:  # noqa: FBT001 - a callback
+        def answered(is_written: bool) -> None:  # noqa: FBT001 - a callback
             if then is not None:
                 then(is_written)
             self.life.commits.note(rows, is_durable=is_written)
 
         if not self.is_degraded:
             self.given |= {key for table, key in rows if table == "items"}
-        super().put(rows, told, late)
+        super().put(rows, answered, late)
 
     def note_written(self) -> None:
-        """Show the judge what is on the disk, though nobody will be told any more."""
+        """Show the judge what is on the disk, though nobody awaits it any more."""
         for commit in self._journal.with_disk:
             if commit.then is not None:
                 self.life.commits.note(commit.rows, is_durable=True)

@@ -1,4 +1,4 @@
-"""For how long the forwarder has to remember what it told and did: the judge's view."""
+"""For how long the forwarder remembers what it published and did: the judge's view."""
 
 from typing import TYPE_CHECKING
 

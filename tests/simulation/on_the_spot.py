@@ -35,6 +35,9 @@ def judge_post(life: "Life", event_id: str) -> None:
         world.blame(f"POST of {event_id}, which was Started")
     if life.now() - shown.at > max(1.0, POLL) + SLACK:
         world.blame(f"POST of {event_id} on a document of {shown.at:.1f} s")
+    earlier = [p for p in world.azure.posts if p.event_id.upper() == key]
+    if any(p.life == life.number and p.at >= shown.at for p in earlier):
+        world.blame(f"POST of {event_id} again, without a look in between")
     decisions = life.database.rows_of("approvals").items()
     if not any(of == key and row[3] for (_, of), row in decisions):
         world.blame(f"POST of {event_id}, of which nothing is on the disk")

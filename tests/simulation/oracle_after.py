@@ -1,7 +1,7 @@
 """The judge of rules with ``after``, in the end: what a success must have brought.
 
-An event that is told as done, and stays as it is, is posted in time; as it is, it is
-posted once; and why one is withheld is told once, and is so.
+An event that is published as done, and stays as it is, is posted in time; as it is, it
+is posted once; and why one is withheld is published once, and is so.
 """
 
 from collections import Counter
@@ -30,21 +30,21 @@ def judge_after(world: "World") -> None:
     _judge_withheld(world)
     if not world.plan.is_calm(*_NOT_CALM):
         return
-    for row in _told(world, ".command.succeeded."):
+    for row in _published(world, ".command.succeeded."):
         data = row.body["data"]
         if data["action"] == "prepare":
             _judge_success(world, row, data["event"])
     _judge_repeats(world)
 
 
-def _told(world: "World", kind: str) -> list["Row"]:
-    """Return what is told of a kind, as one sink is."""
+def _published(world: "World", kind: str) -> list["Row"]:
+    """Return what one sink gets of a kind."""
     rows = (row for row in world.rows.values() if row.sink == "steady")
     return [row for row in rows if row.kind == "event" and kind in row.body["type"]]
 
 
 def _judge_success(world: "World", row: "Row", done: Event) -> None:
-    """An event that is told as done, and stays as it is, is approved in time."""
+    """An event that is published as done, and stays as it is, is approved in time."""
     for number, (began, _) in enumerate(world.lives):
         looks = [look for look in world.looks if look.life == number]
         since = next((v.at for v in looks if v.at >= max(row.at, began)), None)
@@ -101,12 +101,12 @@ def _judge_repeats(world: "World") -> None:
 
 
 def _judge_withheld(world: "World") -> None:
-    """Why an event is withheld is so, and is told once."""
-    told = _told(world, ".startrequest.withheld.")
-    for body_id, number in Counter(row.body["id"] for row in told).items():
+    """Why an event is withheld is so, and is published once."""
+    published = _published(world, ".startrequest.withheld.")
+    for body_id, number in Counter(row.body["id"] for row in published).items():
         if number > 1:
-            world.blame(f"withheld is told {number} times as {body_id}")
-    for row in told:
+            world.blame(f"withheld is published {number} times as {body_id}")
+    for row in published:
         data = row.body["data"]
         event, reason = data["event"], data["reason"]
         runs = [run for run in world.runs if run.key == row.key]

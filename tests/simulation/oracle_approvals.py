@@ -1,4 +1,4 @@
-"""The judge of approvals: what had to be relayed, told and answered, and what not."""
+"""The judge of approvals: what had to be relayed, published, answered, and what not."""
 
 import json
 from collections import Counter
@@ -38,7 +38,7 @@ _NOT_CALM = (
 
 
 def judge_approvals(world: "World") -> None:
-    """What had to be relayed was; what must not be was not; each told once."""
+    """What had to be relayed was; what must not be was not; each published once."""
     outcomes = [
         row
         for row in world.rows.values()
@@ -59,16 +59,18 @@ def judge_approvals(world: "World") -> None:
 
 def _judge_count(world: "World", outcomes: list["Row"]) -> None:
     sent = Counter[str | None](m.planned.message_id for m in world.broker.messages)
-    # One that is delivered again after its twin was decided may be told again: the
-    # id is the same, so whoever removes repeats is not told twice.
+    # One that is delivered again after its twin was decided may be published again: the
+    # id is the same, so whoever removes repeats does not see it twice.
     once = {row.body["id"]: row.message_id for row in outcomes}
-    told = Counter(once.values())
-    missing = sum((sent - told).values())
-    if told - sent or missing > world.lost / 2:  # an outcome is for two sinks or three
-        world.blame(f"outcomes {dict(told)} of messages {dict(sent)}")
+    published = Counter(once.values())
+    missing = sum((sent - published).values())
+    if (
+        published - sent or missing > world.lost / 2
+    ):  # an outcome is for two sinks or three
+        world.blame(f"outcomes {dict(published)} of messages {dict(sent)}")
     may_repeat = world.plan.has("settle-errors") or world.plan.has("short-retention")
     if len(outcomes) > len(once) and not may_repeat:
-        world.blame("an outcome is told twice")
+        world.blame("an outcome is published twice")
 
 
 def sightings(world: "World", key: str, until: float) -> list[tuple[float, Event]]:
@@ -130,10 +132,10 @@ def judge_outcome(world: "World", row: "Row") -> None:
         world.blame(f"{kind} of {key} cannot have come of {sorted(planned)}")
     for mark, only in (("invalid", {"invalid"}), ("unknown", {"unknown-event"})):
         if planned == {mark} and kind not in only:
-            world.blame(f"{kind} is told of an approval that is {mark}")
+            world.blame(f"{kind} is published of an approval that is {mark}")
     is_late = kind == "expired" or (kind == "failed" and can_fail)
     if planned == {"expired"} and not is_late:
-        world.blame(f"{kind} is told of an approval that is expired")
+        world.blame(f"{kind} is published of an approval that is expired")
 
 
 def judge_doubt(world: "World", row: "Row") -> None:
@@ -146,7 +148,7 @@ def judge_doubt(world: "World", row: "Row") -> None:
     ]
     names = {m.planned.message_id for m in asking}
     if len(asking) != 1 or names != {row.message_id}:
-        return  # whose POST it was cannot be told
+        return  # nobody knows whose POST it was
     if not world.plan.is_calm("rules", "after", "short-retention"):
         return
     is_doubtful = any(
@@ -228,7 +230,7 @@ def judge_rules(world: "World") -> None:
 
 
 def judge_replies(world: "World", outcomes: list["Row"]) -> None:
-    """Who asked for a reply, and may have one, gets one with what was told."""
+    """Who asked for a reply, and may have one, gets one with what was published."""
     replies = [row for row in world.rows.values() if row.kind == "reply"]
     messages = world.broker.messages
     wanted = Counter[str | None](
@@ -240,11 +242,13 @@ def judge_replies(world: "World", outcomes: list["Row"]) -> None:
         world.blame(f"replies {dict(given)} to {dict(wanted)}")
     if given.keys() - wanted.keys():
         world.blame(f"replies {dict(given)}, of which nobody may have some")
-    told = {(row.message_id, row.body["data"]["outcome"]) for row in outcomes}
+    published = {(row.message_id, row.body["data"]["outcome"]) for row in outcomes}
     for row in replies:
         outcomes_of = json.loads(row.body["body"])["outcomes"]
-        is_told = all((row.message_id, o["outcome"]) in told for o in outcomes_of)
-        if row.body["entity"] != "replies" or not (is_told or world.lost):
+        is_published = all(
+            (row.message_id, o["outcome"]) in published for o in outcomes_of
+        )
+        if row.body["entity"] != "replies" or not (is_published or world.lost):
             world.blame(f"the reply to {row.message_id} is {row.body}")
 
 

@@ -2,7 +2,7 @@
 
 A step of an event that names this VM is routed to the command. It is run, or a later
 step has overtaken it, or there is nothing to be prepared for any more; whatever was
-prepared is restored; and what became of each step is told once.
+prepared is restored; and what became of each step is published once.
 """
 
 import itertools
@@ -156,14 +156,14 @@ def judge_commands(world: "World", states: dict[int, list[Any]], left: int) -> N
     """
     if not world.plan.has("commands"):
         return
-    told = dict[int, "Row"]()
+    published = dict[int, "Row"]()
     for row in world.rows.values():
         if row.kind == "event" and ".command." in row.body["type"]:
-            told.setdefault(row.item, row)
-    by_id = Counter(row.body["id"] for row in told.values())
+            published.setdefault(row.item, row)
+    by_id = Counter(row.body["id"] for row in published.values())
     for row in steps_of(world):
         _judge_step(world, row, str(states.get(row.id, [None])[0]), by_id)
-    for result in told.values():
+    for result in published.values():
         if result.body["data"]["action"] == "prepare":
             _judge_skip(world, result)
     for run in world.runs:
@@ -174,14 +174,18 @@ def judge_commands(world: "World", states: dict[int, list[Any]], left: int) -> N
         world.blame(f"{left} successes are kept of events that are gone")
 
 
-def _judge_step(world: "World", row: "Row", state: str, told: Counter[str]) -> None:
-    """A step has an end, and it is told once."""
+def _judge_step(
+    world: "World", row: "Row", state: str, published: Counter[str]
+) -> None:
+    """A step has an end, and it is published once."""
     cause = row.body["id"]
     ends = _OUTCOMES.values()
-    found = {end: told[_result_id(row, end)] for end in ends}
+    found = {end: published[_result_id(row, end)] for end in ends}
     meant = {end: int(end == _OUTCOMES.get(state)) for end in ends}
     if found != meant:
-        world.blame(f"{row.body['type']} of {row.key} is {state}, and told as {found}")
+        world.blame(
+            f"{row.body['type']} of {row.key} is {state}, and published as {found}"
+        )
         return
     runs = [run for run in world.runs if run.cause == cause]
     failures = [r for r in runs if r.code not in {None, 0}]
@@ -202,7 +206,7 @@ def _judge_step(world: "World", row: "Row", state: str, told: Counter[str]) -> N
 
 
 def _result_id(row: "Row", end: str) -> str:
-    """Return the id of what is told of the end of a step."""
+    """Return the id of what is published of the end of a step."""
     return hashed([ME.vm_id, row.sink, row.body["id"], end])
 
 

@@ -1,4 +1,4 @@
-"""The judge of what is told: every step that the history has, once, with its id."""
+"""The judge of what is published: every step that the history has, once, by its id."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ WINDOW = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What has to be told."""
+    """What has to be published."""
 
     key: str
     kinds: frozenset[str]
@@ -44,20 +44,22 @@ class Last:
     life: int
 
 
-def judge_steps(world: "World", told: list["Row"]) -> None:
-    """Every observable transition is told once, with the id of its cause."""
+def judge_steps(world: "World", published: list["Row"]) -> None:
+    """Every observable transition is published once, with the id of its cause."""
     steps = list(expected(world))
-    found = [(row.body["correlationid"].upper(), kind_of(row.body)) for row in told]
+    found = [
+        (row.body["correlationid"].upper(), kind_of(row.body)) for row in published
+    ]
     wanted = [(step.key, "|".join(sorted(step.kinds))) for step in steps]
     is_same = len(found) == len(wanted) and all(
         key == step.key and kind in step.kinds
         for (key, kind), step in zip(found, steps, strict=False)
     )
     if not is_same:
-        world.blame(f"told {found}, where the history has {wanted}")
+        world.blame(f"published {found}, where the history has {wanted}")
         return
-    judge_ids(world, told, steps)
-    for row, step in zip(told, steps, strict=True):
+    judge_ids(world, published, steps)
+    for row, step in zip(published, steps, strict=True):
         kind, data = kind_of(row.body), row.body["data"]
         if (data["announced"] is True) != step.announced:
             world.blame(f"{kind} of {step.key} says announced = {data['announced']}")
@@ -65,10 +67,10 @@ def judge_steps(world: "World", told: list["Row"]) -> None:
             world.blame(f"{kind} of {step.key} does not hold the event verbatim")
 
 
-def judge_ids(world: "World", told: list["Row"], steps: list[Step]) -> None:
-    """An id is that of its cause, and of how often it was told before."""
+def judge_ids(world: "World", published: list["Row"], steps: list[Step]) -> None:
+    """An id is that of its cause, and of how often it was published before."""
     counts, since = Counter[str](), dict[str, float]()
-    for row, step in zip(told, steps, strict=True):
+    for row, step in zip(published, steps, strict=True):
         kind = kind_of(row.body)
         cause = [
             step.key,
@@ -104,7 +106,7 @@ def hashed(value: object) -> str:
 
 
 def expected(world: "World") -> Iterator[Step]:
-    """Yield what has to be told of the documents whose commits are on disk."""
+    """Yield what has to be published of the documents whose commits are on disk."""
     known: dict[str, Last] = {}
     number: int | None = None
     held: tuple[float, int] | None = None
@@ -150,7 +152,7 @@ def going(
 
 
 def endings(world: "World", shown: Shown, key: str, last: Last) -> frozenset[str]:
-    """Return how the end of an event that had not started may be told."""
+    """Return how the end of an event that had not started may be published."""
     looks = [
         look
         for look in world.looks

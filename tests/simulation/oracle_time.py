@@ -1,4 +1,4 @@
-"""The judge of time: when something had to be told or tried, and when not yet.
+"""The judge of time: when something had to be published or tried, and when not yet.
 
 Everything is counted in seconds that pass for everybody, whatever the wall clock of the
 machine shows. A time in which no forwarder lived counts for nobody.
@@ -106,7 +106,7 @@ def judge_looks(world: "World") -> None:
 
 
 def judge_news(world: "World") -> None:
-    """A sink that is well is told at once."""
+    """A sink that is well gets an event at once."""
     taken = dict[int, float]()
     for one in world.taken:
         if one.sink == "steady":
@@ -128,7 +128,7 @@ def judge_news(world: "World") -> None:
         )  # a start takes it for an ordinary backoff
         most += min(back, _LONGEST_BACKOFF)
         if (took := alive(world, row.at, at)) > most:
-            world.blame(f"steady was told of {row.id} after {took:.1f} s")
+            world.blame(f"steady got {row.id} after {took:.1f} s")
 
 
 def judge_first(world: "World", tries: list["Tried"]) -> None:
@@ -168,7 +168,7 @@ def is_urgent(row: "Row", at: float) -> bool:
 
 
 def notice_of(row: "Row", at: float) -> timedelta | None:
-    """Return the notice that is left of what is told; None = it has none."""
+    """Return the notice that is left of what is published; None = it has none."""
     if ".scheduledevent." not in str(row.body.get("type")):
         return None
     not_before = row.body["data"]["event"]["NotBefore"]

@@ -134,7 +134,7 @@ def plan_of(seed: int) -> Plan:
     dice = random.Random(seed)  # noqa: S311 - a simulation
     chosen = {name for name in _BY_CHANCE if dice.random() < 0.4}
     if "imds-resets" in chosen:
-        chosen -= {"jumps"}  # the five minutes of a reset are then nobody's to tell
+        chosen -= {"jumps"}  # the five minutes of a reset are then known to nobody
     if "disk-full" in chosen:
         chosen -= {"crashes", "restarts"}  # tests/system kills on a full disk
     if not chosen & _NOT_WITH_COMMANDS and has_commands(seed):

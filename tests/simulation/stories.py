@@ -19,7 +19,7 @@ _RESOURCES = ["WestNO_0", "WestNO_1"]
 
 
 def story(tell: Story) -> Story:
-    """Add a story to those that are told."""
+    """Add a story to those that are published."""
     STORIES.append(tell)
     return tell
 
@@ -108,7 +108,7 @@ def rule_waits_while_the_clock_is_set(plan: Plan, dice: random.Random) -> None:
 
 @story
 def clock_is_ahead_while_people_approve(plan: Plan, dice: random.Random) -> None:
-    """What expires is told by IMDS's clock, not by the machine's own."""
+    """What expires is judged by IMDS's clock, not by the machine's own."""
     plan.troubles = frozenset({"approvals", "jumps"})
     plan.jumps = [(dice.uniform(2, 8), dice.choice([7200.0, -7200.0, 90.0]))]
     if dice.random() < 0.5:
@@ -174,7 +174,7 @@ def event_has_changed_since_it_was_seen(plan: Plan, dice: random.Random) -> None
 
 
 @story
-def disk_hangs_with_what_is_told(plan: Plan, dice: random.Random) -> None:
+def disk_hangs_with_what_is_published(plan: Plan, dice: random.Random) -> None:
     """What the disk has done is not done again; memory takes what it has room for."""
     plan.troubles = frozenset({"disk-full"})
     at = dice.uniform(2, 6)

@@ -1,4 +1,4 @@
-"""Stories that a long search has found: told by name, each with a seed of its own.
+"""Stories that a long search has found: run by name, each with a seed of its own.
 
 They stand beside those that every fourth seed tells, so that a new one moves no seed.
 """
@@ -23,7 +23,7 @@ def _story(seed: int) -> Callable[[Story], Story]:
 
 @_story(seed=1)
 def event_starts_without_this_vm_in_one_document(plan: Plan, _: random.Random) -> None:
-    """Found by seed 9457: no step told the command that there is something to undo."""
+    """Found by seed 9457: no step said to the command that it has to undo a thing."""
     plan.troubles = frozenset({"commands"})
     appear(plan, 1.0, "F1", Resources=_OWN)
     change(plan, 40.5, "update", "F1", Resources=["WestNO_1"])

@@ -32,11 +32,11 @@ def story_of(seed: int) -> Story | None:
 def planned(seed: int) -> Plan:
     """Return what a seed decides: a story, or whatever chance brings."""
     tale = story_of(seed)
-    return plan_of(seed) if tale is None else told(Plan(seed), tale)
+    return plan_of(seed) if tale is None else with_story(Plan(seed), tale)
 
 
-def told(plan: Plan, tale: Story) -> Plan:
-    """Return a plan in which a story is told."""
+def with_story(plan: Plan, tale: Story) -> Plan:
+    """Return a plan in which a story happens."""
     tale(plan, random.Random(f"{plan.seed}/story"))  # noqa: S311 - a simulation
     plan.end = max(scene.at for scene in plan.scenes) + 5
     plan.scenes.sort(key=lambda scene: scene.at)

@@ -33,7 +33,7 @@ SINCE = {
     "checkpoint_is_committed_before_its_events": 20,
     "event_that_waits_for_a_batch_goes_in_a_pause": 305,
     "repetition_has_the_id_of_the_first_time": 14,
-    "event_that_was_approved_here_is_told_as_cancelled": 184,
+    "event_that_was_approved_here_is_published_as_cancelled": 184,
     "absence_counts_after_the_number_fell": 4,
     "absence_counts_in_a_document_that_was_not_whole": 4,
     "whatever_is_asked_for_is_sent_to_imds": 5,
@@ -106,7 +106,7 @@ def restart_forgets_what_was_seen(patch: Patch) -> None:
 
 
 @mutation
-def event_that_was_approved_here_is_told_as_cancelled(patch: Patch) -> None:
+def event_that_was_approved_here_is_published_as_cancelled(patch: Patch) -> None:
     async def posted(self: Approvals) -> frozenset[str]:
         return frozenset()
 

@@ -8,11 +8,11 @@ from tests.simulation.plan import TROUBLES, Plan
 from tests.simulation.runs import run, run_plan
 from tests.simulation.stories import Story
 from tests.simulation.stories_found import FOUND
-from tests.simulation.telling import AFTER, STORIES, planned, story_of, told
+from tests.simulation.telling import AFTER, STORIES, planned, story_of, with_story
 from tests.simulation.world import World
 
 CHUNK = 20
-CHUNKS = 6  # 100 seeds at least: a story of each kind is told in these
+CHUNKS = 6  # 100 seeds at least: a story of each kind happens in these
 
 
 LATER = [pytest.param(n, marks=pytest.mark.slow) for n in range(1, CHUNKS)]
@@ -28,10 +28,10 @@ def test_nothing_lost_nothing_forged_nothing_out_of_order(chunk: int) -> None:
 
 @pytest.mark.parametrize(("story", "seed"), FOUND.items())
 def test_story_that_was_found_once_comes_to_a_good_end(story: Story, seed: int) -> None:
-    assert run_plan(told(Plan(seed), story)).faults == []
+    assert run_plan(with_story(Plan(seed), story)).faults == []
 
 
-@pytest.mark.parametrize("seed", [9457, 6897, 6317])
+@pytest.mark.parametrize("seed", [9457, 6897, 6317, 3024])
 def test_seed_that_has_failed_once_passes(seed: int) -> None:
     assert run(seed).faults == []
 
@@ -61,7 +61,7 @@ def test_every_trouble_is_met_in_the_seeds_that_are_run() -> None:
     assert met == set(TROUBLES)
 
 
-def test_every_story_is_told_in_the_seeds_that_are_run() -> None:
-    told = {story_of(seed) for seed in range(CHUNK * CHUNKS)}
+def test_every_story_happens_in_the_seeds_that_are_run() -> None:
+    happened = {story_of(seed) for seed in range(CHUNK * CHUNKS)}
 
-    assert told >= {*STORIES, *AFTER}
+    assert happened >= {*STORIES, *AFTER}

@@ -74,7 +74,7 @@ def true_time(time: float) -> datetime:
 
 @dataclass(slots=True)
 class VirtualClock:
-    """The house's clock on virtual time."""
+    """The bridge's clock on virtual time."""
 
     wall: Wall
 

@@ -134,7 +134,7 @@ async def test_open_connection_keeps_what_its_token_allows(
             assert len(await receiver.receive_messages(1, max_wait_time=30)) == 1
 
 
-async def test_rule_without_keys_gets_new_ones_that_are_told(
+async def test_rule_without_keys_gets_new_ones_that_are_reported(
     bus: Broker, http: aiohttp.ClientSession
 ) -> None:
     found = await put(http, "/orders", queue(rule("shop", "Send", keys="")))

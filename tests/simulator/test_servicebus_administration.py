@@ -86,7 +86,7 @@ async def names(listed: Any) -> list[str]:
     return [found.name async for found in listed]
 
 
-async def test_namespace_is_told(admin: Admin) -> None:
+async def test_namespace_is_reported(admin: Admin) -> None:
     found = await admin.get_namespace_properties()
 
     assert (found.name, found.messaging_sku) == ("sbemulatorns", "Standard")
@@ -225,7 +225,7 @@ async def test_size_of_a_topic_counts_scheduled_messages(
     assert (await admin.get_topic_runtime_properties("news")).size_in_bytes > 100
 
 
-async def test_authorization_rules_are_told_again(
+async def test_authorization_rules_are_reported_again(
     admin: Admin,
 ) -> None:
     rule = AuthorizationRule(
@@ -270,7 +270,7 @@ async def test_made_queue_works_by_its_description(
     assert (await admin.get_queue("orders")).forward_to.endswith("/target")
 
 
-async def test_runtime_counts_are_told(
+async def test_runtime_counts_are_reported(
     admin: Admin, broker_client: ServiceBusClient
 ) -> None:
     async with broker_client.get_queue_sender("plain") as sender:

@@ -178,14 +178,16 @@ async def test_rule_that_cannot_be_read_is_refused(
     assert (status, words in text) == (400, True), text
 
 
-async def test_latest_time_of_net_is_told_again(http: aiohttp.ClientSession) -> None:
+async def test_latest_time_of_net_is_reported_again(
+    http: aiohttp.ClientSession,
+) -> None:
     latest = action(pair("dateTime", "9999-12-31T23:59:59.9999999Z"))
     status, text = await put(http, RULE, entry("RuleDescription", latest))
 
     assert (status, ">9999-12-31T23:59:59.999Z<" in text) == (201, True), text
 
 
-async def test_time_in_a_rule_of_amqp_is_told_as_a_time(
+async def test_time_in_a_rule_of_amqp_is_reported_as_a_time(
     http: aiohttp.ClientSession, broker: Broker
 ) -> None:
     """As a number of 64 bits, the client of JavaScript could list no rule."""
@@ -319,7 +321,9 @@ def http_host(http: aiohttp.ClientSession) -> str:
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_other_methods_are_told(http: aiohttp.ClientSession, method: str) -> None:
+async def test_other_methods_are_reported(
+    http: aiohttp.ClientSession, method: str
+) -> None:
     async with http.request(method, "/q") as reply:
         assert reply.status == 405
         assert "<Error><Code>405</Code>" in await reply.text()

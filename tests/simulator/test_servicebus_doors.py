@@ -300,7 +300,7 @@ def test_key_is_for_its_owner_alone_and_a_second_certificate_replaces_it(
 
 
 @pytest.mark.parametrize("fault", ["absent", "no PEM", "another key"])
-async def test_unusable_certificate_is_told(
+async def test_unusable_certificate_is_reported(
     fault: str, files: TlsFiles, tmp_path: Path
 ) -> None:
     key = tmp_path / "key.pem"
@@ -317,7 +317,7 @@ async def test_unusable_certificate_is_told(
 
 
 @pytest.mark.parametrize("which", ["tls_port", "websocket_port"])
-async def test_port_in_use_is_told_and_nothing_stays_open(
+async def test_port_in_use_is_reported_and_nothing_stays_open(
     which: str, files: TlsFiles
 ) -> None:
     port = free_port()

@@ -126,7 +126,7 @@ DESCRIBED = Described(ULong(SESSION_FILTER_CODE), "s1")
         (None, "s1"),
     ],
 )
-async def test_accepted_session_is_told_in_the_form_of_the_request(
+async def test_accepted_session_is_reported_in_the_form_of_the_request(
     broker: Broker, wanted: object, answer_to_it: object
 ) -> None:
     """Go drops its connection at "invalid described type header a1"; others do not
@@ -140,7 +140,7 @@ async def test_accepted_session_is_told_in_the_form_of_the_request(
 
 
 @pytest.mark.parametrize("value", ["plain text", Described(Symbol("other"), "x")])
-async def test_unknown_filter_is_not_told_as_being_in_force(
+async def test_unknown_filter_is_not_reported_as_being_in_force(
     broker: Broker, value: object
 ) -> None:
     async with session(broker.port) as client:

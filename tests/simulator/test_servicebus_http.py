@@ -168,7 +168,7 @@ async def test_links_are_detached(
         (b"{", 400, "truncated"),
     ],
 )
-async def test_what_is_not_understood_is_told(
+async def test_what_is_not_understood_is_reported(
     http: HttpClient, body: object, status: int, words: str
 ) -> None:
     reply = await http.send("POST", FAULTS, body)

@@ -145,7 +145,7 @@ async def test_long_body_is_cut(url: str, broker: Broker) -> None:
     assert (await get(url, "plain")).row("1")["Body"] == "x" * 500 + "…"
 
 
-async def test_states_of_messages_are_told(
+async def test_states_of_messages_are_reported(
     url: str, broker: Broker, broker_client: ServiceBusClient
 ) -> None:
     await send_raw(broker, "plain", [encoded("x") for _ in range(2)])
@@ -159,7 +159,7 @@ async def test_states_of_messages_are_told(
     assert (page.row("1")["State"], page.row("2")["State"]) == ("deferred", "locked")
 
 
-async def test_dead_letters_are_told_with_their_reason(
+async def test_dead_letters_are_reported_with_their_reason(
     url: str, broker: Broker, broker_client: ServiceBusClient
 ) -> None:
     await send_raw(broker, "plain", [encoded("x")])
@@ -169,7 +169,7 @@ async def test_dead_letters_are_told_with_their_reason(
     assert page.row("1")["Reason"] == "bad: it is not good"
 
 
-async def test_session_is_told_with_its_holder(
+async def test_session_is_reported_with_its_holder(
     url: str, broker: Broker, broker_client: ServiceBusClient
 ) -> None:
     await send_raw(
@@ -245,7 +245,7 @@ async def test_messages_and_dead_letters_are_purged_by_their_buttons(
         (RESUBMIT, {"entity": "plain/$DeadLetterQueue"}, 400, "has no dead letters"),
     ],
 )
-async def test_what_cannot_be_done_is_told(
+async def test_what_cannot_be_done_is_reported(
     url: str, path: str, form: dict[str, str], status: int, words: str
 ) -> None:
     async with (

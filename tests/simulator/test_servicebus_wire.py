@@ -287,7 +287,7 @@ def test_dead_letter_tells_why_beside_its_own_properties() -> None:
     assert message.body == "text"
 
 
-def test_source_of_a_dead_letter_is_told_after_it_was_forwarded() -> None:
+def test_source_of_a_dead_letter_is_reported_after_it_was_forwarded() -> None:
     dead_letter = DeadLetter(source="q", reason="Unreadable", is_forwarded=True)
 
     message = decoded(encode_delivery(delivery(proton_message(), dead_letter)))

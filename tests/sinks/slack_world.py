@@ -1,4 +1,4 @@
-"""A local Slack, a bot that posts to it, and the events it is told of."""
+"""A local Slack, a bot that posts to it, and the events it gets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

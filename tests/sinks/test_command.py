@@ -1,4 +1,4 @@
-"""A command's configuration, environment and output, and what is told of its result."""
+"""Configuration, environment and output of a command, and what is said of its end."""
 
 import json
 from collections.abc import Mapping
@@ -83,12 +83,14 @@ def test_command_is_missing() -> None:
     assert "command" in found
 
 
-@pytest.mark.parametrize(("grace", "is_told"), [("30s", False), ("31s", True)])
-def test_stop_that_the_unit_cuts_short_is_told(grace: str, *, is_told: bool) -> None:
+@pytest.mark.parametrize(("grace", "is_reported"), [("30s", False), ("31s", True)])
+def test_stop_that_the_unit_cuts_short_is_reported(
+    grace: str, *, is_reported: bool
+) -> None:
     tables = {"shutdown_grace": grace, "sinks": [{"name": "drain", **HOOK}]}
     found = configuration.parse(tables, file="x", environ={}).warnings()
 
-    assert any("TimeoutStopSec" in text for text in found) is is_told
+    assert any("TimeoutStopSec" in text for text in found) is is_reported
 
 
 def test_stop_is_not_told_of_without_a_command() -> None:
@@ -316,7 +318,7 @@ def test_rest_of_a_token_whose_beginning_is_left_out_is_not_kept() -> None:
     assert found.endswith("end")
 
 
-# -- what is told of it ------------------------------------------------------------
+# -- what is published of it -------------------------------------------------------
 
 
 def result(**fields: object) -> CommandResult:
@@ -365,12 +367,12 @@ def test_result_holds_what_the_contract_names() -> None:
 
 
 def test_id_of_a_result_is_of_vm_sink_cause_and_outcome_alone() -> None:
-    def told_id(**fields: object) -> str:
+    def result_id(**fields: object) -> str:
         return from_command(event_context_of(), result(**fields), NOW).event.id
 
-    first = told_id()
-    assert first == told_id(seconds=9.0, attempts=1, output=None)
-    others = {told_id(sink="x"), told_id(outcome="skipped"), first}
+    first = result_id()
+    assert first == result_id(seconds=9.0, attempts=1, output=None)
+    others = {result_id(sink="x"), result_id(outcome="skipped"), first}
     later = from_command(event_context_of(), result(), NOW + timedelta(days=1))
     assert later.event.id == first
     assert len(others) == 3
@@ -404,7 +406,7 @@ def test_material_is_what_an_approver_would_have_to_know(
 # -- how others show it ------------------------------------------------------------
 
 
-def told_event(outcome: str = "failed") -> CloudEvent:
+def result_event(outcome: str = "failed") -> CloudEvent:
     body = from_command(
         event_context_of(), result(outcome=outcome), NOW
     ).event.to_json()
@@ -413,7 +415,7 @@ def told_event(outcome: str = "failed") -> CloudEvent:
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "skipped"])
 def test_slack_says_which_command_and_what_became_of_it(outcome: str) -> None:
-    telling = describe(told_event(outcome), NOW)
+    telling = describe(result_event(outcome), NOW)
 
     assert telling.headline == f"Command drain prepare {outcome}"
     assert ("Because", "it ended with exit code 1") in telling.facts
@@ -422,9 +424,9 @@ def test_slack_says_which_command_and_what_became_of_it(outcome: str) -> None:
 
 def test_slack_shows_it_in_the_message_of_the_event() -> None:
     card = after(None, cloud_event())
-    card = after(card, told_event())
+    card = after(card, result_event())
     assert card is not None
-    again = after(card, told_event())
+    again = after(card, result_event())
     (line, *_) = [p for p in describe_card(card, NOW).paragraphs if "Command" in p]
 
     assert again == card
@@ -437,20 +439,20 @@ def test_slack_shows_it_in_the_message_of_the_event() -> None:
     [("succeeded", "success"), ("failed", "failure"), ("skipped", "unknown")],
 )
 def test_siem_gets_its_outcome(outcome: str, shown: str) -> None:
-    found = elastic.document(told_event(outcome))["event"]
+    found = elastic.document(result_event(outcome))["event"]
 
     assert isinstance(found, dict)
     assert (found["action"], found["outcome"]) == (f"command-{outcome}", shown)
     name = f"|command.{outcome}|Command {outcome}|"
-    assert name in as_cef(told_event(outcome), version="1")
+    assert name in as_cef(result_event(outcome), version="1")
 
 
 def test_headline_of_presets_names_the_command() -> None:
-    assert facts(told_event()).headline == "Command drain prepare failed: Reboot"
+    assert facts(result_event()).headline == "Command drain prepare failed: Reboot"
 
 
 def test_result_that_was_received_is_routed_as_it_was() -> None:
-    found = samples.read(told_event().to_json(), event_context_of(), NOW)
+    found = samples.read(result_event().to_json(), event_context_of(), NOW)
 
     assert found.subject.transition is None
     assert not found.subject.is_lifecycle

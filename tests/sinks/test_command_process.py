@@ -187,7 +187,7 @@ async def test_input_that_is_closed_unread_is_no_fault(tmp_path: Path) -> None:
     assert found.code == 0
 
 
-async def test_script_without_a_first_line_is_told_so(tmp_path: Path) -> None:
+async def test_script_without_a_first_line_is_reported_so(tmp_path: Path) -> None:
     found = await run(hook(tmp_path, "echo hello\n"))
 
     assert (found.code, found.is_transient) == (None, False)
@@ -328,14 +328,14 @@ async def test_hook_is_looked_at_before_every_run(tmp_path: Path) -> None:
     assert (await acted(actor)).fate is Fate.FAILED
 
 
-async def test_missing_hook_is_told(tmp_path: Path) -> None:
+async def test_missing_hook_is_reported(tmp_path: Path) -> None:
     found = await acted(actor_of(tmp_path / "none"))
 
     assert found.reason == f"{tmp_path}/none cannot be run: No such file or directory"
     assert not found.is_transient
 
 
-async def test_hook_that_is_not_executable_is_told(tmp_path: Path) -> None:
+async def test_hook_that_is_not_executable_is_reported(tmp_path: Path) -> None:
     path = hook(tmp_path, "#!/bin/sh\n", mode=0o600)
     found = await acted(actor_of(path))
 
@@ -347,7 +347,7 @@ async def test_hook_that_is_not_executable_is_told(tmp_path: Path) -> None:
 NOWHERE: Resources = None  # type: ignore[assignment]  # it is not looked at
 
 
-async def test_timeout_and_signal_are_told_and_tried_again(tmp_path: Path) -> None:
+async def test_timeout_and_signal_are_reported_and_tried_again(tmp_path: Path) -> None:
     slow = await acted(
         actor_of(hook(tmp_path, "#!/bin/sh\nsleep 9\n"), timeout="200ms")
     )

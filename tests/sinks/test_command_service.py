@@ -74,7 +74,7 @@ async def test_root_checks_for_the_account_of_the_service(folder: Path) -> None:
         (0o744, 4321, "belongs to uid 4321"),
     ],
 )
-async def test_what_root_may_run_and_the_service_may_not_is_told(
+async def test_what_root_may_run_and_the_service_may_not_is_reported(
     folder: Path, mode: int, owner: int, what: str
 ) -> None:
     path = hook(folder, mode)
@@ -99,7 +99,7 @@ async def test_one_right_is_enough(
 
 
 @as_root
-async def test_folder_that_the_service_may_not_enter_is_told(folder: Path) -> None:
+async def test_folder_that_the_service_may_not_enter_is_reported(folder: Path) -> None:
     """As the home of whoever wrote the hook."""
     home = folder / "home"
     home.mkdir(mode=0o700)
@@ -113,7 +113,7 @@ async def test_folder_that_the_service_may_not_enter_is_told(folder: Path) -> No
 
 
 @as_root
-async def test_script_that_the_service_may_not_read_is_told(folder: Path) -> None:
+async def test_script_that_the_service_may_not_read_is_reported(folder: Path) -> None:
     script = hook(folder, 0o711)
 
     with pytest.raises(RefusedDeliveryError, match="drain cannot be read by nobody"):

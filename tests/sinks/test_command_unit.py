@@ -1,4 +1,4 @@
-"""A hook that root runs for the forwarder: asked for, run by the launcher, told of.
+"""A hook that root runs for the forwarder: asked for, run by the launcher, reported.
 
 What systemd does (start the service for a request, and tell how it ended) is done by a
 stand-in here; tests/system/test_hook_units.py has a real one do it.
@@ -65,7 +65,7 @@ async def test_hook_is_run_with_the_event_and_what_is_known(machine: Machine) ->
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("text", "code"), [("exit 75", 75), ("kill -9 $$", -9)])
-async def test_how_the_hook_ended_is_told(
+async def test_how_the_hook_ended_is_reported(
     text: str, code: int, machine: Machine
 ) -> None:
     machine.has(text)
@@ -299,7 +299,9 @@ async def test_launcher_that_is_killed_is_reported_by_what_systemd_says(
     assert found.fault == "its service ended before the hook did: oom-kill (KILL)"
 
 
-async def test_service_without_its_runtime_directory_is_told(machine: Machine) -> None:
+async def test_service_without_its_runtime_directory_is_reported(
+    machine: Machine,
+) -> None:
     machine.places.requests.parent.rmdir()
 
     found = await run(machine)
@@ -339,7 +341,7 @@ async def test_stop_ends_the_wait_for_a_run_of_an_earlier_life(
     assert len(machine.lines) == 1
 
 
-async def test_request_that_vanishes_and_run_that_never_ends_are_told(
+async def test_request_that_vanishes_and_run_that_never_ends_are_reported(
     machine: Machine, clock: FakeClock
 ) -> None:
     machine.is_on = False

@@ -29,7 +29,7 @@ OUTPUT = "cannot evict pod *db-0* & <others>"
 def command_event(
     outcome: str = "failed", action: str = "prepare", at: datetime = START
 ) -> CloudEvent:
-    """Return what is told of a command, as the outbox gives it to a sink."""
+    """Return what is published of a command, as the outbox gives it to a sink."""
     has_failed = outcome == "failed"
     result = CommandResult(
         sink="drain",

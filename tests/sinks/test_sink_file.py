@@ -564,7 +564,7 @@ async def test_preview_is_the_line(path: Path, resources: Resources) -> None:
         ({"timeout": 0}, "timeout: must be more than 0s"),
     ],
 )
-def test_fault_is_told(change: dict[str, object], fault: str) -> None:
+def test_fault_is_reported(change: dict[str, object], fault: str) -> None:
     faults = config_faults({"type": "file", "path": "/var/log/x", **change})
 
     assert any(found.startswith(fault) for found in faults), faults

@@ -445,7 +445,7 @@ async def test_unknown_entity_is_refused(namespace: NamespaceConfig) -> None:
         await sender.send(message(1))
 
 
-async def test_misspelt_topic_is_told_as_one_that_is_not_there(
+async def test_misspelt_topic_is_reported_as_one_that_is_not_there(
     resources: Resources, broker: Broker
 ) -> None:
     """Not as a role that is missing: the service answers to its token by 404."""

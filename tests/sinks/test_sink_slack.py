@@ -1,4 +1,4 @@
-"""The Slack sink: what a person reads, and that anything at all can be told."""
+"""The Slack sink: what a person reads, and that anything at all can be sent."""
 
 import re
 import sys
@@ -294,7 +294,7 @@ def test_outcome_without_an_event_names_what_was_asked_for() -> None:
         ("bridge.newer", "sebridge.bridge.newer.v1"),
     ],
 )
-def test_own_life_is_told(what: str, words: str) -> None:
+def test_own_life_is_reported(what: str, words: str) -> None:
     assert headline(cloud_event(what)).startswith(words)
 
 
@@ -339,7 +339,7 @@ ANY_TYPE = st.text(min_size=1, max_size=500) | st.builds(
 
 @pytest.mark.slow
 @given(ANY_TYPE, ANY_DATA, st.none() | st.text(max_size=1000))
-def test_anything_at_all_can_be_told(
+def test_anything_at_all_can_be_reported(
     kind: str, data: Mapping[str, object], subject: str | None
 ) -> None:
     """Limits of Block Kit; a message that Slack refuses tells nobody anything."""

@@ -104,7 +104,7 @@ async def test_one_message_tells_of_an_event_through_its_life(world: World) -> N
     assert "<@U012AB3CD>, runbook &lt;x&gt;: drained" in shown(last)
 
 
-async def test_each_step_is_told_in_the_thread(world: World) -> None:
+async def test_each_step_is_reported_in_the_thread(world: World) -> None:
     later = imds_event(NotBefore=not_before(1800), Resources=["WestNO_0", "WestNO_7"])
     changes = ("NotBefore", "Resources")
     async with world.bot() as bot:
@@ -131,7 +131,7 @@ async def test_each_step_is_told_in_the_thread(world: World) -> None:
     assert "EventChanged" in denial
 
 
-async def test_change_is_told_as_well_as_it_is_known(world: World) -> None:
+async def test_change_is_reported_as_well_as_it_is_known(world: World) -> None:
     before = imds_event(Resources=["b", "a"])
     after_it = imds_event(Resources=["a", "b"], NotBefore="", More={"x": 1})
     changes = ("More", "NotBefore", "Resources")
@@ -167,7 +167,7 @@ async def test_what_has_no_event_is_posted_by_itself(world: World) -> None:
     assert len(world.messages) == 2
 
 
-async def test_outcome_whose_event_was_never_told_begins_its_message(
+async def test_outcome_whose_event_was_never_reported_begins_its_message(
     world: World,
 ) -> None:
     async with world.bot() as bot:
@@ -216,7 +216,7 @@ async def test_message_is_still_updated_after_a_restart(
 
 
 async def test_repetition_goes_on_where_it_stopped(world: World) -> None:
-    """The message stands, its thread was not told: the whole step comes again."""
+    """The message stands, its thread did not get it: the whole step comes again."""
     event = world.event()
     async with world.bot() as bot:
         world.limits(posts=1)
@@ -228,7 +228,7 @@ async def test_repetition_goes_on_where_it_stopped(world: World) -> None:
     assert world.thread() == ["Freeze is scheduled"]
 
 
-async def test_outcome_that_comes_twice_is_told_once(world: World) -> None:
+async def test_outcome_that_comes_twice_is_reported_once(world: World) -> None:
     outcome = ruling("relayed", NOW, imds_event(), APPROVED)
     async with world.bot() as bot:
         await world.tell(bot, world.event(), outcome, outcome)
@@ -800,7 +800,7 @@ async def test_channel_that_cannot_be_looked_up_is_doubted(world: World) -> None
     assert "only the id of a channel" in caught.value.advice
 
 
-async def test_other_fault_of_looking_up_is_told(world: World) -> None:
+async def test_other_fault_of_looking_up_is_reported(world: World) -> None:
     world.answers("conversations.info", "team_access_not_granted")
     with pytest.raises(RefusedDeliveryError, match="team_access_not_granted"):
         await bot_at(world).reach(world.resources)

@@ -758,7 +758,7 @@ async def test_machine_that_has_no_name_has_none(resources: Resources) -> None:
         ),
     ],
 )
-def test_fault_is_told(change: Mapping[str, object], fault: str) -> None:
+def test_fault_is_reported(change: Mapping[str, object], fault: str) -> None:
     faults = config_faults({**NOWHERE, **change})
 
     assert any(found.startswith(fault) for found in faults), faults

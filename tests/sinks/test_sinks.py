@@ -284,7 +284,7 @@ async def test_other_side_is_reached_without_publishing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_other_side_that_cannot_be_reached_is_told(
+async def test_other_side_that_cannot_be_reached_is_reported(
     kind: str, stage: Stage
 ) -> None:
     stage.inbox.hangs_up = True

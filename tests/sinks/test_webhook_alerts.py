@@ -506,7 +506,7 @@ def test_state_may_be_written_plainly_or_be_missing() -> None:
     ]
 
 
-def test_refusal_of_a_state_is_told() -> None:
+def test_refusal_of_a_state_is_reported() -> None:
     service = servicenow.Changes()
     after("servicenow-change", service, published())
     next(iter(service.changes.values()))["state"] = "-4"  # somebody assesses it
@@ -537,15 +537,15 @@ def test_datadog_groups_the_steps_and_notifies_nobody() -> None:
     assert "vm:web_0" in service.taken[0]["tags"]
 
 
-@pytest.mark.parametrize(("hours", "is_told"), [(1, True), (18, False)])
-def test_datadog_is_told_no_time_that_it_refuses(*, hours: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("hours", "is_sent"), [(1, True), (18, False)])
+def test_datadog_is_told_no_time_that_it_refuses(*, hours: int, is_sent: bool) -> None:
     talk = PRESETS["datadog"].talk
     assert talk is not None
     now = START + timedelta(hours=hours)
     call = advanced(talk(published(), lambda _: None, now), None)
 
     assert isinstance(call, Call)
-    assert ("date_happened" in json.loads(call.body)) is is_told
+    assert ("date_happened" in json.loads(call.body)) is is_sent
 
 
 # -- Alertmanager, Grafana IRM, incident.io ----------------------------------------

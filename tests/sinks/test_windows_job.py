@@ -140,7 +140,7 @@ def test_handle_that_is_closed_without_release_ends_all(windows: FalseKernel32) 
     assert windows.alive == set()
 
 
-def test_limit_that_cannot_be_lifted_is_told(
+def test_limit_that_cannot_be_lifted_is_reported(
     windows: FalseKernel32, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = job_of(windows)
@@ -154,7 +154,7 @@ def test_limit_that_cannot_be_lifted_is_told(
 
 
 @pytest.mark.parametrize("name", MAKING)
-def test_job_that_cannot_be_made_is_told_once_and_the_command_runs(
+def test_job_that_cannot_be_made_is_reported_once_and_the_command_runs(
     windows: FalseKernel32, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     windows.failing = {name}
@@ -214,7 +214,7 @@ def test_command_that_ends_before_it_is_assigned_is_no_trouble(
     assert (windows.jobs, windows.processes, windows.misuse) == ({}, {}, [])
 
 
-def test_ctrl_break_that_is_refused_is_told_and_ends_nothing(
+def test_ctrl_break_that_is_refused_is_reported_and_ends_nothing(
     windows: FalseKernel32, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service may have no console; then nothing but the end itself is left."""

@@ -114,7 +114,7 @@ def outgoing(  # noqa: PLR0913 - each is one thing a test varies
     subject: Subject | None = None,
     data: Mapping[str, object] | None = None,
 ) -> OutgoingEvent:
-    """Return something to tell whose CloudEvent has the id ``name``."""
+    """Return something to publish whose CloudEvent has the id ``name``."""
     return OutgoingEvent(
         event=CloudEvent(
             id=name,

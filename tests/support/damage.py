@@ -80,7 +80,7 @@ class Lived:
 
     Attributes:
         files: its parts.
-        bodies: of what was to be told, by id.
+        bodies: of what was to be published, by id.
         pending: ids of those that wait, and the EventId of each.
     """
 
@@ -90,7 +90,7 @@ class Lived:
 
     @property
     def pending_in_document(self) -> set[str]:
-        """EventIds that something waits to be told of, and that are still there."""
+        """EventIds of which something waits, and that are still there."""
         events = json.loads(last_document())["Events"]
         return {event["EventId"] for event in events} & set(self.pending.values())
 
@@ -209,7 +209,7 @@ class ForwarderParts:
 
 
 async def life(path: Path, taken: list[Delivery]) -> None:
-    """Start on the file as it is, tell what there is, and stop.
+    """Start on the file as it is, publish what there is, and stop.
 
     Args:
         path: the state file.
@@ -272,32 +272,32 @@ def _truncated(body: bytes, chance: random.Random) -> bytes:
     return body[: chance.randrange(len(body))]
 
 
-# -- what may be told ------------------------------------------------------------------
+# -- what may be published -------------------------------------------------------------
 
 
 def is_of_its_id(delivery: Delivery, known: Lived) -> bool:
     """Whether what was sent is what its id stands for.
 
-    It is, byte for byte, what once had that id; or it was told in this life, and its
-    id is the hash of what it tells.
+    It is, byte for byte, what once had that id; or it was published in this life, and
+    its id is the hash of what it says.
     """
     try:
-        told = json.loads(delivery.body)
+        event = json.loads(delivery.body)
     except ValueError:
         return False
-    if delivery.body == known.bodies.get(told["id"]):
+    if delivery.body == known.bodies.get(event["id"]):
         return True
-    return told["time"] >= f"{LATER:%Y-%m-%dT%H:%M:%S}" and told["id"] in ids(told)
+    return event["time"] >= f"{LATER:%Y-%m-%dT%H:%M:%S}" and event["id"] in ids(event)
 
 
-def ids(told: dict[str, Any]) -> set[str]:
-    """Return the ids that what is told may have, by how often it was told before."""
-    data = told["data"]
+def ids(event: dict[str, Any]) -> set[str]:
+    """Return the ids that an event may have, by how often it was published before."""
+    data = event["data"]
     transition = data["transition"]
     before = _canonical(data["previous"]) if transition == "updated" else None
     is_gone = transition in ("completed", "cancelled", "ended")
     after = None if is_gone else _canonical(data["event"])
-    cause = [told["subject"].upper(), transition, before, after]
+    cause = [event["subject"].upper(), transition, before, after]
     return {hash32(cause), *(hash32([*cause, n]) for n in range(1, 9))}
 
 

@@ -43,10 +43,10 @@ class Tab:
         await self.socket.send_json({"id": asked, "method": method, "params": given})
         async with asyncio.timeout(_SECONDS):
             while True:
-                told = await self.socket.receive_json()
-                if told.get("id") == asked:
-                    assert "error" not in told, told
-                    return dict(told["result"])
+                answer = await self.socket.receive_json()
+                if answer.get("id") == asked:
+                    assert "error" not in answer, answer
+                    return dict(answer["result"])
 
     async def open(self, url: str) -> None:
         """Go to a page, and return once it has loaded."""

@@ -1,4 +1,4 @@
-"""Doubles of the house's edges. The checks at the end are mypy's to make."""
+"""Doubles of the bridge's edges. The checks at the end are mypy's to make."""
 
 import asyncio
 import heapq
@@ -133,7 +133,6 @@ class FakeMetadata:
     asked: list[tuple[str | None, float]] = field(default_factory=list)
     posts: list[tuple[str, int | None]] = field(default_factory=list)
     gate: asyncio.Event | None = None
-    alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def says(
         self,

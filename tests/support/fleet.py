@@ -69,7 +69,7 @@ def outcome(
     seconds: float = 0.0,
     reason: str | None = None,
 ) -> bytes:
-    """Return what a bridge tells of a request."""
+    """Return what a bridge says of a request."""
     raw = event() if raw is None else raw
     found = outcome_of(
         what,
@@ -87,7 +87,7 @@ def outcome(
 def life(
     what: str, *, who: Identity | None = None, seconds: float = 0.0, **more: object
 ) -> bytes:
-    """Return what a bridge tells of itself."""
+    """Return what a bridge says of itself."""
     made = from_bridge(context(who), what, observed_at=at(seconds), more=more)
     return made.event.to_json()
 

@@ -88,7 +88,7 @@ def grid(body: bytes, heard: float = 0.0) -> Incoming:
 
 
 def offer(*rules: Mapping[str, object], **more: object) -> dict[str, object]:
-    """Return what a bridge tells of its approvals."""
+    """Return what a bridge says of its approvals."""
     given = {"entity": ENTITY, "session": None, "rules": list(rules)}
     return {**given, "allowEventTypes": [], "digest": "d", **more}
 
@@ -215,7 +215,7 @@ class HubWorld:
         return (await self.get("/api/v1/decisions"))["decisions"][0]
 
     async def scheduled(self, **fields: Any) -> None:
-        """Let a bridge that is alive tell of an event."""
+        """Let a bridge that is alive report an event."""
         body = step("scheduled", event(**fields))
         await self.store.keep([beat(), received(body)])
 

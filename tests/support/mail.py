@@ -15,7 +15,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 @dataclass(slots=True)
 class Relay:
-    """What a relay was told, and what it answers.
+    """What a relay received, and what it answers.
 
     Attributes:
         replies: a command, or a command and an address, to the reply that is given

@@ -163,8 +163,8 @@ class Door:
 
         def fill(db: sqlite3.Connection) -> None:
             rows = [(f"F{n}", self.now + 1) for n in range(6000)]
-            told = "INSERT INTO told (cause, times, at) VALUES (?, 1, ?)"
-            db.executemany(told, rows)
+            causes = "INSERT INTO told (cause, times, at) VALUES (?, 1, ?)"
+            db.executemany(causes, rows)
             followers = "INSERT INTO followers (key, sink, at) VALUES (?, 's', ?)"
             db.executemany(followers, rows)
 

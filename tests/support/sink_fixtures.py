@@ -22,7 +22,7 @@ SECRET = "T0K3N-5EC12E7"
 
 
 def cloud_event(what: str = "scheduledevent.scheduled", **data: object) -> CloudEvent:
-    """An event as the poller tells it; ``data`` replaces what is given."""
+    """An event as the poller publishes it; ``data`` replaces what is given."""
     return CloudEvent(
         id="0f" * 16,
         source="/subscriptions/s/resourcegroups/g/providers/microsoft.compute",

@@ -86,10 +86,10 @@ def events() -> st.SearchStrategy[dict[str, object]]:
 
 def cloud_events() -> st.SearchStrategy[CloudEvent]:
     """Return events as a sink gets them: read back from the outbox."""
-    return st.builds(_told, events(), st.sampled_from(TransitionKind))
+    return st.builds(_as_event, events(), st.sampled_from(TransitionKind))
 
 
-def _told(raw: dict[str, object], kind: TransitionKind) -> CloudEvent:
+def _as_event(raw: dict[str, object], kind: TransitionKind) -> CloudEvent:
     (event,) = document(raw).events.values()
     step = transition(kind, event, event)
     return received(published(step, incarnation=1).event)

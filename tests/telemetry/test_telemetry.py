@@ -111,7 +111,7 @@ def test_whatever_is_logged_takes_one_line(form: Form, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [Path("a"), {1}, Secret("S3CR3T", {}), object()])
-def test_value_that_json_does_not_know_is_told_as_text(value: object) -> None:
+def test_value_that_json_does_not_know_is_reported_as_text(value: object) -> None:
     stream = logging_to(LogConfig())
 
     log.warning("x", extra={"value": value})
@@ -308,7 +308,7 @@ def test_lines_of_libraries_that_repeat_are_summed_up_once_a_minute() -> None:
     assert len(stream.getvalue()) < 2000
 
 
-def test_sum_of_what_has_ended_is_told_with_the_next_line_of_anybody() -> None:
+def test_sum_of_what_has_ended_is_reported_with_the_next_line_of_anybody() -> None:
     stream = logging_to(LogConfig())
     for _ in range(3):
         say("x", 1000)

@@ -261,7 +261,7 @@ def test_approved_event_holds_it_out_until_it_is_gone() -> None:
     assert (gone.why, gone.approved) == (Why.OVER, ())
 
 
-def test_approved_event_that_starts_is_told_as_started() -> None:
+def test_approved_event_that_starts_is_reported_as_started() -> None:
     approved = replace(IN, approved=(EVENT_ID,))
 
     assert after(seen(begun()), 0, approved).why is Why.STARTED

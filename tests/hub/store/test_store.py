@@ -540,7 +540,7 @@ async def test_database_of_before_the_first_release_is_refused_with_a_word(
     assert "postgres@" not in words
 
 
-async def test_place_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_place_that_is_not_there_is_reported(tmp_path: Path) -> None:
     nowhere = HubConfig(store=Address(f"sqlite:{tmp_path}/no/hub.db", {}))
     with pytest.raises(HubStoreError, match="no folder"):
         async with open_store(nowhere):
@@ -552,7 +552,7 @@ async def test_place_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-async def test_cause_is_told_and_no_secret(cluster: Cluster) -> None:
+async def test_cause_is_reported_and_no_secret(cluster: Cluster) -> None:
     given = {
         f"postgresql://u:hunter2@127.0.0.1:{cluster.port}/d": "does not exist",
         "postgresql://u:hunter2@127.0.0.1:1/d": "connection refused",

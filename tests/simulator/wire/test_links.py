@@ -123,7 +123,7 @@ def test_link_is_accepted_with_its_own_terms() -> None:
     assert answer.initial_delivery_count == 0
 
 
-def test_limit_of_a_message_is_told() -> None:
+def test_limit_of_a_message_is_reported() -> None:
     client = Client()
     client.open()
     link = attached(client, sends(snd_settle_mode=1))
@@ -394,7 +394,7 @@ def test_message_on_a_link_that_receives_closes_the_connection() -> None:
     assert "a message came on link link-0, on which it receives" in str(closed.error)
 
 
-def test_credit_is_told_and_adds_up() -> None:
+def test_credit_is_reported_and_adds_up() -> None:
     client, link = incoming(credit=3)
     client.say(message(0))
 
