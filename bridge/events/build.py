@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent, link_to
+from bridge.events.cloudevent import CloudEvent, link_to, severity
 from bridge.events.config import FORBIDDEN
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
@@ -23,7 +23,6 @@ from bridge.events.vocabulary import (
     DISRUPTIVE,
     OutcomeKind,
     TransitionKind,
-    severity,
 )
 from bridge.foundation.hashing import hash32
 

@@ -164,3 +164,13 @@ def shown_link(value: object) -> str:
     """Return a value if it is a valid link; else ""."""
     is_text = isinstance(value, str) and len(value) <= _LONGEST
     return str(value) if is_text and _LINK.fullmatch(str(value)) else ""
+
+
+# -- How severe an event is ------------------------------------------------------------
+
+_SEVERITIES = {"INFO": 9, "WARN": 13, "ERROR": 17}
+
+
+def severity(text: str) -> dict[str, str | int]:
+    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
+    return {"severitytext": text, "severitynumber": _SEVERITIES[text]}

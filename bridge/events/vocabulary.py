@@ -118,11 +118,3 @@ PRESENT: frozenset[str] = TRANSITIONS - GONE
 APPROVED: frozenset[str] = frozenset({OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED})
 # The outcomes after which an approval would change nothing: approved, or gone.
 NOTHING_TO_APPROVE: frozenset[str] = APPROVED | {OutcomeKind.EVENT_ENDED}
-
-
-_SEVERITIES = {"INFO": 9, "WARN": 13, "ERROR": 17}
-
-
-def severity(text: str) -> dict[str, str | int]:
-    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
-    return {"severitytext": text, "severitynumber": _SEVERITIES[text]}

@@ -27,7 +27,6 @@ from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.runs import Runs, Standing
 from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
-from bridge.pipeline.settling import fields_of
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
 
 log = logging.getLogger(__name__)
@@ -259,7 +258,7 @@ class ActingRelay(Relay):
     async def _act(self, run: Run, outbox: Runs) -> None:
         """Run the action for a transition, and settle it."""
         action = self.actor.action(run.step.event)
-        extra = {**fields_of(run.delivery), "action": action.value}
+        extra = {**_fields_of(run.delivery), "action": action.value}
         log.info("command begins", extra=extra)
         try:
             if action is Action.RESTORE or run.step.done is not None:
@@ -379,12 +378,12 @@ class ActingRelay(Relay):
             seconds = round(ending.seconds, 3)
             log.info(
                 "command succeeded",
-                extra={**fields_of(run.delivery), "seconds": seconds},
+                extra={**_fields_of(run.delivery), "seconds": seconds},
             )
         elif fate is Fate.SKIPPED:
             log.info(
                 "command skipped",
-                extra={**fields_of(run.delivery), "fault": ending.reason},
+                extra={**_fields_of(run.delivery), "fault": ending.reason},
             )
         else:
             self._note_failure(
@@ -393,7 +392,7 @@ class ActingRelay(Relay):
             metrics.deliveries.labels(self.sink, "dead").inc()
             log.error(
                 "command failed",
-                extra={**fields_of(run.delivery), "fault": ending.reason},
+                extra={**_fields_of(run.delivery), "fault": ending.reason},
             )
 
 
@@ -402,3 +401,14 @@ def _with_last(verdict: Skip, delivery: Delivery) -> str:
     if not delivery.attempts or delivery.last_error is None:
         return verdict.reason
     return f"{verdict.reason}; before that: {delivery.last_error}"
+
+
+def _fields_of(delivery: Delivery) -> dict[str, object]:
+    """Return the log fields of a run."""
+    return {
+        "sink": delivery.sink,
+        "type": delivery.type,
+        "eventId": delivery.event_id,
+        "cloudEventId": delivery.cloud_event_id,
+        "attempt": delivery.attempts + 1,
+    }
