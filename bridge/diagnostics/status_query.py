@@ -12,7 +12,6 @@ from msgspec import Struct
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
 from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
-from bridge.events import checkpoint
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
@@ -98,7 +97,7 @@ async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> Statu
     async with outbox_of(path) as outbox:
         identity = await remembered(outbox.database) or Identity()
         body = await outbox.observations.load(CHECKPOINT)
-        watch = checkpoint.decode(body) if body else Watch()
+        watch = Watch.from_json(body) if body else Watch()
         now = clock.now().timestamp()
         # Without a health port, a forwarder may be running.
         state = "not answering" if config.http.listen else "unknown"

@@ -1,8 +1,10 @@
 """Looking at deliveries and acting on them, in the order of their publication."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Selection, as_json
 from bridge.outbox.records import Delivery, DeliveryState, Reply
+from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
+from tests.support.hanging import Hanging
 
 NOW = 1_800_000_000.0
 A, B = "a", "b"
@@ -450,6 +454,31 @@ async def test_delivery_given_up_in_flight_stays_given_up(
     await outbox.deliveries.delivered(in_flight, now=NOW)
 
     assert await states(ledger) == {"1": "discarded"}
+
+
+async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
+    state_path: Path,
+) -> None:
+    """The failed attempt is committed while the command reads the file."""
+    disk = Hanging()
+    async with Database.open(state_path, connect=disk.open) as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "1", "2")
+        (first,) = await outbox.deliveries.of_cloud_event(A, "1")
+        disk.freeze("SELECT id FROM deliveries")
+        discarding = asyncio.create_task(
+            Book(outbox).discard(Selection(id=first.id), now=NOW)
+        )
+        await asyncio.to_thread(disk.hung.wait)
+        failure = outbox.deliveries.postpone(
+            first, due=NOW, error="503", reason=Reason.SERVER
+        )
+        disk.thaw()
+
+        assert names(await discarding) == ["1"]
+        await failure
+        assert await due(outbox) == ["2"]
+        assert await states(Book(outbox)) == {"1": "discarded", "2": "pending"}
 
 
 # -- as JSON -------------------------------------------------------------------
