@@ -244,6 +244,7 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
+                waits=self.document is None,
             )
         self._held = rest
 
