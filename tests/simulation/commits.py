@@ -21,35 +21,31 @@ class Commits:
 
     life: "Life"
     _checkpoint: bytes | None = None
-    _last: float = -1.0  # when the last look was that is kept
 
-    def note(self, rows: Rows, *, is_durable: bool) -> None:
-        """Note what is kept by now: rows, and the document if it has changed."""
+    def note(self, rows: Rows, shown: Shown | None, *, is_durable: bool) -> None:
+        """Note what is kept by now: rows, and the document if it has changed.
+
+        Args:
+            rows: what is kept.
+            shown: the document that had been read when they were committed.
+            is_durable: whether they are on the disk.
+        """
         life, world = self.life, self.life.world
         self._note_rows(rows, is_durable=is_durable)
         if world.plan.has("commands"):
             judge_successes(life)
         (checkpoint,) = rows.get(("meta", (CHECKPOINT,))) or (None,)
-        if not isinstance(checkpoint, bytes) or checkpoint == self._checkpoint:
-            return
-        if (shown := self._shown(checkpoint)) is not None:
+        if (
+            isinstance(checkpoint, bytes)
+            and checkpoint != self._checkpoint
+            and shown
+            and is_of(checkpoint, shown)
+        ):
             world.shown.append(replace(shown, is_durable=is_durable))
             if is_durable:
                 kept = Kept(life.now(), shown.at, life.number)
                 world.kept.append(kept)
-            self._checkpoint, self._last = checkpoint, shown.at
-
-    def _shown(self, checkpoint: bytes) -> Shown | None:
-        """Return the look that has brought a checkpoint; others may be later."""
-        found = None
-        for look in reversed(self.life.world.looks):
-            if look.life != self.life.number or look.at <= self._last:
-                break
-            if is_of(checkpoint, look):
-                found = look
-            elif found is not None:
-                break
-        return found
+            self._checkpoint = checkpoint
 
     def _note_rows(self, rows: Rows, *, is_durable: bool) -> None:
         """Note the deliveries that come with their item."""

@@ -229,9 +229,7 @@ class FullOutbox(Outbox):
     def __init__(self, outbox: Outbox) -> None:
         vars(self).update(vars(outbox))
 
-    async def commit(  # type: ignore[override]  # what a poller says
-        self, events: Sequence[OutgoingEvent], **parts: Any
-    ) -> bool:
+    async def commit(self, events: Sequence[OutgoingEvent], **parts: Any) -> bool:
         if self.is_full:
             raise OutboxFullError("neither disk nor memory has room")
         return await super().commit(events, **parts)
