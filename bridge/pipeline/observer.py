@@ -13,7 +13,6 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct, field
 
-from bridge.events import checkpoint
 from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
@@ -74,7 +73,7 @@ class Observer(Struct):
         if body is None:
             return
         try:
-            self.watch = checkpoint.decode(body)
+            self.watch = Watch.from_json(body)
             self._anchor(self._moment())
         except msgspec.DecodeError as error:  # SQLite itself found no damage
             log.error(  # noqa: TRY400 - a traceback would not help
@@ -144,7 +143,7 @@ class Observer(Struct):
             return
         async with self._committing:
             published = self._held.published_part(self.watch)
-            body = checkpoint.encode(published, self._moment())
+            body = published.to_json(self._moment())
             await self.outbox.observations.save({CHECKPOINT: body})
 
     async def _observe(self, body: bytes | None, moment: Moment) -> Document:
@@ -240,7 +239,7 @@ class Observer(Struct):
                 await self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
-                    body=checkpoint.encode(rest.published_part(watch)),
+                    body=rest.published_part(watch).to_json(),
                     sightings=sightings,
                     again=again,
                 ),
