@@ -32,7 +32,7 @@ SEEDS = {
     "what_the_disk_has_refused_is_forgotten": 12,
     "memory_takes_any_number_of_events": 239,
     "event_from_memory_is_said_to_be_durable": 0,
-    "what_waits_is_pruned": 98,
+    "what_waits_is_pruned": 16,
     "memory_of_events_that_live_is_pruned": 35,
     "due_times_beyond_the_longest_backoff_stay_at_a_start": 39,
     "how_old_deliveries_are_is_forgotten_at_a_restart": 19,
