@@ -25,8 +25,11 @@ from typing import Any, TypeVar, overload
 from msgspec.structs import replace
 
 from bridge.foundation.errors import (
+    ForeignDatabaseError,
+    NewerSchemaError,
     OutboxError,
     OutboxFullError,
+    OutboxLockedError,
     OutboxThreadDiedError,
     OutboxUnavailableError,
 )
@@ -50,6 +53,7 @@ U = TypeVar("U")
 OnTrouble = Callable[[str], None]
 
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+_NOT_OURS = (ForeignDatabaseError, NewerSchemaError, OutboxLockedError)
 _TIDY_AFTER = 10  # commits: well before SQLite would tidy up during a commit
 _LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 _TOUCH: Rows = {("meta", ("healed",)): (1,)}  # proves that the disk can be written
@@ -79,13 +83,13 @@ class Database:
         self._on_trouble = on_trouble
         self._desk = Desk(driver, timings)
         self._desk.since = self._waits_since
-        self.patiently = self._desk.patiently
         self._desk.given_up = self.hangs
         self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
         self._journal = Journal()
         self._asks = deque[Ask]()
         self._asking: Ask | None = None  # the question that the worker asks now
+        self._is_opening = False
         self._fault: str | None = None
         self._death: OutboxThreadDiedError | OutboxError | None = None
         self._ended = asyncio.Event()
@@ -411,7 +415,8 @@ class Database:
         self._degrade(fault)
         error = OutboxUnavailableError(f"the state file hangs: {fault}")
         if self._asking is not None:
-            self._asking.answer(None, error)
+            self.is_blank = self.is_blank or self._is_opening
+            self._asking.answer(None, None if self._is_opening else error)
             self._asking = None
         while self._asks:
             self._asks.popleft().answer(None, error)
@@ -456,7 +461,9 @@ class Database:
     def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
         if error is not None:
             self._end_healing()
-            if is_damage(error) or not isinstance(error, sqlite3.Error | OutboxError):
+            is_passing = isinstance(error, sqlite3.Error | OutboxError)
+            is_not_ours = self.is_blank and isinstance(error, OutboxLockedError)
+            if is_not_ours or is_damage(error) or not is_passing:
                 self._died(error)
             return
         is_new, snapshot = found
@@ -503,9 +510,9 @@ class Database:
         """
         opened = self._loop.create_future()
         self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
-        with self._desk.patiently():
-            self._start(self._open_file, self._opened)
-            await opened
+        self._is_opening = True
+        self._start(self._open_file, self._opened)
+        await opened
 
     def _open_file(self) -> tuple[str | None, bool]:
         """Open the file, or what can be read of it.
@@ -524,7 +531,7 @@ class Database:
     def _opened(
         self, found: tuple[str | None, bool], error: BaseException | None
     ) -> None:
-        ask, self._asking = self._asking, None
+        ask, self._asking, self._is_opening = self._asking, None, False
         if error is None and found[0] is not None:
             self.is_blank = self.is_blank or found[1]
             self._degrade(found[0])
@@ -545,11 +552,14 @@ class Database:
 
     def _died(self, error: BaseException | None) -> None:
         """Fail all questions, and all later ones, with an error."""
-        why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
-        self._death = OutboxThreadDiedError(
-            f"the thread of the state file has died ({why.removesuffix(': ')})"
-        )
-        log.error("thread of the state file died", extra={"fault": why})
+        if isinstance(error, _NOT_OURS):
+            self._death = error
+        else:
+            why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
+            self._death = OutboxThreadDiedError(
+                f"the thread of the state file has died ({why.removesuffix(': ')})"
+            )
+            log.error("thread of the state file died", extra={"fault": why})
         for commit in self._journal.waiting():
             commit.tell(is_written=False)
         for ask in (self._asking, *self._asks):
