@@ -205,17 +205,17 @@ class Poller:
             need = self.requests.turn(self._usable())
             due = min(due, self._asked_at) if need.look else due
         now = self.clock.monotonic()
-        if self._free_at > now:
+        if need.event is None and due > now:
+            end = min(due, max(need.at, now), now + self._late())
+            await self._wait(self.wake, end - now)
+        elif self._free_at > now:
             await self._wait(stop, self._free_at - now)
         elif need.event is not None and self._may_post(due, now):
             await self._post(need.event, stop)
-        elif need.event is not None or due <= now:
+        else:
             await self.step(stop)
             if self.observer.is_touch_due(has_read=not self._patience.wait):
                 await self.observer.touch()
-        else:
-            end = min(due, max(need.at, now), now + self._late())
-            await self._wait(self.wake, end - now)
 
     def _usable(self) -> Look | None:
         """Return the last look if a POST may follow it."""

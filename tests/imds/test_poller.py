@@ -730,8 +730,8 @@ async def live(rig: Rig, seconds: float, step: float = 0.25) -> None:
         await settled(rig.outbox)
 
 
-async def test_requests_are_a_quarter_of_a_second_apart(rig: Rig) -> None:
-    rig.metadata.says(EMPTY)
+def keep_distance(rig: Rig) -> None:
+    """Let the loop keep the least time between two requests, as it does on a VM."""
     rig.poller, _ = observed(
         rig.metadata,
         rig.outbox,
@@ -740,6 +740,21 @@ async def test_requests_are_a_quarter_of_a_second_apart(rig: Rig) -> None:
         rig.metrics,
         spacing=LEAST_INTERVAL,
     )
+
+
+async def test_idle_loop_wakes_up_once_for_each_request(rig: Rig) -> None:
+    rig.metadata.says(EMPTY)
+    keep_distance(rig)
+    async with running(rig):
+        await live(rig, 9.5)
+
+    assert len(rig.metadata.asked) == 10
+    assert len(rig.clock.waits) == 10  # an idle VM pays for each time it wakes up
+
+
+async def test_requests_are_a_quarter_of_a_second_apart(rig: Rig) -> None:
+    rig.metadata.says(EMPTY)
+    keep_distance(rig)
     async with running(rig), asyncio.TaskGroup() as group:
         await rig.clock.advance(0.1)
         look = group.create_task(fresh(rig.poller))
