@@ -143,14 +143,12 @@ async def locking(path: Path) -> AsyncIterator[StateLock]:
         OutboxLockedError: another forwarder uses it.
     """
     lock = StateLock(path)
-    taking = asyncio.ensure_future(asyncio.to_thread(lock.take))
     try:
-        await asyncio.wait({taking}, timeout=_LOCK_SECONDS)
-        if taking.done():
-            taking.result()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOCK_SECONDS):
+                await asyncio.to_thread(lock.take)
         yield lock
     finally:
-        taking.cancel()
         lock.release()
 
 
