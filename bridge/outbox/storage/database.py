@@ -25,8 +25,6 @@ from typing import Any, TypeVar, overload
 from msgspec.structs import replace
 
 from bridge.foundation.errors import (
-    ForeignDatabaseError,
-    NewerSchemaError,
     OutboxError,
     OutboxFullError,
     OutboxLockedError,
@@ -34,6 +32,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.outbox.storage.connection import (
+    NOT_OURS,
     SHORT_BUSY_SECONDS,
     Connect,
     Connection,
@@ -53,7 +52,6 @@ U = TypeVar("U")
 OnTrouble = Callable[[str], None]
 
 _TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
-_NOT_OURS = (ForeignDatabaseError, NewerSchemaError, OutboxLockedError)
 _TIDY_AFTER = 10  # commits: well before SQLite would tidy up during a commit
 _LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 _TOUCH: Rows = {("meta", ("healed",)): (1,)}  # proves that the disk can be written
@@ -89,7 +87,6 @@ class Database:
         self._journal = Journal()
         self._asks = deque[Ask]()
         self._asking: Ask | None = None  # the question that the worker asks now
-        self._is_opening = False
         self._fault: str | None = None
         self._death: OutboxThreadDiedError | OutboxError | None = None
         self._ended = asyncio.Event()
@@ -294,7 +291,7 @@ class Database:
         return await future
 
     def _adopt(self, snapshot: Any) -> None:
-        if self.adopt is not None and self.snapshot is not None:
+        if self.adopt and self.snapshot:
             self.adopt(snapshot)
 
     def _demand_life(self) -> None:
@@ -414,19 +411,17 @@ class Database:
         self._desk.is_hanging = True
         self._degrade(fault)
         error = OutboxUnavailableError(f"the state file hangs: {fault}")
-        if self._asking is not None:
-            self.is_blank = self.is_blank or self._is_opening
-            self._asking.answer(None, None if self._is_opening else error)
-            self._asking = None
+        if (ask := self._asking) is not None:
+            is_opening, self._asking = ask.work == self._open_file, None
+            self.is_blank = self.is_blank or is_opening
+            ask.answer(None, None if is_opening else error)
         while self._asks:
             self._asks.popleft().answer(None, error)
 
     def _degrade(self, fault: str) -> None:
         if self._fault is None:
-            log.error(
-                "state file cannot be written: going on in memory",
-                extra={"fault": fault},
-            )
+            fields = {"fault": fault}
+            log.error("state file cannot be written: going on in memory", extra=fields)
         self._fault, self._is_writing_back = fault, False
         for commit in self._journal.waiting():
             commit.tell(is_written=False)
@@ -448,9 +443,8 @@ class Database:
             self._healing = self._loop.create_future()
             self._next_soon()
         patience = self._desk.timings.patience
-        await asyncio.wait(
-            {self._healing}, timeout=None if patience == math.inf else patience
-        )
+        limit = None if patience == math.inf else patience
+        await asyncio.wait({self._healing}, timeout=limit)
 
     def _regain(self) -> tuple[bool, Any]:
         """Return whether the file was opened again, and what ``adopt`` needs then."""
@@ -461,9 +455,9 @@ class Database:
     def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
         if error is not None:
             self._end_healing()
+            is_theirs = self.is_blank and isinstance(error, OutboxLockedError)
             is_passing = isinstance(error, sqlite3.Error | OutboxError)
-            is_not_ours = self.is_blank and isinstance(error, OutboxLockedError)
-            if is_not_ours or is_damage(error) or not is_passing:
+            if is_theirs or is_damage(error) or not is_passing:
                 self._died(error)
             return
         is_new, snapshot = found
@@ -510,7 +504,6 @@ class Database:
         """
         opened = self._loop.create_future()
         self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
-        self._is_opening = True
         self._start(self._open_file, self._opened)
         await opened
 
@@ -531,7 +524,7 @@ class Database:
     def _opened(
         self, found: tuple[str | None, bool], error: BaseException | None
     ) -> None:
-        ask, self._asking, self._is_opening = self._asking, None, False
+        ask, self._asking = self._asking, None
         if error is None and found[0] is not None:
             self.is_blank = self.is_blank or found[1]
             self._degrade(found[0])
@@ -552,7 +545,7 @@ class Database:
 
     def _died(self, error: BaseException | None) -> None:
         """Fail all questions, and all later ones, with an error."""
-        if isinstance(error, _NOT_OURS):
+        if isinstance(error, NOT_OURS):
             self._death = error
         else:
             why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
