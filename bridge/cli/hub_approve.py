@@ -29,7 +29,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
-from bridge.hub.arm_config import ArmConfig
+from bridge.hub.config import ArmConfig
 from bridge.net.http_client import open_session
 
 ARM = "arm"

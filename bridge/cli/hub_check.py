@@ -9,9 +9,8 @@ from bridge.diagnostics.finding import Finding
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError
-from bridge.hub.arm_config import SourceConfig
-from bridge.hub.config import HubConfig
-from bridge.hub.decision_view import OtherApprover, other_approvers
+from bridge.hub.config import HubConfig, SourceConfig
+from bridge.hub.store.lists import OtherApprover, other_approvers
 from bridge.hub.store.store import glance
 from bridge.servicebus.receiver import open_queue
 

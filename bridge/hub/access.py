@@ -1,4 +1,4 @@
-"""Identifies the person who sends a request, and checks their permissions. Pure.
+"""Finds out who sends a request, by ``[hub.access]``, which says what they may. Pure.
 
     loopback    everybody is "local"; Host must be loopback, without headers of a proxy
     easy-auth   X-MS-CLIENT-PRINCIPAL, from a trusted proxy
@@ -14,15 +14,192 @@ Source: learn.microsoft.com/azure/app-service/configure-authentication-user-iden
 import base64
 import binascii
 import ipaddress
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.build import clean
-from bridge.hub.config import LOCAL, AccessConfig, as_compared, is_named, network
+from bridge.foundation.sections import Section
 from bridge.hub.facts import table, text
 from bridge.net.addresses import is_loopback
+
+# -- ``[hub.access]``: who may look, who may decide, and how many people must agree ----
+
+
+LOCAL = "local"  # the only person in loopback mode
+ANYBODY = "*"
+_ROLE = "role:"
+_HEADER = re.compile(r"[A-Za-z0-9-]+")
+_MOST_PERSONS = 10
+_LONGEST_ROLE = 86400.0  # seconds after a vote: then its role may be another person's
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1"))
+
+
+class AccessRule(Section, frozen=True, kw_only=True):
+    """One of ``[[hub.access.rules]]``. The first rule that matches an event applies.
+
+    Attributes:
+        event_types: the event types that the rule matches; [] is all. An event of an
+            undocumented type needs the largest persons of all rules. Example:
+            ``["Redeploy"]``.
+        resource_groups: the resource groups that the rule matches: all machines of the
+            event must be in one of them; [] is all. Example: ``["web"]``.
+        persons: how many different people must approve.
+    """
+
+    event_types: tuple[str, ...] = ()
+    resource_groups: tuple[str, ...] = ()
+    persons: int = 1
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the number of people."""
+        if not 1 <= self.persons <= _MOST_PERSONS:
+            yield "persons", f"must be 1 to {_MOST_PERSONS}"
+
+
+class AccessConfig(Section, frozen=True, kw_only=True):
+    """``[hub.access]``: who may look, and who may decide.
+
+    Attributes:
+        mode: how people are identified: in mode "loopback" everybody on this machine is
+            "local"; "easy-auth" reads X-MS-CLIENT-PRINCIPAL; "header" reads
+            user_header, which a proxy sets.
+        user_header: the header with the person's name, in mode "header". Example:
+            ``"X-Forwarded-Email"``.
+        trusted_proxies: the addresses or networks of the proxies whose identity headers
+            are accepted. Example: ``["10.0.0.0/24"]``.
+        viewers: who may look: "*" is everybody who is signed in. Example:
+            ``["*"]``.
+        approvers: who may decide: "local", "role:NAME", tenant id/object id, or the
+            value of user_header; [] is nobody. Example: ``["role:operators"]``.
+        rules: how many people must approve an event; if no rule matches, one person.
+            Example: ``[{"event_types": ["Redeploy"], "persons": 2}]``.
+    """
+
+    mode: Literal["loopback", "easy-auth", "header"] = "loopback"
+    user_header: str = "X-Forwarded-Email"
+    trusted_proxies: tuple[str, ...] = ()
+    viewers: tuple[str, ...] = (ANYBODY,)
+    approvers: tuple[str, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
+
+    def entry_of(self, who: str, roles: Sequence[str]) -> str:
+        """Return the entry of ``approvers`` that names a person; "" = none does.
+
+        An entry that names the person comes before one that names a role.
+        """
+        named = self.named_approvers
+        mine = (who, *(f"{_ROLE}{role}" for role in roles))
+        return next((one for one in mine if one in named), "")
+
+    def lapse(self, entry: str, age: float) -> str:
+        """Return why a vote does not count any more; "" = it counts.
+
+        Args:
+            entry: the entry of ``approvers`` that it was counted by.
+            age: how many seconds ago the person voted. Their roles are those of then.
+        """
+        if entry not in self.named_approvers:
+            return "the person is no longer an approver"
+        if entry.startswith(_ROLE) and age > _LONGEST_ROLE:
+            return "the role was known over 24 h ago: vote again"
+        return ""
+
+    @property
+    def named_approvers(self) -> frozenset[str]:
+        """The entries of ``approvers`` in the form that is compared."""
+        return frozenset(as_compared(self.approvers))
+
+    @property
+    def loopback_proxies(self) -> list[str]:
+        """The trusted proxies that stand for every program on this machine."""
+        found = {text: network(text) for text in self.trusted_proxies}
+        return [
+            text
+            for text, one in found.items()
+            if one is not None and any(_overlap(one, near) for near in _LOOPBACK)
+        ]
+
+    @property
+    def most_persons(self) -> int:
+        """The largest number of people that a rule requires."""
+        return max((rule.persons for rule in self.rules), default=1)
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the names of people, the proxies, and the numbers of the rules."""
+        yield from self._proxy_faults()
+        if not _HEADER.fullmatch(self.user_header):
+            yield "user_header", 'must be the name of a header: "X-Forwarded-Email"'
+        for key in ("viewers", "approvers"):
+            for index, who in enumerate(getattr(self, key)):
+                if what := self._person_fault(key, who):
+                    yield f"{key}[{index}]", what, "mode"
+        for index, rule in enumerate(self.rules):
+            if self.mode == "loopback" and rule.persons > 1:
+                words = "loopback mode has only one person: it must be 1"
+                yield f"rules[{index}].persons", words, "mode"
+
+    def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
+        for index, proxy in enumerate(self.trusted_proxies):
+            if network(proxy) is None:
+                words = 'must be an address or a network, such as "10.0.0.0/24"'
+                yield f"trusted_proxies[{index}]", words
+        if self.mode == "loopback" and self.trusted_proxies:
+            yield (
+                "trusted_proxies",
+                "is not for loopback mode, which has no proxy",
+                "mode",
+            )
+        if self.mode != "loopback" and not self.trusted_proxies:
+            words = f'is empty: mode "{self.mode}" needs the addresses of its proxy'
+            yield "trusted_proxies", words, "mode"
+
+    def _person_fault(self, key: str, who: str) -> str | None:
+        """Return why an entry can never match a person; None = it can."""
+        if not who.strip() or who == _ROLE:
+            return "names nobody"
+        if who == ANYBODY:
+            return None if key == "viewers" else "must name people: anybody is too many"
+        if (who == LOCAL) != (self.mode == "loopback"):
+            return f'"local" is the person of loopback mode only; this is {self.mode}'
+        if who.startswith(_ROLE) and self.mode == "header":
+            return 'mode "header" has no roles'
+        return None
+
+
+def network(text: str) -> Network | None:
+    """Parse an address or network; None = it is neither."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        return None
+
+
+def as_compared(named: Sequence[str]) -> list[str]:
+    """Return entries in the form that is compared: ids of Entra in lower case."""
+    return [
+        one.lower() if "/" in one and not one.startswith(_ROLE) else one
+        for one in named
+    ]
+
+
+def _overlap(one: Network, other: Network) -> bool:
+    return one.version == other.version and one.overlaps(other)
+
+
+def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
+    """Whether a list of names has a person, one of their roles, or "*"."""
+    mine = {who, *(f"{_ROLE}{role}" for role in roles)}
+    return ANYBODY in named or not mine.isdisjoint(named)
+
+
+# -- Identifies the person who sends a request -----------------------------------------
+
 
 _PRINCIPAL = "x-ms-client-principal"
 _ENTRA = "aad"  # auth_typ: other providers may fill the claims as they like
@@ -48,7 +225,6 @@ class Person(Struct, frozen=True, kw_only=True):
         name: the name to display.
         roles: the app roles.
         is_application: whether an application has signed in, not a human being.
-        may_view: whether they may look.
         may_decide: whether they may decide.
     """
 
@@ -56,7 +232,6 @@ class Person(Struct, frozen=True, kw_only=True):
     name: str
     roles: tuple[str, ...] = ()
     is_application: bool = False
-    may_view: bool = False
     may_decide: bool = False
 
 
@@ -207,27 +382,22 @@ def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
     viewers = as_compared(config.viewers)
     if not may_decide and not is_named(person.id, person.roles, viewers):
         return Refusal(status=403, words="you may not look at this")
-    return Person(
-        id=person.id,
-        name=person.name,
-        roles=person.roles,
-        is_application=person.is_application,
-        may_view=True,
-        may_decide=may_decide,
-    )
+    return replace(person, may_decide=may_decide)
 
 
-def origin_fault(origin: str | None, public_url: str, host: str | None) -> str | None:
+def origin_fault(
+    origins: Sequence[str], public_url: str, host: str | None
+) -> str | None:
     """Return why a POST from an Origin is refused; None = it is accepted.
 
     Args:
-        origin: the Origin header; None = there is none, as from a program.
+        origins: the Origin headers; () = there is none, as from a program.
         public_url: the URL of the hub for people; "" = the address it listens on.
         host: the Host header.
     """
-    if origin is None:
-        return None
     allowed = public_url or f"http://{host}"
-    if origin.lower() != allowed.lower().rstrip("/"):
+    if len(origins) > 1:
+        return "the Origin comes twice"
+    if origins and origins[0].lower() != allowed.lower().rstrip("/"):
         return "this page may not decide here: it has another Origin"
     return None

@@ -12,9 +12,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, key_of
 from bridge.hub.fold import Machine
-from bridge.hub.targets import Verdict
 from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
-from bridge.hub.voting import ACTIONS, BRIDGE, CHANNELS
 
 MESSAGES = 20  # of an event at once
 NAMES = 100  # of an event in a list, or of a decision
@@ -26,8 +24,8 @@ LONGEST_ADDRESS = 64
 STATUSES = (*(k for k in Kind if k not in {Kind.UPDATED, Kind.OUTCOME}), UNKNOWN)
 Word = Annotated[str, Meta(max_length=LONGEST_WORD)]
 Status = Annotated[str, Meta(extra_json_schema={"enum": STATUSES})]
-Via = Annotated[str, Meta(extra_json_schema={"enum": CHANNELS})]
-Action = Annotated[str, Meta(extra_json_schema={"enum": ACTIONS})]
+Via = Literal["bridge", "arm"]
+Action = Literal["approve", "refuse", "set-aside", "drop-offer"]
 Names = Annotated[tuple[str, ...], Meta(max_length=NAMES)]
 Standing = Literal["counted", "not-asked", "rule", "elsewhere"]
 Large = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
@@ -107,14 +105,10 @@ class DecisionRow(Row, frozen=True, kw_only=True):
 
 
 class ApprovalState(Row, frozen=True, kw_only=True):
-    """Votes and the latest decision of the present occurrence.
-
-    Attributes:
-        persons: null: it is not known who may approve.
-    """
+    """Votes and the latest decision of the present occurrence."""
 
     votes: tuple[Vote, ...]
-    persons: PersonsRow | None
+    persons: PersonsRow
     decision: DecisionRow | None
 
     def voters(self, via: str) -> list[str]:
@@ -197,6 +191,7 @@ class OccurrenceRow(Row, frozen=True, kw_only=True):
         prefix: the prefix of the types of events; may be empty.
         source: the source of the events; may be empty.
         resource: the resource that Azure names; may be empty.
+        digest: the fingerprint of the message with its event.
     """
 
     status: Status
@@ -212,6 +207,7 @@ class OccurrenceRow(Row, frozen=True, kw_only=True):
     prefix: str
     source: str
     resource: str
+    digest: str
 
 
 class OutcomeRow(StoredOutcome, frozen=True, kw_only=True):
@@ -281,131 +277,6 @@ class EventPage(EventRow, frozen=True, kw_only=True):
     decisions: tuple[DecisionRow, ...]
     record: tuple[RecordEntry, ...]
     set_aside: tuple[str, ...]
-
-
-# -- which decisions are possible ------------------------------------------------------
-
-
-class AddressRow(Row, frozen=True, kw_only=True):
-    """Where an approval may be sent.
-
-    Attributes:
-        machines: the names of the machines whose bridges take approvals there.
-        answers: a bridge there is alive, or may be.
-        in_resources: a bridge there is on a machine in Resources.
-        older: named by bridges that made no offer.
-        contested: why it is not known whose it is.
-        refusal: why a bridge there would refuse.
-        best: the hub sends to it by itself.
-    """
-
-    id: str
-    entity: str
-    session: str | None
-    prefix: str
-    machines: tuple[str, ...]
-    answers: bool
-    in_resources: bool
-    older: bool
-    contested: str | None
-    refusal: str | None
-    best: bool
-
-
-class OfferRow(Row, frozen=True, kw_only=True):
-    """An offer of the last day, in the name of a machine of the event."""
-
-    id: str
-    vm_name: str
-    vm_id: str
-    first_heard: Time | None
-    last_heard: Time | None
-    answer: Verdict
-    why: str | None
-
-
-class BridgeOptions(Row, frozen=True, kw_only=True):
-    """Whether a bridge can be asked.
-
-    Attributes:
-        why: why not.
-        contested: if a person chooses the address.
-        refused: if a person overrides a bridge that would refuse.
-    """
-
-    why: str | None
-    contested: bool
-    refused: bool
-
-
-class ArmOptions(Row, frozen=True, kw_only=True):
-    """Whether Azure Resource Manager can be asked.
-
-    Attributes:
-        why: why not.
-        more_persons: how many people more that takes.
-        offers: those that count for it.
-    """
-
-    why: str | None
-    more_persons: Count
-    offers: tuple[OfferRow, ...]
-
-
-class Options(Row, frozen=True, kw_only=True):
-    """Which decisions are possible.
-
-    Attributes:
-        closed: why nothing can be decided.
-        addresses: the best one first.
-    """
-
-    closed: str | None
-    bridge: BridgeOptions
-    addresses: tuple[AddressRow, ...]
-    arm: ArmOptions
-
-
-NO_OPTIONS = Options(
-    closed=None,
-    bridge=BridgeOptions(why=None, contested=False, refused=False),
-    addresses=(),
-    arm=ArmOptions(why=None, more_persons=0, offers=()),
-)
-
-
-class Approval(Row, frozen=True, kw_only=True):
-    """A vote, or another decision.
-
-    Attributes:
-        content: the content of the event, as it was shown.
-        reporter: the vmId to set aside.
-        offer: the id of the offer to drop.
-        address: the id of the address to send to, if it is contested.
-        override: send it although a bridge would refuse it.
-    """
-
-    decision: Action
-    content: str
-    via: Via = BRIDGE
-    reason: Word = ""
-    reporter: str = ""
-    offer: str = ""
-    address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
-    override: bool = False
-
-
-class Decided(Row, frozen=True, kw_only=True):
-    """The result of a vote.
-
-    Attributes:
-        missing: how many more people must approve.
-        id: of the decision.
-    """
-
-    state: Literal["decided", "counted"]
-    missing: Count
-    id: str | None
 
 
 # -- lists and errors ------------------------------------------------------------------

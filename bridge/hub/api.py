@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -29,7 +29,7 @@ from bridge.hub.answers import (
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
-from bridge.hub.store import fleet_view
+from bridge.hub.store import lists
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, Bridge, Filters, Row, Situation
 
@@ -37,7 +37,7 @@ _DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
 ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
 PERSON = web.RequestKey("person", Person)
-WORDS = web.ResponseKey("words", str)  # the reason of an error, for ``pages.faults``
+WORDS = web.ResponseKey("words", str)  # the reason of an error
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _COLUMNS = (
     *("machine", "resourceGroup", "subscription", "eventType", "events"),
@@ -54,6 +54,9 @@ _UNSEEN = re.compile(
     "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
+
+
+T = TypeVar("T")
 
 
 class BadQueryError(Exception):
@@ -116,7 +119,7 @@ class Api:
         limit, situation = limit_of(request.query), self._situation()
         after = word_in(request.query, "cursor")
         found = await self._store.read(
-            lambda connection: fleet_view.fleet(
+            lambda connection: lists.fleet(
                 connection, situation, after=after, limit=limit
             )
         )
@@ -222,6 +225,20 @@ def filters_of(query: Mapping[str, str]) -> Filters:
         after=_number(query, "cursor", 0, 2**62),
         limit=limit_of(query),
     )
+
+
+def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
+    """Parse what a request asks: its JSON body, or the fields of its form.
+
+    Raises:
+        BadQueryError: a value is missing or invalid.
+    """
+    try:
+        if isinstance(given, bytes):
+            return msgspec.json.decode(given, type=kind)
+        return msgspec.convert(given, kind, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise BadQueryError(f"it is not as described: {error}") from error
 
 
 def limit_of(query: Mapping[str, str]) -> int:

@@ -7,52 +7,58 @@ are checked before the body is read.
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
-import msgspec
-import orjson
 from aiohttp import web
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.build import clean
-from bridge.hub import decision_view, views
+from bridge.hub import arm_rules, views
 from bridge.hub.access import Refusal, origin_fault
-from bridge.hub.answers import (
-    LONGEST_ADDRESS,
-    LONGEST_CURSOR,
-    LONGEST_WORD,
-    Approval,
-    Decided,
-    DecisionList,
-    DecisionRow,
-    EventRow,
-)
+from bridge.hub.answers import LONGEST_CURSOR, DecisionList, DecisionRow, EventRow
 from bridge.hub.api import (
     ANY_ID,
     PERSON,
     BadQueryError,
     answer,
+    asked_in,
     fault,
     limit_of,
     table_of,
     word_in,
 )
-from bridge.hub.config import HubConfig
-from bridge.hub.decision_view import options
-from bridge.hub.facts import key_of
-from bridge.hub.key_rows import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
-from bridge.hub.store.accepting import Decider, decide_keys, fitting, keys_of
-from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
-from bridge.hub.store.store import Store
-from bridge.hub.view_rows import Situation
-from bridge.hub.voting import (
-    ACTIONS,
-    BRIDGE,
-    CHANNELS,
-    DROP_OFFER,
-    SET_ASIDE,
+from bridge.hub.choices import (
+    KEY_STATES,
+    NO_OPTIONS,
+    WAITING,
+    AddressRow,
+    Approval,
+    ArmOptions,
+    BridgeOptions,
+    Decided,
+    KeyList,
+    KeysAsked,
+    KeysDecided,
+    OfferRow,
+    Options,
 )
+from bridge.hub.config import HubConfig
+from bridge.hub.facts import key_of
+from bridge.hub.store import lists
+from bridge.hub.store.accepting import Decider, decide_keys, keys_of
+from bridge.hub.store.current import current_event, event_bridges
+from bridge.hub.store.deciding import (
+    VoteRequest,
+    VoteResult,
+    arm_objection,
+    handle_vote,
+)
+from bridge.hub.store.store import Store
+from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
+from bridge.hub.view_rows import BridgeRow, Situation
+from bridge.hub.voting import DROP_OFFER, SET_ASIDE, CurrentEvent
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +107,7 @@ class Approving:
         """Take a vote or a refusal."""
         if refused := self._refusal(request):
             return refused
-        given = parse_body(await request.read())
+        given = asked_in(Approval, await request.read())
         key = key_of(request.match_info["id"])
         found = await self.submit(request, key, given)
         if found.status in {200, 202}:
@@ -121,19 +127,21 @@ class Approving:
     ) -> VoteResult:
         """Count a vote or a refusal of the person who sent a request."""
         person, situation = request[PERSON], self._situation()
+        if given.decision in {SET_ASIDE, DROP_OFFER} and not given.about:
+            raise BadQueryError("about is missing: whom or what it is about")
         if not person.may_decide:
             return VoteResult(status=403, words="you may look, but not decide")
         vote = VoteRequest(
             key=key,
             action=given.decision,
             via=given.via,
-            reason=given.reason,
+            reason=clean(" ".join(given.reason.split())),
             content=given.content,
             person=person,
             id=uuid.uuid4().hex,
-            address=given.address,
+            address=clean(given.address),
             is_overridden=given.override,
-            about=given.reporter or given.offer,
+            about=clean(given.about),
         )
         return await self._store.write(
             lambda c: handle_vote(c, vote, self._config, situation)
@@ -155,18 +163,14 @@ class Approving:
 
     def keys_of(self, connection: Connection, *, state: str, glob: str) -> KeyList:
         """Return the keys that wait, or those that people have accepted."""
-        pins, now = self._store.pinned.refresh(connection), self._situation().now
-        found = keys_of(connection, pins, self._config.access, now, state)
-        return fitting(found, glob)
+        pins = self._store.pinned.refresh(connection)
+        return keys_of(connection, pins, self._situation(), state=state, glob=glob)
 
     async def decide_keys(self, request: web.Request) -> web.Response:
         """Accept or withdraw keys."""
         if refused := self._refusal(request):
             return refused
-        try:
-            asked = msgspec.json.decode(await request.read(), type=KeysAsked)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadQueryError(f"the body is not as described: {error}") from error
+        asked = asked_in(KeysAsked, await request.read())
         found = await self.settle_keys(request, asked)
         if isinstance(found, Refusal):
             return fault(found.status, found.words)
@@ -197,19 +201,12 @@ class Approving:
         """Return the answer to a request that another site may have caused."""
         if request.content_type != "application/json":
             return fault(415, "the Content-Type must be application/json")
-        if request.headers.getall("X-Sebridge", []) != ["1"]:
+        headers = request.headers
+        if headers.getall("X-Sebridge", []) != ["1"]:
             return fault(403, 'the header X-Sebridge must be "1"')
-        what = self.origin_fault(request)
+        origins, host = headers.getall("Origin", []), headers.get("Host")
+        what = origin_fault(origins, self._config.public_url, host)
         return None if what is None else fault(403, what)
-
-    def origin_fault(self, request: web.Request) -> str | None:
-        """Return why the Origin of a request is refused; None = it is accepted."""
-        origins = request.headers.getall("Origin", [])
-        if len(origins) > 1:
-            return "the Origin comes twice"
-        host = request.headers.get("Host")
-        origin = origins[0] if origins else None
-        return origin_fault(origin, self._config.public_url, host)
 
     async def _now(self, key: str) -> EventRow | None:
         situation = self._situation()
@@ -220,7 +217,7 @@ class Approving:
         """List decisions, the newest first."""
         rows = await self._rows(request)
         limit = limit_of(request.query)
-        more = decision_view.cursor_of(rows[-1]) if len(rows) >= limit else None
+        more = lists.cursor_of(rows[-1]) if len(rows) >= limit else None
         return answer(request, DecisionList(decisions=tuple(rows), next=more))
 
     async def table(self, request: web.Request) -> web.Response:
@@ -229,74 +226,96 @@ class Approving:
 
     async def _rows(self, request: web.Request) -> list[DecisionRow]:
         cursor = request.query.get("cursor", "")[:LONGEST_CURSOR]
-        before = decision_view.place_of(cursor)
+        before = lists.place_of(cursor)
         if cursor and before is None:
             raise BadQueryError("cursor is not a cursor of this list")
         limit = limit_of(request.query)
         return await self._store.read(
-            lambda c: decision_view.list_decisions(c, before=before, limit=limit)
+            lambda c: lists.list_decisions(c, before=before, limit=limit)
         )
 
 
-def parse_body(body: bytes) -> Approval:
-    """Parse the JSON body of a request to approve or refuse.
-
-    Raises:
-        BadQueryError: the body is invalid.
-    """
-    try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise BadQueryError("the body is no JSON") from error
-    if not isinstance(found, dict):
-        raise BadQueryError("the body is no JSON object")
-    return parse_fields(found)
+# -- Reads which decisions are possible for an event, and why others are not -----------
 
 
-def parse_fields(found: Mapping[str, object]) -> Approval:
-    """Validate the fields of a JSON body or of a form.
-
-    Raises:
-        BadQueryError: a field is missing or invalid.
-    """
-    action = found.get("decision")
-    if action not in ACTIONS:
-        words = ", ".join(f'"{one}"' for one in ACTIONS)
-        raise BadQueryError(f"decision must be one of {words}")
-    via = found.get("via", BRIDGE)
-    if via not in CHANNELS:
-        raise BadQueryError('via must be "bridge" or "arm"')
-    content, reason = found.get("content"), found.get("reason") or ""
-    if not isinstance(content, str) or not content:
-        words = "content is missing: the content of the event as it was shown"
-        raise BadQueryError(words)
-    if not isinstance(reason, str) or len(reason) > LONGEST_WORD:
-        raise BadQueryError(
-            f"reason must be a text of at most {LONGEST_WORD} characters"
-        )
-    address = found.get("address") or ""
-    if not isinstance(address, str) or len(address) > LONGEST_ADDRESS:
-        raise BadQueryError("address must be the id of an address")
-    override = found.get("override", False)
-    if not isinstance(override, bool) and override != "yes":
-        raise BadQueryError("override must be true or false")
-    return Approval(
-        decision=str(action),
-        via=str(via),
-        reason=clean(" ".join(reason.split())),
-        content=content,
-        address=clean(address),
-        override=bool(override),
-        **_about(found),
+def options(
+    connection: Connection, key: str, config: HubConfig, situation: Situation
+) -> Options | None:
+    """Return which decisions are possible for an event; None = it is not known."""
+    current = current_event(connection, key)
+    if current is None:
+        return None
+    if what := current.lacks():
+        return replace(NO_OPTIONS, closed=f"Nothing can be decided: {what}.")
+    bridges = event_bridges(connection, current, situation)
+    found = bridges.choose_target(config, current, situation)
+    objection = arm_objection(config, current, bridges, situation)
+    is_local = config.access.mode == "loopback"
+    more = 0 if is_local else arm_rules.more_persons(bridges.fleet, situation.now)
+    return Options(
+        closed=None,
+        bridge=BridgeOptions(
+            why=None if found.is_open else found.why or None,
+            contested=found.is_contested,
+            refused=found.is_denied,
+        ),
+        addresses=_addresses(config, current, bridges, situation),
+        arm=ArmOptions(
+            why=objection,
+            more_persons=more,
+            offers=_offers(current, bridges.fleet, situation.now) if config.arm else (),
+        ),
     )
 
 
-def _about(found: Mapping[str, object]) -> dict[str, str]:
-    """Return whom or what a request is about besides its event."""
-    key = {SET_ASIDE: "reporter", DROP_OFFER: "offer"}.get(str(found["decision"]))
-    if key is None:
-        return {}
-    value = found.get(key)
-    if not isinstance(value, str) or not value or len(value) > LONGEST_CURSOR:
-        raise BadQueryError(f"{key} is missing: whom or what it is about")
-    return {key: clean(value)}
+def _addresses(
+    config: HubConfig,
+    current: CurrentEvent,
+    bridges: EventBridges,
+    situation: Situation,
+) -> tuple[AddressRow, ...]:
+    wishes = Wishes(is_overridden=True)
+    best = bridges.choose_target(config, current, situation, wishes).best
+    return tuple(
+        _address(target, current, situation.now, is_best=target.address == best)
+        for target in bridges.allowed(config)
+    )
+
+
+def _address(
+    target: Target, current: CurrentEvent, now: datetime, *, is_best: bool
+) -> AddressRow:
+    return AddressRow(
+        id=target.address.id,
+        entity=target.address.entity,
+        session=target.address.session or None,
+        prefix=target.address.prefix,
+        machines=tuple(sorted(bridge.name for bridge in target.bridges)),
+        answers=target.answers,
+        in_resources=target.rank == 0,
+        older=target.is_older,
+        contested=target.contested or None,
+        refusal=refusal_of(target, current, now),
+        best=is_best,
+    )
+
+
+def _offers(
+    current: CurrentEvent, fleet: Sequence[BridgeRow], now: datetime
+) -> tuple[OfferRow, ...]:
+    found = []
+    for bridge in fleet:
+        for offer in arm_rules.recent_offers(bridge, now):
+            answer = expected_answer(offer.data, current, bridge.name, now)
+            found.append(
+                OfferRow(
+                    id=offer.id,
+                    vm_name=bridge.name,
+                    vm_id=offer.vm_id,
+                    first_heard=offer.first_heard,
+                    last_heard=offer.heard,
+                    answer=answer.verdict,
+                    why=answer.why or None,
+                )
+            )
+    return tuple(found)

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from bridge.hub.arm_config import ArmConfig
 from bridge.hub.bridges import MOST_OFFERS, Offer
+from bridge.hub.config import ArmConfig
 from bridge.hub.targets import NOT_KNOWN, ExpectedAnswer, Verdict, expected_answer
 from bridge.hub.view_rows import BridgeRow
 from bridge.hub.voting import CurrentEvent, is_void

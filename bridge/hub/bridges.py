@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+import msgspec
 import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -225,21 +226,6 @@ class BridgeState(Struct, frozen=True, kw_only=True):
             found = _last(mine)
         return found.address if found else None
 
-    def to_json(self) -> bytes:
-        """Return the parts as JSON for the store."""
-        names = ("who", "life", "beat", "offer", "imds")
-        parts: dict[str, Part] = {name: getattr(self, name) for name in names}
-        return orjson.dumps({n: [p.stamp, p.data, p.heard] for n, p in parts.items()})
-
-    @classmethod
-    def from_json(cls, vm_id: str, heard: datetime, body: bytes) -> "BridgeState":
-        """Parse the JSON of ``to_json``."""
-        parts = {
-            name: Part(stamp=(stamp[0], stamp[1]), data=data, heard=heard_then)
-            for name, (stamp, data, heard_then) in orjson.loads(body).items()
-        }
-        return cls(vm_id=vm_id, heard=heard, **parts)
-
     def joined(self, other: "BridgeState") -> "BridgeState":
         """Merge two states: the later one of each part."""
         return replace(
@@ -251,6 +237,9 @@ class BridgeState(Struct, frozen=True, kw_only=True):
             offer=self.offer.later(other.offer),
             imds=self.imds.later(other.imds),
         )
+
+
+bridge_in = msgspec.json.Decoder(BridgeState).decode  # as the store has it
 
 
 def _last(found: Sequence[Offer]) -> Offer | None:

@@ -1,8 +1,8 @@
-"""``[hub]``: the address, the sources, the store, and how long data is kept."""
+"""``[hub]``: the sections of ``hub.toml`` that only a hub has; see also ``access``."""
 
-import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Duration, Secret
-from bridge.hub.arm_config import ArmConfig, AzureSource, BridgesSource, SourceConfig
+from bridge.hub.access import AccessConfig
 from bridge.hub.pins import listed
 from bridge.net.addresses import (
     ListenAddress,
@@ -19,177 +19,170 @@ from bridge.net.addresses import (
     listen_faults,
     url_fault,
 )
+from bridge.servicebus.namespace import NamespaceConfig, entity_faults
+from bridge.servicebus.source import ApprovalSource
 from bridge.signing.approval import fault_of, signers
 
-# -- ``[hub.access]``: who may look, who may decide, and how many people must agree ----
+_VERSION = re.compile(r"\d{4}-\d\d-\d\d(-preview)?")
 
 
-LOCAL = "local"  # the only person in loopback mode
-ANYBODY = "*"
-_ROLE = "role:"
-_HEADER = re.compile(r"[A-Za-z0-9-]+")
-_MOST_PERSONS = 10
-_LONGEST_ROLE = 86400.0  # seconds after a vote: then its role may be another person's
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1"))
-
-
-class AccessRule(Section, frozen=True, kw_only=True):
-    """One of ``[[hub.access.rules]]``. The first rule that matches an event applies.
+class ArmConfig(Section, frozen=True, kw_only=True):
+    """``[hub.arm]``: approving through Azure, for events that no bridge answers for.
 
     Attributes:
-        event_types: the event types that the rule matches; [] is all. An event of an
-            undocumented type needs the largest persons of all rules. Example:
-            ``["Redeploy"]``.
-        resource_groups: the resource groups that the rule matches: all machines of the
-            event must be in one of them; [] is all. Example: ``["web"]``.
-        persons: how many different people must approve.
+        endpoint: the URL of Azure Resource Manager. Example:
+            ``"https://management.azure.com"``.
+        api_version: the API version of Microsoft.Maintenance. Example:
+            ``"2025-11-01"``.
+        credential: how the hub authenticates to Azure; "none" sends no token, and is
+            allowed only for an endpoint on loopback.
+        client_id: the id of a user-assigned managed identity; "" is the system-assigned
+            one. Example: ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
+        unknown_rules: whether an event may be approved if the rules of the bridge of
+            one of its machines are not known.
+        seen_within: an event can be approved this way only if Azure published it at
+            most this long ago.
     """
 
-    event_types: tuple[str, ...] = ()
-    resource_groups: tuple[str, ...] = ()
-    persons: int = 1
+    endpoint: str = "https://management.azure.com"
+    api_version: str = "2025-11-01"
+    credential: Literal["managed-identity", "default", "workload-identity", "none"] = (
+        "managed-identity"
+    )
+    client_id: str = ""
+    unknown_rules: Literal["deny", "allow"] = "deny"
+    seen_within: Duration = Duration(60)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the endpoint is on this machine."""
+        return is_loopback(urlsplit(self.endpoint).hostname or "")
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the number of people."""
-        if not 1 <= self.persons <= _MOST_PERSONS:
-            yield "persons", f"must be 1 to {_MOST_PERSONS}"
+        """Check the endpoint, and that tokens are sent, and only over TLS."""
+        if what := url_fault(self.endpoint):
+            yield "endpoint", what
+            return
+        if urlsplit(self.endpoint).scheme != "https" and not self.is_local:
+            yield "endpoint", "must begin with https:// unless it is on loopback"
+        if self.credential == "none" and not self.is_local:
+            words = '"none" is for an endpoint on loopback alone: the simulator'
+            yield "credential", words, "endpoint"
+        if self.credential == "none" and self.client_id:
+            yield "client_id", "is for a credential"
+        if not _VERSION.fullmatch(self.api_version):
+            yield "api_version", 'must be a date, such as "2025-11-01"'
 
 
-class AccessConfig(Section, frozen=True, kw_only=True):
-    """``[hub.access]``: who may look, and who may decide.
+# -- ``[[hub.sources]]``: the events of bridges, and the events of Azure ---------------
+
+
+_AT_ONCE = 200  # messages in one transaction
+
+
+class ApprovalTargets(Section, frozen=True, kw_only=True):
+    """``[hub.sources.approvals]``: where approvals may be sent.
 
     Attributes:
-        mode: how people are identified: in mode "loopback" everybody on this machine is
-            "local"; "easy-auth" reads X-MS-CLIENT-PRINCIPAL; "header" reads
-            user_header, which a proxy sets.
-        user_header: the header with the person's name, in mode "header". Example:
-            ``"X-Forwarded-Email"``.
-        trusted_proxies: the addresses or networks of the proxies whose identity headers
-            are accepted. Example: ``["10.0.0.0/24"]``.
-        viewers: who may look: "*" is everybody who is signed in. Example:
-            ``["*"]``.
-        approvers: who may decide: "local", "role:NAME", tenant id/object id, or the
-            value of user_header; [] is nobody. Example: ``["role:operators"]``.
-        rules: how many people must approve an event; if no rule matches, one person.
-            Example: ``[{"event_types": ["Redeploy"], "persons": 2}]``.
+        entities: patterns for the queues and topics of this namespace that the hub may
+            send approvals to. Example: ``["vm-approvals*"]``.
     """
 
-    mode: Literal["loopback", "easy-auth", "header"] = "loopback"
-    user_header: str = "X-Forwarded-Email"
-    trusted_proxies: tuple[str, ...] = ()
-    viewers: tuple[str, ...] = (ANYBODY,)
-    approvers: tuple[str, ...] = ()
-    rules: tuple[AccessRule, ...] = ()
-
-    def entry_of(self, who: str, roles: Sequence[str]) -> str:
-        """Return the entry of ``approvers`` that names a person; "" = none does.
-
-        An entry that names the person comes before one that names a role.
-        """
-        named = self.named_approvers
-        mine = (who, *(f"{_ROLE}{role}" for role in roles))
-        return next((one for one in mine if one in named), "")
-
-    def lapse(self, entry: str, age: float) -> str:
-        """Return why a vote does not count any more; "" = it counts.
-
-        Args:
-            entry: the entry of ``approvers`` that it was counted by.
-            age: how many seconds ago the person voted. Their roles are those of then.
-        """
-        if entry not in self.named_approvers:
-            return "the person is no longer an approver"
-        if entry.startswith(_ROLE) and age > _LONGEST_ROLE:
-            return "the role was known over 24 h ago: vote again"
-        return ""
-
-    @property
-    def named_approvers(self) -> frozenset[str]:
-        """The entries of ``approvers`` in the form that is compared."""
-        return frozenset(as_compared(self.approvers))
-
-    @property
-    def loopback_proxies(self) -> list[str]:
-        """The trusted proxies that stand for every program on this machine."""
-        found = {text: network(text) for text in self.trusted_proxies}
-        return [
-            text
-            for text, one in found.items()
-            if one is not None and any(_overlap(one, near) for near in _LOOPBACK)
-        ]
-
-    @property
-    def most_persons(self) -> int:
-        """The largest number of people that a rule requires."""
-        return max((rule.persons for rule in self.rules), default=1)
+    entities: tuple[str, ...]
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the names of people, the proxies, and the numbers of the rules."""
-        yield from self._proxy_faults()
-        if not _HEADER.fullmatch(self.user_header):
-            yield "user_header", 'must be the name of a header: "X-Forwarded-Email"'
-        for key in ("viewers", "approvers"):
-            for index, who in enumerate(getattr(self, key)):
-                if what := self._person_fault(key, who):
-                    yield f"{key}[{index}]", what, "mode"
-        for index, rule in enumerate(self.rules):
-            if self.mode == "loopback" and rule.persons > 1:
-                words = "loopback mode has only one person: it must be 1"
-                yield f"rules[{index}].persons", words, "mode"
+        """Check that there is at least one pattern, and that none is empty."""
+        if not self.entities:
+            yield "entities", 'names nothing: such as ["vm-approvals*"]'
+        for index, glob in enumerate(self.entities):
+            if not glob.strip():
+                yield f"entities[{index}]", "must not be empty"
 
-    def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
-        for index, text in enumerate(self.trusted_proxies):
-            if network(text) is None:
-                words = 'must be an address or a network, such as "10.0.0.0/24"'
-                yield f"trusted_proxies[{index}]", words
-        if self.mode == "loopback" and self.trusted_proxies:
-            yield (
-                "trusted_proxies",
-                "is not for loopback mode, which has no proxy",
-                "mode",
-            )
-        if self.mode != "loopback" and not self.trusted_proxies:
-            words = f'is empty: mode "{self.mode}" needs the addresses of its proxy'
-            yield "trusted_proxies", words, "mode"
-
-    def _person_fault(self, key: str, who: str) -> str | None:
-        """Return why an entry can never match a person; None = it can."""
-        if not who.strip() or who == _ROLE:
-            return "names nobody"
-        if who == ANYBODY:
-            return None if key == "viewers" else "must name people: anybody is too many"
-        if (who == LOCAL) != (self.mode == "loopback"):
-            return f'"local" is the person of loopback mode only; this is {self.mode}'
-        if who.startswith(_ROLE) and self.mode == "header":
-            return 'mode "header" has no roles'
-        return None
+    def allows(self, entity: str) -> bool:
+        """Whether approvals may be sent to an entity; case does not matter."""
+        name = entity.strip("/").lower()
+        return any(fnmatchcase(name, glob.lower()) for glob in self.entities)
 
 
-def network(text: str) -> Network | None:
-    """Parse an address or network; None = it is neither."""
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError:
-        return None
+class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
+    """One of ``[[hub.sources]]``.
+
+    Attributes:
+        name: the name of the source in logs, metrics and rows. Example:
+            ``"bridges"``.
+        type: who sends its messages: ``"bridges"`` or ``"azure"``.
+        queue: the queue to read. Example: ``"azure-events"``.
+        topic: the topic to read, together with subscription. Example:
+            ``"scheduled-events"``.
+        subscription: a subscription of the topic that only hubs read. Example:
+            ``"hub"``.
+    """
+
+    name: str
+    type: str
+    queue: str = ""
+    topic: str = ""
+    subscription: str = ""
+
+    @property
+    def origin(self) -> ApprovalSource:
+        """The queue or subscription, as the receiver needs it."""
+        return ApprovalSource(
+            queue=self.queue,
+            topic=self.topic,
+            subscription=self.subscription,
+            at_once=_AT_ONCE,
+        )
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the namespace, and that exactly one entity is named."""
+        yield from super().faults()
+        yield from entity_faults(self, self.queue, self.topic)
+        if bool(self.topic) != bool(self.subscription):
+            yield "subscription", "topic and subscription must be given together"
+        for key in ("queue", "topic", "subscription"):
+            if "{" in getattr(self, key):
+                yield key, "holds a placeholder, and the hub fills in none"
 
 
-def as_compared(named: Sequence[str]) -> list[str]:
-    """Return entries in the form that is compared: ids of Entra in lower case."""
-    return [
-        one.lower() if "/" in one and not one.startswith(_ROLE) else one
-        for one in named
-    ]
+class BridgesSource(SourceConfig, frozen=True, kw_only=True):
+    """The CloudEvents of bridges, from a subscription or queue that only hubs read.
+
+    Attributes:
+        approvals: where approvals may be sent; left out: the hub only shows events.
+            Example: ``{"entities": ["vm-approvals*"]}``.
+    """
+
+    approvals: ApprovalTargets | None = None
 
 
-def _overlap(one: Network, other: Network) -> bool:
-    return one.version == other.version and one.overlaps(other)
+class AzureSource(SourceConfig, frozen=True, kw_only=True):
+    """Event Grid's scheduled events, from a queue or a subscription.
+
+    Attributes:
+        missing_after: an event of Azure counts as unreported, if no bridge has reported
+            it within this time.
+        expect: patterns for the resource ids whose events a bridge should report; []
+            means the machines of the bridges that the hub knows. Example:
+            ``["/subscriptions/*/resourcegroups/web/*"]``.
+    """
+
+    missing_after: Duration = Duration(60)
+    expect: tuple[str, ...] = ()
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the entity and the patterns."""
+        yield from super().faults()
+        for index, glob in enumerate(self.expect):
+            if not glob.startswith(("/", "*")):
+                words = 'must be a pattern of resource ids: "/subscriptions/…" or "*"'
+                yield f"expect[{index}]", words
 
 
-def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
-    """Whether a list of names has a person, one of their roles, or "*"."""
-    mine = {who, *(f"{_ROLE}{role}" for role in roles)}
-    return ANYBODY in named or not mine.isdisjoint(named)
+SOURCE_TYPES: dict[str, type[SourceConfig]] = {
+    "bridges": BridgesSource,
+    "azure": AzureSource,
+}
 
 
 class ReportConfig(Section, frozen=True, kw_only=True):

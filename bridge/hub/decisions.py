@@ -22,8 +22,8 @@ from bridge.events.build import clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.foundation.errors import MalformedApprovalError
+from bridge.hub.access import AccessConfig
 from bridge.hub.arm_rules import path_of
-from bridge.hub.config import AccessConfig
 from bridge.hub.facts import Address
 from bridge.hub.view_rows import StoredOutcome
 from bridge.hub.voting import ARM, CurrentEvent

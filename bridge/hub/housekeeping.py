@@ -30,10 +30,12 @@ from bridge.hub.store.alarms import (
     note_silence,
     note_unreported,
 )
-from bridge.hub.store.fleet_view import bridge_rows, fleet, is_at
+from bridge.hub.store.current import bridge_rows, is_at
+from bridge.hub.store.engine import lock, note, noted
 from bridge.hub.store.intake import Incoming, end_said, slow
+from bridge.hub.store.lists import fleet
 from bridge.hub.store.pin_rows import mark_pins
-from bridge.hub.store.rows import insert, lock, micros, moment_of
+from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import (
     addresses,
@@ -44,7 +46,6 @@ from bridge.hub.store.tables import (
     events,
     machines,
     messages,
-    meta,
     notes,
     offers,
     pins,
@@ -133,16 +134,12 @@ class FleetMonitor(Struct):
     async def _find_unreported(self, situation: Situation) -> None:
         after, count, is_last = "", 0, False
         while not is_last:
-            found = await self.store.read(
-                lambda c, after=after: open_without_bridge(  # type: ignore[misc]  # a default binds it
-                    c, situation, after=after, limit=_LOOKED_AT
-                )
-            )
+            read = partial(open_without_bridge, situation=situation, after=after)
+            found = await self.store.read(partial(read, limit=_LOOKED_AT))
             late = [row for row in found if row.unreported]
             if late:
-                await self.store.write(
-                    lambda c, late=late: note_unreported(c, late, situation.now)  # type: ignore[misc]  # as above
-                )
+                now = situation.now
+                await self.store.write(partial(note_unreported, found=late, now=now))
             count, is_last = count + len(late), len(found) < _LOOKED_AT
             after = found[-1].key if found else after
         self.metrics.unreported.set(count)
@@ -159,24 +156,18 @@ class FleetMonitor(Struct):
 
     async def _forget(self, found: Sequence[BridgeRow], situation: Situation) -> None:
         """Delete bridges that are gone for long; a scale set makes ever new ones."""
-        kept = self.retention
-        old = [
-            row.vm_id for row in found if is_outdated(row, situation, retention=kept)
-        ]
+        rule = partial(is_outdated, situation=situation, retention=self.retention)
+        old = [row.vm_id for row in found if rule(row)]
         for start in range(0, len(old), AT_ONCE):
             names = old[start : start + AT_ONCE]
-            await self.store.write(
-                lambda c, names=names: forget_bridges(  # type: ignore[misc]  # a default binds it
-                    c, names, situation, retention=kept
-                )
-            )
+            forget = partial(forget_bridges, vm_ids=names, situation=situation)
+            await self.store.write(partial(forget, retention=self.retention))
 
     async def _fleet(self) -> list[BridgeRow]:
         rows, after, situation = list[BridgeRow](), "", self.situation()
         while True:
-            page = await self.store.read(
-                lambda c, after=after: fleet(c, situation, after=after)  # type: ignore[misc]  # a default binds it
-            )
+            read = partial(fleet, situation=situation, after=after)
+            page = await self.store.read(read)
             rows += page
             if len(page) < PAGE:
                 return rows
@@ -240,14 +231,8 @@ class Housekeeping(Struct):
         for row in await self.store.read(slow):
             if stop.is_set() or row.origin not in named:
                 continue
-            plain = Incoming(
-                origin=row.origin,
-                body=row.body,
-                heard=moment_of(row.heard),
-                reply_to=row.reply_to,
-                session=row.session,
-            )
-            await self.store.retry(row.seq, parsed(named[row.origin], plain))
+            again = parsed(named[row.origin], Incoming.of_row(row))
+            await self.store.retry(row.seq, again)
 
     async def step(self, stop: asyncio.Event) -> None:
         """Record that the hub is running, and delete old rows, portion by portion.
@@ -256,7 +241,7 @@ class Housekeeping(Struct):
             HubStoreError: the store cannot be used now.
         """
         now, config = self.clock.now(), self.config
-        await self.store.write(lambda c: note(c, _LAST_ALIVE, micros(now)))
+        await self.store.write(lambda c: note(c, _LAST_ALIVE, str(micros(now))))
         times = {
             "retention": config.retention,
             "audit": config.audit_retention,
@@ -304,28 +289,13 @@ async def look_at_keys(store: Store, now: datetime) -> None:
         store.pinned.text = await store.write(partial(store.pinned.look, now=now))
 
 
-def note(connection: Connection, name: str, value: int) -> None:
-    """Store a number under a name."""
-    statement = insert(meta).values(name=name, value=str(value))
-    fresh = {"value": statement.excluded.value}
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["name"], set_=fresh)
-    )
-
-
-def noted(connection: Connection, name: str) -> int | None:
-    """Return the number that is stored under a name; None = there is none."""
-    found = connection.scalar(select(meta.c.value).where(meta.c.name == name))
-    return None if found is None else int(found)
-
-
 def _note_absence(connection: Connection, now: datetime) -> datetime | None:
     lived, absent = noted(connection, _LAST_ALIVE), noted(connection, _ABSENT)
-    if lived is not None and now - moment_of(lived) > _LONG_AWAY:
-        absent = micros(now)
+    if lived is not None and now - moment_of(int(lived)) > _LONG_AWAY:
+        absent = str(micros(now))
         note(connection, _ABSENT, absent)
-    note(connection, _LAST_ALIVE, micros(now))
-    return None if absent is None else moment_of(absent)
+    note(connection, _LAST_ALIVE, str(micros(now)))
+    return None if absent is None else moment_of(int(absent))
 
 
 # -- Deletes old rows, in portions small enough not to delay other transactions --------

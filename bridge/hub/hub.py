@@ -170,7 +170,7 @@ class Parts(Struct, frozen=True):
                 *Approving(store, hub, self.situation).routes(),
                 *pages.routes(),
             ],
-            error_pages=pages.error_pages,
+            fault_page=pages.fault,
         )
 
     def missing(self) -> list[str]:

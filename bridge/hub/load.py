@@ -17,8 +17,7 @@ from bridge.configuration.toml_file import TomlFile
 from bridge.events.routing import When
 from bridge.foundation.sections import Reader, Section, nearest
 from bridge.foundation.values import Duration
-from bridge.hub.arm_config import SOURCE_TYPES, SourceConfig
-from bridge.hub.config import HubConfig
+from bridge.hub.config import SOURCE_TYPES, HubConfig, SourceConfig
 from bridge.outbox.statefile import StateConfig
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from bridge import __version__
-from bridge.hub import answers
+from bridge.hub import answers, choices
 from bridge.hub.answers import LONGEST_CURSOR, LONGEST_WORD, STATUSES
-from bridge.hub.key_rows import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
+from bridge.hub.choices import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
 from bridge.hub.report import Report
 from bridge.hub.timeline import TimeLine
 from bridge.hub.view_rows import PAGE
@@ -125,7 +125,7 @@ def _paths() -> Json:
 
 
 _TYPES = (
-    *(answers.Error, answers.Approval, answers.Decided, answers.Options),
+    *(answers.Error, choices.Approval, choices.Decided, choices.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
     *(TimeLine, Report, KeyList, KeysAsked, KeysDecided),
 )

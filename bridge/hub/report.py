@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
 from bridge.hub.facts import NoteKind
 from bridge.hub.fold import Machine
-from bridge.hub.store.fleet_view import is_at
+from bridge.hub.store.current import is_at
 from bridge.hub.store.rows import (
     Summary,
     micros,

@@ -17,8 +17,7 @@ from msgspec import Struct, field
 from bridge.events.cloudevent import STRUCTURED_TYPE
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, HubStoreError
-from bridge.hub.arm_config import BridgesSource
-from bridge.hub.config import HubConfig
+from bridge.hub.config import BridgesSource, HubConfig
 from bridge.hub.decisions import Claimed, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.claims import claim, due_ones, keep_result, renew

@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 from msgspec import Struct
 
 from bridge.foundation.errors import BridgeError
 from bridge.hub.access import Refusal, RequestInfo, identify, is_this_machine
-from bridge.hub.api import PERSON, Handler, fault, faults_as_json
+from bridge.hub.api import PERSON, WORDS, Handler, fault, faults_as_json
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.net.addresses import ListenAddress
@@ -38,65 +37,79 @@ _HEADERS = {
 }
 
 
+FaultPage = Callable[[web.Request, web.StreamResponse, str], web.StreamResponse]
+
+
 class Hub(Struct, frozen=True, kw_only=True):
     """The parts of the hub that the server needs.
 
     Attributes:
         missing: returns why the hub is not ready; empty = it is ready.
         routes: the routes of the API and of the pages.
-        error_pages: turns errors in JSON into pages, for browsers; None = it does not.
+        fault_page: makes the page that a browser gets for an error in JSON, from the
+            request, the error and its reason; None = it gets the JSON.
     """
 
     config: HubConfig
     metrics: HubMetrics
     missing: Callable[[], list[str]]
     routes: Sequence[web.RouteDef]
-    error_pages: Middleware | None = None
+    fault_page: FaultPage | None = None
 
-
-def application(hub: Hub) -> web.Application:
-    """Return the web application, not listening yet."""
+    def application(self) -> web.Application:
+        """Return the web application, not listening yet."""
+        layers = [self._finished, faults_as_json, self._authenticated]
+        app = web.Application(middlewares=layers, client_max_size=_MOST_BYTES)
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get(_METRICS, self._metrics)
+        app.router.add_routes(self.routes)
+        return app
 
     @web.middleware
-    async def authenticated(
-        request: web.Request, handler: Handler
+    async def _finished(
+        self, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        """Add the headers of all answers; an error becomes a page for a browser."""
+        found = await handler(request)
+        words = found.get(WORDS)
+        if words is not None and self.fault_page is not None and _is_browser(request):
+            found = self.fault_page(request, found, words)
+        for name, value in _HEADERS.items():
+            found.headers.setdefault(name, value)
+        return found
+
+    @web.middleware
+    async def _authenticated(
+        self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
         if request.path in _WITHOUT_IDENTITY:
             return await handler(request)
         if request.path == _METRICS:
-            return await _authorize_metrics(hub.config, request, handler)
-        person = identify(hub.config.access, request_info(request))
+            refused = _metrics_fault(self.config, request)
+            return await handler(request) if refused is None else refused
+        person = identify(self.config.access, request_info(request))
         if isinstance(person, Refusal):
             return fault(person.status, person.words)
         request[PERSON] = person
         return await handler(request)
 
-    async def livez(_: web.Request) -> web.Response:
+    async def _livez(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def readyz(_: web.Request) -> web.Response:
-        missing = hub.missing()
+    async def _readyz(self, _: web.Request) -> web.Response:
+        missing = self.missing()
         return web.json_response(missing, status=503 if missing else 200)
 
-    async def metrics(_: web.Request) -> web.Response:
+    async def _metrics(self, _: web.Request) -> web.Response:
         from prometheus_client import exposition as form  # noqa: PLC0415 - at first use
 
-        body = form.generate_latest(hub.metrics.registry)
-        if hub.metrics.alarms is not None:
-            body += form.generate_latest(hub.metrics.alarms)
+        body = form.generate_latest(self.metrics.registry)
+        if self.metrics.alarms is not None:
+            body += form.generate_latest(self.metrics.alarms)
         return web.Response(
-            body=body,
-            headers={"Content-Type": form.CONTENT_TYPE_LATEST},
+            body=body, headers={"Content-Type": form.CONTENT_TYPE_LATEST}
         )
-
-    people = [] if hub.error_pages is None else [hub.error_pages]
-    layers = [_security_headers, *people, faults_as_json, authenticated]
-    app = web.Application(middlewares=layers, client_max_size=_MOST_BYTES)
-    app.router.add_get("/livez", livez)
-    app.router.add_get("/readyz", readyz)
-    app.router.add_get(_METRICS, metrics)
-    app.router.add_routes(hub.routes)
-    return app
 
 
 def request_info(request: web.Request) -> RequestInfo:
@@ -112,20 +125,14 @@ def request_info(request: web.Request) -> RequestInfo:
     )
 
 
-@web.middleware
-async def _security_headers(
-    request: web.Request, handler: Handler
-) -> web.StreamResponse:
-    found = await handler(request)
-    for name, value in _HEADERS.items():
-        found.headers.setdefault(name, value)
-    return found
+def _is_browser(request: web.Request) -> bool:
+    """Whether a browser sent the request for a page, and not a program."""
+    is_page = not request.path.startswith("/api/")
+    return is_page and "text/html" in request.headers.get("Accept", "")
 
 
-async def _authorize_metrics(
-    config: HubConfig, request: web.Request, handler: Handler
-) -> web.StreamResponse:
-    """Check the bearer token of a request for /metrics.
+def _metrics_fault(config: HubConfig, request: web.Request) -> web.Response | None:
+    """Return the refusal of a request for /metrics, by its bearer token; None = none.
 
     Without a configured token, only loopback mode answers, and only this machine.
     """
@@ -133,15 +140,15 @@ async def _authorize_metrics(
         is_near = config.access.mode == "loopback" and is_this_machine(
             request.headers.get("Host")
         )
-        return await handler(request) if is_near else fault(403, "needs hub.token")
+        return None if is_near else fault(403, "needs hub.token")
     given = request.headers.get("Authorization", "").partition(" ")
     wanted = config.token.reveal().encode()
     is_known = hmac.compare_digest(given[2].encode(errors="replace"), wanted)
-    if given[0].lower() != "bearer" or not is_known:
-        found = fault(401, "a bearer token is required")
-        found.headers["WWW-Authenticate"] = "Bearer"
-        return found
-    return await handler(request)
+    if given[0].lower() == "bearer" and is_known:
+        return None
+    found = fault(401, "a bearer token is required")
+    found.headers["WWW-Authenticate"] = "Bearer"
+    return found
 
 
 @asynccontextmanager
@@ -152,7 +159,7 @@ async def serve(hub: Hub) -> AsyncIterator[tuple[str, int]]:
         BridgeError: the hub cannot listen on the address.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
-    runner = guard.runner(application(hub), _SHUTDOWN_SECONDS)
+    runner = guard.runner(hub.application(), _SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         async with AsyncExitStack() as stack:

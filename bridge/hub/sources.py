@@ -20,8 +20,8 @@ from bridge.foundation.errors import (
     HubStoreError,
     UnreadableMessageError,
 )
-from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.arm_config import AzureSource, SourceConfig
+from bridge.hub import azure_messages
+from bridge.hub.config import AzureSource, SourceConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
@@ -178,22 +178,11 @@ def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
     Bridges keep their messages within 60 KiB: larger ones are not theirs.
     """
     try:
-        if isinstance(source, AzureSource):
-            fact = azure_messages.read(plain.body, heard=plain.heard)
-            notes = azure_messages.notes_in(plain.body, heard=plain.heard)
-            return replace(plain, fact=fact, notes=notes)
-        if len(plain.body) > _LONGEST:
+        is_azures = isinstance(source, AzureSource)
+        if not is_azures and len(plain.body) > _LONGEST:
             words = f"it has {len(plain.body)} bytes, and at most 64 KiB are read"
             return plain.put_aside(words)
-        found = bridge_messages.read(
-            plain.body,
-            heard=plain.heard,
-            source=source.name,
-            reply_to=plain.reply_to,
-            session=plain.session,
-        )
-        notes = (found.note,) if found.note is not None else ()
-        return replace(plain, fact=found.fact, report=found.report, notes=notes)
+        return plain.with_content(is_azures=is_azures)
     except UnreadableMessageError as error:
         return plain.put_aside(str(error))
 

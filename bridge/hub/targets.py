@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from bridge.approvals.rules import Rule, judge
 from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
-from bridge.hub.arm_config import BridgesSource
 from bridge.hub.bridges import Liveness, Offer
+from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, is_named
-from bridge.hub.view_rows import BridgeRow
+from bridge.hub.view_rows import BridgeRow, Situation
 from bridge.hub.voting import CurrentEvent
 
 _ANSWERS = {Liveness.ALIVE, Liveness.UNKNOWN}
@@ -208,43 +208,72 @@ def _judged(target: Target, claims: Claims, now: datetime) -> Target:
     return replace(target, contested=f"its session is that of {owner.name}")
 
 
-def choose_target(
-    sources: Sequence[BridgesSource],
-    found: Sequence[Target],
-    current: CurrentEvent,
-    now: datetime,
-    wishes: Wishes = _NO_WISHES,
-) -> TargetChoice:
-    """Choose the address to send an approval to.
+class EventBridges(Struct, frozen=True, kw_only=True):
+    """The bridges for an event, and the targets for its approvals.
 
-    Args:
-        sources: the configured sources of bridges.
-        found: the targets for the event, the best one first.
-        current: the event.
-        now: the present moment.
-        wishes: what the people have chosen, and whether they override a refusal.
+    Attributes:
+        fleet: the bridges of its machines.
+        targets: the addresses for approvals, the best one first.
     """
-    allowed = [
-        target
-        for target in found
-        if is_allowed(sources, target.address)
-        and wishes.prefix in {None, target.address.prefix}
-    ]
-    if not allowed:
-        return TargetChoice(why="no bridge of this event takes approvals from the hub")
-    usable = _usable(allowed, wishes)
-    if not usable:
-        return _none_usable(allowed, wishes)
-    willing = [(target, refusal_of(target, current, now)) for target in usable]
-    free = [one for one, why in willing if why is None or wishes.is_overridden]
-    if not free:
-        why = next(why for _, why in willing if why is not None)
-        words = f"the bridge would refuse it: {why}"
-        return TargetChoice(why=words, is_denied=True, prefix=usable[0].address.prefix)
-    best = next((target.address for target in free if target.answers), None)
-    why = "" if best else "no bridge of this event answers"
-    prefix = (best or free[0].address).prefix
-    return TargetChoice(best=best, why=why, prefix=prefix)
+
+    fleet: tuple[BridgeRow, ...]
+    targets: tuple[Target, ...]
+
+    def allowed(self, config: HubConfig) -> list[Target]:
+        """Return the targets that the hub may send approvals to."""
+        return [
+            target
+            for target in self.targets
+            if any(
+                source.approvals is not None
+                and source.name == target.address.source
+                and source.approvals.allows(target.address.entity)
+                for source in config.bridge_sources
+            )
+        ]
+
+    def is_answered(self, config: HubConfig) -> bool:
+        """Whether a bridge answers for the event, even if its rules deny it."""
+        return any(target.answers for target in self.allowed(config))
+
+    def choose_target(
+        self,
+        config: HubConfig,
+        current: CurrentEvent,
+        situation: Situation,
+        wishes: Wishes = _NO_WISHES,
+    ) -> TargetChoice:
+        """Choose the address to send an approval to.
+
+        Args:
+            config: where approvals may be sent.
+            current: the event.
+            situation: the current Situation.
+            wishes: what the people have chosen, and whether they override a refusal.
+        """
+        allowed = [
+            target
+            for target in self.allowed(config)
+            if wishes.prefix in {None, target.address.prefix}
+        ]
+        if not allowed:
+            words = "no bridge of this event takes approvals from the hub"
+            return TargetChoice(why=words)
+        usable = _usable(allowed, wishes)
+        if not usable:
+            return _none_usable(allowed, wishes)
+        now = situation.now
+        willing = [(target, refusal_of(target, current, now)) for target in usable]
+        free = [one for one, why in willing if why is None or wishes.is_overridden]
+        if not free:
+            why = next(why for _, why in willing if why is not None)
+            words = f"the bridge would refuse it: {why}"
+            prefix = usable[0].address.prefix
+            return TargetChoice(why=words, is_denied=True, prefix=prefix)
+        best = next((target.address for target in free if target.answers), None)
+        why = "" if best else "no bridge of this event answers"
+        prefix = (best or free[0].address).prefix
+        return TargetChoice(best=best, why=why, prefix=prefix)
 
 
 def _usable(allowed: Sequence[Target], wishes: Wishes) -> list[Target]:
@@ -267,26 +296,6 @@ def _none_usable(allowed: Sequence[Target], wishes: Wishes) -> TargetChoice:
     whose = next((one.contested for one in allowed if one.contested), "")
     words = f"the address is contested ({whose}): choose where to send it"
     return TargetChoice(why=words, is_contested=True, prefix=prefix)
-
-
-def is_answered(
-    sources: Sequence[BridgesSource],
-    found: Sequence[Target],
-) -> bool:
-    """Whether a bridge answers for the event, even if its rules deny it."""
-    return any(
-        target.answers for target in found if is_allowed(sources, target.address)
-    )
-
-
-def is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
-    """Whether the hub may send approvals to an address."""
-    return any(
-        source.approvals is not None
-        and source.name == address.source
-        and source.approvals.allows(address.entity)
-        for source in sources
-    )
 
 
 def refusal_of(target: Target, current: CurrentEvent, now: datetime) -> str | None:

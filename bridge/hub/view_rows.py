@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field
 
+from bridge.hub.access import AccessConfig
 from bridge.hub.bridges import Liveness, Offer
-from bridge.hub.config import AccessConfig
-from bridge.hub.facts import Address, Reporter, kept_name
+from bridge.hub.facts import Address, Reporter
 from bridge.hub.fold import Machine
 
 PAGE = 200
@@ -49,7 +49,7 @@ class Situation(Struct, frozen=True, kw_only=True):
             machines of known bridges.
         store_fault: why the store cannot be used; None = it can.
         not_connected: why sources are not connected, by their names.
-        access: who may decide; None = not known here, so every vote is shown as valid.
+        access: who may decide.
     """
 
     now: datetime
@@ -61,7 +61,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     store_fault: str | None = None
     not_connected: Mapping[str, str] = field(default_factory=dict)
-    access: AccessConfig | None = None
+    access: AccessConfig = AccessConfig()
 
     @property
     def drained(self) -> datetime | None:
@@ -164,6 +164,8 @@ class BridgeRow(Bridge, frozen=True, kw_only=True):
     """A bridge, with what the hub does not answer with.
 
     Attributes:
+        machine: the machine it runs on.
+        reporter: its VM.
         origin: the name of the hub's source that its messages come from.
         first_heard: when its first message was enqueued.
         stopped: when its last message that it stops was enqueued; None = never.
@@ -174,28 +176,14 @@ class BridgeRow(Bridge, frozen=True, kw_only=True):
             is back.
     """
 
+    machine: Machine
+    reporter: Reporter
     origin: str
     first_heard: datetime
     stopped: datetime | None
     address: Address | None
     offers: tuple[Offer, ...]
     was_silent: bool
-
-    @property
-    def machine(self) -> Machine:
-        """The machine it runs on."""
-        return Machine(
-            subscription=self.subscription or "",
-            group=self.group or "",
-            name=kept_name(self.name),
-        )
-
-    @property
-    def reporter(self) -> Reporter:
-        """The VM of the bridge."""
-        return Reporter(
-            vm_id=self.vm_id, name=self.name, resource_id=self.resource_id or ""
-        )
 
     def since(self, place: tuple[str, str, str]) -> datetime:
         """Return when it, or its machine, was first heard to offer an address.

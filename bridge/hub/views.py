@@ -5,7 +5,7 @@
     one_event     one event, with its messages, outcomes, decisions and record
 
 All functions read in the transaction of their connection, and none writes.
-``fleet_view`` has the queries for bridges, ``answers`` the types.
+``store.lists`` has the queries for bridges, ``answers`` the types.
 """
 
 import re
@@ -18,13 +18,13 @@ from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Select,
     or_,
     select,
     text,
     tuple_,
 )
 
+from bridge.hub.access import AccessConfig
 from bridge.hub.answers import (
     MESSAGES,
     UNKNOWN,
@@ -33,42 +33,40 @@ from bridge.hub.answers import (
     EventPage,
     EventRow,
     MessageRow,
-    OccurrenceRow,
     OutcomeRow,
     PersonsRow,
+    RecordEntry,
     SaidToBeOver,
     Standing,
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.config import AccessConfig
-from bridge.hub.decision_view import decision_row, record_of
 from bridge.hub.facts import Kind, kept_name, key_of
-from bridge.hub.fold import Machine, Voice
+from bridge.hub.fold import Machine
 from bridge.hub.report import overlaps
 from bridge.hub.store.claims import asked
-from bridge.hub.store.current_event import aside_of, homes_of
-from bridge.hub.store.fleet_view import is_at
+from bridge.hub.store.current import aside_of, details_of, homes_of, is_at
+from bridge.hub.store.lists import decision_row
 from bridge.hub.store.rows import (
     Summary,
     moment_of,
     moment_or_none,
     state_in,
     summary_in,
-    voices_in,
 )
 from bridge.hub.store.tables import (
     bridges,
     decisions,
-    details,
     events,
     machines,
     messages,
+    trail,
     votes,
 )
 from bridge.hub.view_rows import PAGE, Filters, ReporterRow, Situation, StoredOutcome
-from bridge.hub.voting import APPROVE, REFUSE, SET_ASIDE, Persons, persons_of
+from bridge.hub.voting import APPROVE, REFUSE, Persons, persons_of
 
+_MOST_ENTRIES = 100
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
@@ -83,7 +81,7 @@ def list_events(
     """
     query = select(events).where(*_wanted(filters), _is_settled(connection))
     query = query.order_by(events.c.version).limit(max(1, min(filters.limit, PAGE)))
-    return _rows(connection, query, situation)
+    return _rows(connection, connection.execute(query).all(), situation)
 
 
 def overview(
@@ -98,7 +96,7 @@ def overview(
         .order_by(*order, events.c.told.desc(), events.c.event_key)
     )
     query = query.offset(skip).limit(max(1, min(filters.limit, PAGE)))
-    found = _rows(connection, query, situation)
+    found = _rows(connection, connection.execute(query).all(), situation)
     return sorted(found, key=lambda row: not row.unreported)
 
 
@@ -110,7 +108,8 @@ def of_machine(
     named = select(of.event_key).where(is_at(of, machine))
     query = select(events).where(events.c.event_key.in_(named))
     order = (events.c.is_open.desc(), events.c.told.desc())
-    return _rows(connection, query.order_by(*order).limit(PAGE), situation)
+    found = connection.execute(query.order_by(*order).limit(PAGE)).all()
+    return _rows(connection, found, situation)
 
 
 def open_without_bridge(
@@ -121,7 +120,7 @@ def open_without_bridge(
     is_alone = events.c.is_open.is_(True) & events.c.has_bridge.is_(False)
     query = select(events).where(is_alone, is_azures, events.c.event_key > after)
     ordered = query.order_by(events.c.event_key).limit(limit)
-    return _rows(connection, ordered, situation)
+    return _rows(connection, connection.execute(ordered).all(), situation)
 
 
 def one_event(
@@ -140,48 +139,67 @@ def one_event(
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    (shown,) = _rows(connection, query, situation)
+    (shown,) = _rows(connection, [row], situation)
     state = state_in(row.state)
     place = place_of_message(before)
     found = _messages(connection, key, place)
     older = f"{found[-2].time}-{found[-2].seq}" if len(found) > MESSAGES else None
     told = found[:MESSAGES]
-    decided = select(decisions).where(decisions.c.event_key == key)
-    newest = decided.order_by(decisions.c.time.desc()).limit(MESSAGES)
+    mine = select(decisions).where(decisions.c.event_key == key)
+    decided = connection.execute(mine.order_by(decisions.c.time.desc())).all()
     after = told[-1].time if older else None
+    aside = aside_of(connection, [key])
     return EventPage(
         **{
             **asdict(shown),
             "event": state.latest.event if state.latest else None,
         },
-        occurrences=tuple(one.only(OccurrenceRow) for one in state.occurrences),
-        outcomes=tuple(_outcomes(connection, state.outcomes, key)),
+        occurrences=state.occurrences,
+        outcomes=tuple(_outcomes(connection, state.outcomes, decided)),
         messages=tuple(_message(one) for one in reversed(told)),
         older_messages=older,
-        decisions=tuple(decision_row(one) for one in connection.execute(newest)),
-        record=tuple(
-            record_of(connection, key, after=after, before=place[0] if place else None)
-        ),
-        set_aside=tuple(sorted(aside_of(connection, key, row.lives))),
+        decisions=tuple(map(decision_row, decided[:MESSAGES])),
+        record=tuple(_record(connection, key, after, place[0] if place else None)),
+        set_aside=tuple(sorted(who for _, life, who in aside if life == row.lives)),
     )
 
 
 def _outcomes(
-    connection: Connection, outcomes: Sequence[StoredOutcome], key: str
+    connection: Connection, outcomes: Sequence[StoredOutcome], decided: Sequence[Any]
 ) -> Iterator[OutcomeRow]:
     """Yield the outcomes, each with whether it counts for a decision of this hub."""
-    query = select(decisions).where(decisions.c.event_key == key)
-    ours = {row.id: row for row in connection.execute(query)}
     counted = {
-        name: {id(one) for one in asked(connection, row, outcomes)}
-        for name, row in ours.items()
+        row.id: {id(one) for one in asked(connection, row, outcomes)} for row in decided
     }
     for one in outcomes:
         name = one.message_id
         standing: Standing = "elsewhere" if name else "rule"
-        if name in ours:
+        if name in counted:
             standing = "counted" if id(one) in counted[name] else "not-asked"
         yield OutcomeRow(**asdict(one), standing=standing)
+
+
+def _record(
+    connection: Connection, key: str, after: int | None, before: int | None
+) -> list[RecordEntry]:
+    """Return the latest entries of the record between two times, the oldest first."""
+    query = select(trail).where(trail.c.event_key == key)
+    if after is not None:
+        query = query.where(trail.c.time >= after)
+    if before is not None:
+        query = query.where(trail.c.time < before)
+    newest = query.order_by(trail.c.seq.desc()).limit(_MOST_ENTRIES)
+    return [
+        RecordEntry(
+            time=moment_of(row.time),
+            what=row.what,
+            via=row.via,
+            person=row.person or None,
+            detail=row.detail or None,
+            decision=row.decision or None,
+        )
+        for row in reversed(connection.execute(newest).all())
+    ]
 
 
 def _messages(
@@ -247,9 +265,9 @@ def _is_settled(connection: Connection) -> ColumnElement[bool]:
 
 
 def _rows(
-    connection: Connection, query: Select[Any], situation: Situation
+    connection: Connection, found: Sequence[Any], situation: Situation
 ) -> list[EventRow]:
-    found = connection.execute(query).all()
+    """Convert rows of the table into EventRows."""
     keys = [row.event_key for row in found]
     voters = _voters(connection, keys)
     decided = _decided(connection, keys)
@@ -265,7 +283,7 @@ def _rows(
                     for one in voters.get(row.event_key, ())
                     if one.life == row.lives
                 ),
-                persons=_persons_row(persons.get(row.event_key)),
+                persons=_persons_row(persons[row.event_key]),
                 decision=decided.get((row.event_key, row.lives)),
             ),
             is_expected=row.event_key in expected,
@@ -294,17 +312,13 @@ def _decided(
 
 
 def _persons(
-    connection: Connection, found: Sequence[Any], access: AccessConfig | None
+    connection: Connection, found: Sequence[Any], access: AccessConfig
 ) -> dict[str, Persons]:
-    """Return how many people must approve each event; none if nobody may decide."""
-    if access is None:
-        return {}
-    voices = _voices(connection, [row.event_key for row in found])
-    homes = homes_of(connection, list(voices), voices)
-    query = select(decisions.c.event_key, decisions.c.life, decisions.c.about).where(
-        decisions.c.event_key.in_(list(voices)), decisions.c.action == SET_ASIDE
-    )
-    aside = {tuple(row) for row in connection.execute(query)}
+    """Return how many people must approve each event."""
+    keys = [row.event_key for row in found]
+    voices = {key: one.voices for key, one in details_of(connection, keys).items()}
+    homes = homes_of(connection, keys, voices)
+    aside = aside_of(connection, keys)
     return {
         row.event_key: persons_of(
             access,
@@ -318,17 +332,6 @@ def _persons(
         )
         for row in found
     }
-
-
-def _voices(connection: Connection, keys: Sequence[str]) -> dict[str, Sequence[Voice]]:
-    """Return who has reported the latest occurrence of each event."""
-    query = select(details.c.event_key, details.c.body).where(
-        details.c.event_key.in_(keys)
-    )
-    stored = {
-        row.event_key: orjson.loads(row.body) for row in connection.execute(query)
-    }
-    return {key: voices_in(stored.get(key, {})) for key in keys}
 
 
 def _with_a_bridge(
@@ -393,16 +396,14 @@ def _said(life: Summary, until: int | None) -> SaidToBeOver | None:
     return SaidToBeOver(status=life.said, by=by, counts_from=moment_or_none(until))
 
 
-def _persons_row(found: Persons | None) -> PersonsRow | None:
-    if found is None:
-        return None
+def _persons_row(found: Persons) -> PersonsRow:
     raised = tuple(ReporterRow.of(one) for one in found.raised_by)
     return PersonsRow(wanted=found.wanted, rule=found.rule, raised_by=raised)
 
 
 def _vote(row: Any, situation: Situation) -> Vote:
     age = (situation.now - moment_of(row.time)).total_seconds()
-    lapse = situation.access.lapse(row.entry, age) if situation.access else ""
+    lapse = situation.access.lapse(row.entry, age)
     return Vote(
         person=row.person,
         via=row.via,

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import EVENT_TYPES, EventStatus, TransitionKind
-from bridge.hub.config import AccessConfig, AccessRule
+from bridge.hub.access import AccessConfig, AccessRule
 from bridge.hub.facts import Reporter
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.vote_rules import voids

@@ -11,7 +11,6 @@ delivery.
 """
 
 from bisect import insort
-from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -72,7 +71,7 @@ _number = attrgetter("id")
 class Line(Struct):
     """Several deliveries of one EventId, in their order, and when they are urgent."""
 
-    steps: deque[Waiting] = field(default_factory=deque)
+    steps: list[Waiting] = field(default_factory=list)  # a deque needs 760 bytes
     _soon: list[tuple[float, float, int]] = []  # from, until, id
     _begun: list[tuple[float, float, int]] = []  # -until, from, id
 
@@ -121,7 +120,7 @@ class Lines(Struct):
     """
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    # By key; mostly there is one delivery: a deque needs a kilobyte.
+    # By key; mostly there is one delivery.
     _lines: dict[str, Waiting | Line] = field(default_factory=dict)
     _now: float = 0.0  # when it was read last, in seconds since the epoch
     _later: Heap = field(default_factory=list)  # (due, id)
@@ -176,7 +175,7 @@ class Lines(Struct):
             self._tidy()
             return False
         if was_head:
-            line.steps.popleft()
+            del line.steps[0]
         else:
             line.steps.remove(one)
         head = line.steps[0]
@@ -432,7 +431,7 @@ class Lines(Struct):
         )
         return next(chain(filter(None, map(self._calm_of, lines)), alone), None)
 
-    def _calm_of(self, steps: deque[Waiting]) -> Waiting | None:
+    def _calm_of(self, steps: list[Waiting]) -> Waiting | None:
         """Return the first step behind all urgent ones."""
         if not self._is_urgent(steps[0]):
             return steps[0]

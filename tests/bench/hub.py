@@ -16,7 +16,8 @@ from aiohttp import web
 from sqlalchemy import select
 
 from bridge.foundation.values import Address
-from bridge.hub.config import AccessConfig, HubConfig
+from bridge.hub.access import AccessConfig
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.intake import Incoming

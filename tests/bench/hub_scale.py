@@ -21,7 +21,7 @@ import aiohttp
 from sqlalchemy import Connection, func, literal, select
 
 from bridge.foundation.values import Address
-from bridge.hub.config import AccessConfig
+from bridge.hub.access import AccessConfig
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import addresses, events, machines, messages

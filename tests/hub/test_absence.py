@@ -10,8 +10,8 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
-from bridge.hub.arm_config import BridgesSource
 from bridge.hub.bridges import Liveness, liveness, of_report
+from bridge.hub.config import BridgesSource
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import SourceReader
 from bridge.hub.store.rows import micros

@@ -27,7 +27,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import BrokerClock
 from bridge.hub.store import alarms
 from bridge.hub.store.alarms import AlarmRow
-from bridge.hub.store.fleet_view import forget_bridge
+from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import Entry
 from bridge.hub.store.rows import alarm as add_alarm
 from bridge.hub.store.store import Store, open_store

@@ -17,8 +17,8 @@ from bridge.hub.api import Api
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
-from bridge.hub.store.fleet_view import forget_bridge
 from bridge.hub.store.intake import Incoming
+from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import mark_changed
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Filters, Situation

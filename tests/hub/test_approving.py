@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from sqlalchemy import select
 
 from bridge.approvals.message import parse
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import alarms
 from bridge.hub.vote_rules import digest
@@ -140,13 +141,16 @@ async def test_origin_of_our_own_is_taken(opened: Opened) -> None:
 
 async def test_request_that_cannot_be_read_is_reported_why(world: HubWorld) -> None:
     cases: list[tuple[Any, str]] = [
-        (b"{", "no JSON"),
-        (b"[]", "no JSON object"),
-        ({}, "decision must be"),
-        ({"decision": "approve", "content": "x", "via": "pigeon"}, "via must be"),
-        ({"decision": "approve"}, "content is missing"),
-        ({"decision": "approve", "content": "x", "reason": "x" * 1025}, "reason must"),
-        ({"decision": "approve", "content": "x", "reason": 1}, "reason must"),
+        (b"{", "truncated"),
+        (b'{"decision": "\xff"}', "utf-8"),
+        (b"[]", "object"),
+        ({}, "missing required field `decision`"),
+        ({"decision": "approve", "content": "x", "via": "pigeon"}, "$.via"),
+        ({"decision": "approve"}, "missing required field `content`"),
+        ({"decision": "approve", "content": ""}, "$.content"),
+        ({"decision": "approve", "content": "x", "reason": "x" * 1025}, "$.reason"),
+        ({"decision": "approve", "content": "x", "reason": 1}, "$.reason"),
+        ({"decision": "set-aside", "content": "x"}, "about is missing"),
     ]
     for body, words in cases:
         status, found = await world.send(body, {"User": "ann", "X-Sebridge": "1"})

@@ -9,11 +9,10 @@ import orjson
 import pytest
 
 from bridge.hub.arm import ArmTransport, open_arm, result_of
-from bridge.hub.arm_config import ArmConfig
 from bridge.hub.arm_rules import path_of
-from bridge.hub.config import HubConfig
+from bridge.hub.config import ArmConfig, HubConfig
 from bridge.hub.decisions import Claimed, Result
-from bridge.hub.store.current_event import current_event
+from bridge.hub.store.current import current_event
 from bridge.hub.store.store import Store
 from bridge.net.http_client import Answer, open_session
 from bridge.simulator.azure.arm import Arm

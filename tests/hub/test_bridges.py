@@ -3,6 +3,7 @@
 from datetime import datetime
 from functools import reduce
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from bridge.hub.bridge_messages import read
 from bridge.hub.bridges import (
     BridgeState,
     Liveness,
+    bridge_in,
     is_unreported,
     liveness,
     of_report,
@@ -60,7 +62,7 @@ def test_bridge_is_who_it_says_it_is() -> None:
     )
     assert state.beat.data == {"intervalSeconds": 60, "pending": 3}
     assert state.who.data["version"] == "1.2.3"
-    assert BridgeState.from_json(state.vm_id, state.heard, state.to_json()) == state
+    assert bridge_in(msgspec.json.encode(state)) == state
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from bridge.cli.hub_check import examine
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Address, Secret
-from bridge.hub.arm_config import BridgesSource
-from bridge.hub.config import HubConfig
+from bridge.hub.config import BridgesSource, HubConfig
 from bridge.hub.store.store import Store
 from bridge.simulator.servicebus.broker import Broker
 from tests.support.builders import EVENT_ID

@@ -17,7 +17,7 @@ from bridge.cli.hub_client import HubClient
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
-from bridge.hub.config import AccessConfig, AccessRule
+from bridge.hub.access import AccessConfig, AccessRule
 from bridge.hub.store.store import Store
 from bridge.net.http_client import open_session
 from bridge.simulator.azure.arm import Arm

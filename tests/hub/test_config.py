@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from bridge.cli.main import main
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import Duration
-from bridge.hub.config import is_named
+from bridge.hub.access import is_named
 from bridge.hub.load import HubFile, load
 
 EMULATOR = (

@@ -23,14 +23,13 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of
-from bridge.hub.arm_config import AzureSource, BridgesSource
 from bridge.hub.bridges import Liveness
-from bridge.hub.config import HubConfig
+from bridge.hub.config import AzureSource, BridgesSource, HubConfig
 from bridge.hub.load import HubFile
 from bridge.hub.sources import read
 from bridge.hub.store import alarms
-from bridge.hub.store.fleet_view import fleet as bridges_of
-from bridge.hub.store.fleet_view import forget_bridge
+from bridge.hub.store.lists import fleet as bridges_of
+from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.views import one_event
 from bridge.outbox.store import Outbox

@@ -17,8 +17,7 @@ from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import install_command
 from bridge.foundation.values import Address, Secret
 from bridge.hub import hub
-from bridge.hub.arm_config import AzureSource, BridgesSource
-from bridge.hub.config import HubConfig
+from bridge.hub.config import AzureSource, BridgesSource, HubConfig
 from bridge.hub.housekeeping import Housekeeping
 from bridge.hub.hub import Parts
 from bridge.hub.load import HubFile

@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestServer
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError
-from bridge.hub.config import AccessConfig, HubConfig
+from bridge.hub.access import AccessConfig
+from bridge.hub.config import HubConfig
 from bridge.hub.pages.listing import ListQuery
 from bridge.hub.pages.live import Live, _Watched
 from bridge.hub.pages.rendering import Content, Look

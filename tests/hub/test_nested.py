@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from bridge.hub.access import Refusal
-from bridge.hub.arm_config import AzureSource
+from bridge.hub.config import AzureSource
 from bridge.hub.sources import read
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store

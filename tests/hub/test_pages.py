@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import select
 from yarl import URL
 
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.frame import is_token, token
@@ -186,7 +187,7 @@ async def test_form_of_another_event_content_or_person_is_refused(
     for forged in ({"token": "x"}, {"content": "x"}, {"who": "bob"}):
         await browser.open(PAGE)
         text = await browser.submit(**forged)
-        assert (browser.status, "not for this event" in text) == (403, True)
+        assert (browser.status, "of another page" in text) == (403, True)
     assert (await browser.world.get("/api/v1/decisions"))["decisions"] == []
 
 

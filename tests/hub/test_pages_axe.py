@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bridge.hub.config import AccessConfig, AccessRule, HubConfig
+from bridge.hub.access import AccessConfig, AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.store import Store

@@ -10,7 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bridge.hub.config import AccessConfig, HubConfig
+from bridge.hub.access import AccessConfig
+from bridge.hub.config import HubConfig
 from bridge.hub.store.store import Store
 from tests.support.browser import NO_BROWSER, find
 from tests.support.builders import EVENT_ID

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Secret
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import look_at_keys
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import open_store

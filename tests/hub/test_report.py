@@ -15,7 +15,7 @@ from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.report import report_of, time_line
 from bridge.hub.store import alarms
-from bridge.hub.store.fleet_view import machines_named
+from bridge.hub.store.lists import machines_named
 from bridge.hub.store.rows import micros
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events, notes

@@ -16,8 +16,7 @@ from sqlalchemy import select
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.foundation.values import Address, Secret
-from bridge.hub.arm_config import AzureSource, BridgesSource, SourceConfig
-from bridge.hub.config import HubConfig
+from bridge.hub.config import AzureSource, BridgesSource, HubConfig, SourceConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import SourceReader, read
 from bridge.hub.store.store import Store, open_store

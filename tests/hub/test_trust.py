@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from bridge.events.identity import Identity
 from bridge.foundation.hashing import hash32
-from bridge.hub.config import AccessRule, HubConfig
+from bridge.hub.access import AccessRule
+from bridge.hub.config import HubConfig
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID
@@ -360,7 +361,7 @@ async def test_page_says_whose_word_raised_it_and_people_set_it_aside(
     page = await world.get(f"/events/{EVENT_ID}")
     assert "by the word of evil" in page
     assert 'value="set-aside"' in page
-    aside = {"decision": "set-aside", "reporter": "evil"}
+    aside = {"decision": "set-aside", "about": "evil"}
     assert (await world.post("ann", **aside))[0] == 202
     assert (await world.post("ann", **aside))[0] == 202
     assert await wanted(world) == (2, ["evil"])
@@ -432,7 +433,7 @@ async def test_forged_started_does_not_get_past_a_deny_of_the_last_day(
 
     shown = await silent.get(f"/api/v1/events/{EVENT_ID}/approval")
     (mine,) = [one for one in shown["arm"]["offers"] if one["answer"] == "denies"]
-    status, _ = await silent.post(decision="drop-offer", offer=mine["id"])
+    status, _ = await silent.post(decision="drop-offer", about=mine["id"])
     assert status == 200
     row = await silent.decision()
     assert (row["decision"], row["about"], row["by"]) == (

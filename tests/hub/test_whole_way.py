@@ -16,8 +16,8 @@ from bridge.approvals.message import parse
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
 from bridge.hub import hub
-from bridge.hub.arm_config import ApprovalTargets, ArmConfig, BridgesSource
-from bridge.hub.config import AccessConfig
+from bridge.hub.access import AccessConfig
+from bridge.hub.config import ApprovalTargets, ArmConfig, BridgesSource
 from bridge.hub.decisions import Claimed
 from bridge.hub.facts import Address
 from bridge.hub.sending import BridgeTransport

@@ -93,8 +93,11 @@ class FakeClock:
 
 async def turns(count: int = 20) -> None:
     """Let every task that can go on do so."""
+    loop: Any = asyncio.get_running_loop()
     for _ in range(count):
         await asyncio.sleep(0)
+        if not loop._ready:  # nobody can go on
+            break
 
 
 async def settled(outbox: Outbox) -> None:
@@ -104,13 +107,17 @@ async def settled(outbox: Outbox) -> None:
     """
     loop: Any = asyncio.get_running_loop()
     for _ in range(8):
+        await turns()
+        has_threads = (
+            loop._default_executor
+        )  # somebody has called ``asyncio.to_thread``
+        if not (has_threads or outbox.database._desk.is_busy):
+            break
         await outbox.database.read(lambda db: None)
-        if loop._default_executor:  # else nobody has called ``asyncio.to_thread``
+        if has_threads:
             await asyncio.to_thread(int)
-        for _ in range(20):
-            await asyncio.sleep(0)
-            if not loop._ready:  # nobody can go on
-                break
+    else:
+        await turns()
 
 
 def one_thread() -> None:

@@ -12,10 +12,10 @@ from yarl import URL
 
 from bridge.foundation.clock import SystemClock
 from bridge.hub import azure_messages, bridge_messages, openapi
+from bridge.hub.access import AccessConfig, AccessRule
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
-from bridge.hub.arm_config import ApprovalTargets, ArmConfig, BridgesSource
-from bridge.hub.config import AccessConfig, AccessRule, HubConfig
+from bridge.hub.config import ApprovalTargets, ArmConfig, BridgesSource, HubConfig
 from bridge.hub.decisions import Claimed, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
@@ -164,7 +164,7 @@ class HubWorld:
                 *approving.routes(),
                 *pages.routes(),
             ],
-            error_pages=pages.error_pages,
+            fault_page=pages.fault,
         )
         async with AsyncExitStack() as stack:
             host, port = await stack.enter_async_context(serve(hub))

@@ -1,4 +1,4 @@
-"""Answers with whole pages, and brings the open ones up to date.
+"""Answers with whole pages, takes their forms, brings open ones up to date.
 
 A request for an address gets the page. One that accepts ``text/event-stream`` gets a
 stream that tells when the page shows something else; the browser then asks for the page
@@ -8,24 +8,24 @@ again.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
-from msgspec import Struct
 from sqlalchemy import Connection, func, select
 
 from bridge.foundation.clock import Clock
-from bridge.hub.access import Person
-from bridge.hub.api import PERSON, WORDS, BadQueryError, Handler
+from bridge.hub.access import Person, origin_fault
+from bridge.hub.answers import LONGEST_WORD
+from bridge.hub.api import PERSON, BadQueryError, fault
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.rendering import Content, Look, Templates
-from bridge.hub.store.rows import insert
+from bridge.hub.store.engine import insert, noted
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events, meta, notes, trail
 from bridge.hub.view_rows import Situation
 
-FORM = "application/x-www-form-urlencoded"
+_FORM = "application/x-www-form-urlencoded"
 _STREAM = "text/event-stream"
 _MARK = "X-Sebridge-Mark"
 _UNSTORED = "The hub can store nothing now, and receives nothing"
@@ -35,12 +35,24 @@ _OLD = (
 
 
 class Frame:
-    """Answers with pages."""
+    """Answers with pages, and reads their forms.
+
+    Args:
+        store: the store.
+        clock: the clock.
+        situation: returns the current Situation.
+        public_url: how people reach the hub; forms of another Origin are refused.
+    """
 
     def __init__(
-        self, store: Store, clock: Clock, situation: Callable[[], Situation]
+        self,
+        store: Store,
+        clock: Clock,
+        situation: Callable[[], Situation],
+        public_url: str,
     ) -> None:
         self.store, self.clock, self.situation = store, clock, situation
+        self._public_url = public_url
         self.templates = Templates.load()
         self.live = Live(clock, self._version, self._content)
         self._key = b""
@@ -85,6 +97,57 @@ class Frame:
             headers=dict(self.templates.headers),
         )
 
+    async def form(
+        self,
+        request: web.Request,
+        look: Look,
+        about: Callable[[Mapping[str, str]], tuple[str, str]],
+    ) -> dict[str, str] | web.Response:
+        """Return the fields of a form; a response = it is refused.
+
+        Of several fields with one name, the last one counts.
+
+        Args:
+            request: the request.
+            look: the page with the form.
+            about: returns the event and the content of its token, from its fields.
+
+        Raises:
+            BadQueryError: the body is no text in the charset that the request names.
+        """
+        if request.content_type != _FORM:
+            return fault(415, f"the Content-Type must be {_FORM}")
+        headers = request.headers
+        origins, host = headers.getall("Origin", []), headers.get("Host")
+        if what := origin_fault(origins, self._public_url, host):
+            return fault(403, what)
+        try:
+            fields = await request.post()
+        except (LookupError, ValueError) as error:
+            raise BadQueryError("the form cannot be read") from error
+        form = {key: str(value) for key, value in fields.items()}
+        given, person = form.get("token", ""), request[PERSON].id
+        if is_token(given, await self.form_key(), person, *about(form)):
+            return form
+        return await self.again(request, look, form, 403, "it is of another page")
+
+    async def again(
+        self,
+        request: web.Request,
+        look: Look,
+        form: Mapping[str, str],
+        status: int,
+        words: str,
+    ) -> web.Response:
+        """Show a page again, with why its form is refused, and the reason given."""
+        return await self.page(
+            request,
+            look,
+            status=status,
+            notice=as_sentence(words),
+            reason=form.get("reason", "")[:LONGEST_WORD],
+        )
+
     def _text(
         self,
         content: Content,
@@ -112,6 +175,36 @@ class Frame:
         if not self._key:
             self._key = await self.store.write(created_key)
         return self._key
+
+    def fault(
+        self, request: web.Request, found: web.StreamResponse, words: str
+    ) -> web.Response:
+        """Return the page that a browser gets in place of an error in JSON.
+
+        Args:
+            request: the request.
+            found: the error in JSON.
+            words: its reason.
+        """
+        headers = {key: found.headers[key] for key in _KEPT if key in found.headers}
+        if found.status == 503 and request.method == "GET":
+            headers["Refresh"] = _REFRESH
+        told = {
+            "title": _TITLES.get(found.status, "This cannot be shown"),
+            "words": _words(request, found.status, words),
+        }
+        text = self.templates.page(
+            Content("fault.html", told),
+            self.clock.now(),
+            person=request.get(PERSON),
+            mark="",
+        )
+        return web.Response(
+            text=text,
+            status=found.status,
+            content_type="text/html",
+            headers={**self.templates.headers, **headers},
+        )
 
     async def _content(self, look: Look) -> Content:
         situation = self.situation()
@@ -150,20 +243,18 @@ def missing(title: str) -> Content:
     return Content("fault.html", {"title": title, "words": ""}, 404)
 
 
-async def read_form(request: web.Request) -> dict[str, str]:
-    """Read the fields of a form; of several with one name, the last one counts.
-
-    Raises:
-        BadQueryError: the body is no text in the charset that the request names.
-    """
-    try:
-        fields = await request.post()
-    except (LookupError, ValueError) as error:
-        raise BadQueryError("the form cannot be read") from error
-    return {key: str(value) for key, value in fields.items()}
+def done(request: web.Request) -> web.Response:
+    """Return the answer to a form that was taken: the page is loaded again."""
+    place = {"Location": request.rel_url.raw_path_qs}
+    return web.Response(status=303, headers=place)
 
 
-# -- Error pages: browsers get them in place of errors in JSON -------------------------
+def as_sentence(words: str) -> str:
+    """Return the reason of an error as a sentence."""
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+# -- Error pages -----------------------------------------------------------------------
 
 
 _REFRESH = "10"
@@ -177,49 +268,8 @@ _TITLES = {
 _KEPT = ("Allow", "WWW-Authenticate")
 
 
-class FaultPages(Struct, frozen=True):
-    """Turns errors in JSON into pages, for requests of browsers."""
-
-    templates: Templates
-    clock: Clock
-
-    @web.middleware
-    async def middleware(
-        self, request: web.Request, handler: Handler
-    ) -> web.StreamResponse:
-        """Replace an error in JSON by a page, if a browser sent the request."""
-        found = await handler(request)
-        words = found.get(WORDS)
-        if words is None or not _is_browser(request):
-            return found
-        headers = {key: found.headers[key] for key in _KEPT if key in found.headers}
-        if found.status == 503 and request.method == "GET":
-            headers["Refresh"] = _REFRESH
-        return web.Response(
-            text=self._text(request, found.status, words),
-            status=found.status,
-            content_type="text/html",
-            headers={**self.templates.headers, **headers},
-        )
-
-    def _text(self, request: web.Request, status: int, words: str) -> str:
-        told = {"title": _TITLES.get(status, "This cannot be shown")}
-        content = Content(
-            "fault.html", {**told, "words": _words(request, status, words)}
-        )
-        person = request.get(PERSON)
-        now = self.clock.now()
-        return self.templates.page(content, now, person=person, mark="")
-
-
-def _is_browser(request: web.Request) -> bool:
-    """Whether a browser sent the request, and not a program."""
-    is_page = not request.path.startswith("/api/")
-    return is_page and "text/html" in request.headers.get("Accept", "")
-
-
 def _words(request: web.Request, status: int, words: str) -> str:
-    text = f"{words[:1].upper()}{words[1:]}."
+    text = as_sentence(words)
     if status != 503:
         return text
     if request.method == "GET":
@@ -238,8 +288,7 @@ _NAME = "form-key"
 
 def stored_key(connection: Connection) -> bytes:
     """Return the key that all hubs on this store share; empty = there is none yet."""
-    found = connection.scalar(select(meta.c.value).where(meta.c.name == _NAME))
-    return (found or "").encode()
+    return (noted(connection, _NAME) or "").encode()
 
 
 def created_key(connection: Connection) -> bytes:

@@ -12,12 +12,11 @@ from sqlalchemy import Connection
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
 from bridge.hub.api import BadQueryError, filters_of
-from bridge.hub.config import AccessConfig
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
-from bridge.hub.store import fleet_view
-from bridge.hub.store.fleet_view import count_unread
+from bridge.hub.store import lists
+from bridge.hub.store.lists import count_unread
 from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation
 
 _KEYS = ("q", "type", "source", "resourceGroup", "since", "until", "open")
@@ -88,16 +87,15 @@ def _named(given: str, names: Sequence[str]) -> str:
 def overview_of(
     connection: Connection,
     query: ListQuery,
-    access: AccessConfig,
     situation: Situation,
 ) -> Content:
     """Read the list of events, with what is wrong with the hub itself."""
-    silent = fleet_view.silent(connection, situation)
-    rows = _rows(connection, query, access, situation)
+    silent = lists.silent(connection, situation)
+    rows = _rows(connection, query, situation)
     health = Health(
         silent=len(silent),
         is_deaf=bool(notices(situation)),
-        has_bridges=fleet_view.has_bridges(connection),
+        has_bridges=lists.has_bridges(connection),
     )
     return Content(
         "overview.html",
@@ -163,7 +161,7 @@ def _silent(found: Sequence[BridgeRow]) -> dict[str, Any]:
 
 def _machines(connection: Connection, text: str) -> dict[str, Any]:
     """Find machines whose names begin with a text: also those without an event."""
-    found = fleet_view.bridges_like(connection, text, _FOUND + 1) if text else []
+    found = lists.bridges_like(connection, text, _FOUND + 1) if text else []
     named = [
         {"name": shown.name_of(name), "href": shown.address_of(machine)}
         for name, machine in found[:_FOUND]
@@ -174,7 +172,6 @@ def _machines(connection: Connection, text: str) -> dict[str, Any]:
 def _rows(
     connection: Connection,
     query: ListQuery,
-    access: AccessConfig,
     situation: Situation,
 ) -> dict[str, Any]:
     """Return the rows of the list, and the links to the pages before and after."""
@@ -182,7 +179,7 @@ def _rows(
     skip = query.number * PAGE
     found = views.overview(connection, filters, situation, skip=skip)
     return {
-        "rows": [shown.event(row, access, situation.now) for row in found],
+        "rows": [shown.event(row, situation.now) for row in found],
         "further": query.address(query.number + 1) if len(found) == PAGE else None,
         "back": query.address(query.number - 1) if query.number else None,
     }

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
-from bridge.hub.config import LOCAL
+from bridge.hub.access import LOCAL
 from bridge.hub.pages.rendering import Content, Look
 
 _EVERY = 1.0

@@ -15,17 +15,15 @@ from sqlalchemy import Connection
 
 from bridge.hub import report, views
 from bridge.hub.answers import EventRow
-from bridge.hub.api import PERSON, fault, period_of
-from bridge.hub.approving import Approving
-from bridge.hub.config import AccessConfig
+from bridge.hub.api import PERSON, period_of
 from bridge.hub.facts import kept_name, text
 from bridge.hub.fold import Machine
 from bridge.hub.pages import shown, words
-from bridge.hub.pages.frame import FORM, Frame, is_token, missing, read_form
+from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
-from bridge.hub.store import fleet_view
-from bridge.hub.store.fleet_view import machines_named
+from bridge.hub.store import lists
+from bridge.hub.store.lists import machines_named
 from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 
@@ -40,21 +38,15 @@ class MachinePages:
 
     Args:
         frame: renders the pages.
-        access: who may decide.
-        approving: checks the Origin of forms.
         situation: returns the current Situation.
     """
 
     def __init__(
         self,
         frame: Frame,
-        access: AccessConfig,
-        approving: Approving,
         situation: Callable[[], Situation],
     ) -> None:
         self._frame = frame
-        self._access = access
-        self._approving = approving
         self._situation = situation
         self._reporting = asyncio.Lock()
 
@@ -131,7 +123,7 @@ class MachinePages:
         found: TimeLine,
         asked: dict[str, str],
     ) -> Content:
-        bridges = fleet_view.bridges_of(connection, machine, situation)
+        bridges = lists.bridges_of(connection, machine, situation)
         events = views.of_machine(connection, machine, situation)
         if not bridges and not events and not found.entries:
             return missing("Nothing is known of this machine")
@@ -143,7 +135,7 @@ class MachinePages:
                 "group": machine.group,
                 "subscription": machine.subscription,
                 "bridges": [shown.bridge(row, now) for row in bridges],
-                "rows": [shown.event(row, self._access, now) for row in events],
+                "rows": [shown.event(row, now) for row in events],
                 "is_cut": len(events) == PAGE,
                 "story": _story(found, now),
                 "asked": asked,
@@ -155,28 +147,21 @@ class MachinePages:
 
     async def forget(self, request: web.Request) -> web.Response:
         """Declare a bridge gone, by the form on its page."""
-        if request.content_type != FORM:
-            return fault(415, f"the Content-Type must be {FORM}")
-        if what := self._approving.origin_fault(request):
-            return fault(403, what)
-        form = await read_form(request)
-
-        async def refused(status: int, notice: str) -> web.Response:
-            look = self._look(request)
-            return await self._frame.page(request, look, status=status, notice=notice)
-
-        person, vm_id = request[PERSON], form.get("vm_id", "")
-        key = await self._frame.form_key()
-        if not is_token(form.get("token", ""), key, person.id, _FORGET, vm_id):
-            return await refused(403, "This form is not for this bridge.")
-        if not person.may_decide:
-            return await refused(403, "You may look, but not decide.")
-        now = self._situation().now
-        await self._frame.store.write(lambda c: fleet_view.forget_bridge(c, vm_id, now))
-        log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
-        return web.Response(
-            status=303, headers={"Location": request.rel_url.raw_path_qs}
+        look, frame = self._look(request), self._frame
+        form = await frame.form(request, look, lambda f: (_FORGET, f.get("vm_id", "")))
+        if isinstance(form, web.Response):
+            return form
+        person, vm_id, now = (
+            request[PERSON],
+            form.get("vm_id", ""),
+            self._situation().now,
         )
+        if not person.may_decide:
+            words = "you may look, but not decide"
+            return await frame.again(request, look, form, 403, words)
+        await self._frame.store.write(lambda c: lists.forget_bridge(c, vm_id, now))
+        log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
+        return done(request)
 
 
 def _spelt(

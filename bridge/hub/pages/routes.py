@@ -4,33 +4,40 @@ The form of an event is accepted only from the hub's own Origin, and only with a
 for the same person, event and content.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
-from bridge.hub import decision_view, views
+from bridge.hub import views
 from bridge.hub.access import Refusal
-from bridge.hub.answers import NO_OPTIONS
-from bridge.hub.api import ANY_ID, PERSON, fault
-from bridge.hub.approving import Approving, parse_fields
+from bridge.hub.api import ANY_ID, asked_in, fault
+from bridge.hub.approving import Approving, options
 from bridge.hub.bridges import Liveness
+from bridge.hub.choices import (
+    KEY_STATES,
+    NO_OPTIONS,
+    Approval,
+    KeyList,
+    KeyRow,
+    KeysAsked,
+    KeysDecided,
+)
 from bridge.hub.config import HubConfig
-from bridge.hub.decision_view import options
 from bridge.hub.facts import key_of, text
-from bridge.hub.key_rows import WAITING
 from bridge.hub.pages import shown
-from bridge.hub.pages.frame import FORM, FaultPages, Frame, is_token, missing, read_form
-from bridge.hub.pages.keys import asked_in, sentence, shown_keys
+from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
-from bridge.hub.store import fleet_view
-from bridge.hub.store.accepting import accepted
-from bridge.hub.store.deciding import VoteResult
+from bridge.hub.pins import Doubt
+from bridge.hub.store import lists
 from bridge.hub.store.store import Store
+from bridge.hub.store.told_keys import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
@@ -43,7 +50,7 @@ class Pages:
     """Shows the hub in a browser.
 
     Attributes:
-        error_pages: the middleware that shows errors as pages.
+        fault: makes the page of an error.
 
     Args:
         store: the store.
@@ -63,11 +70,9 @@ class Pages:
         self._config = config
         self._situation = situation
         self._approving = Approving(store, config, situation)
-        self._frame = Frame(store, clock, situation)
-        self.error_pages = FaultPages(self._frame.templates, clock).middleware
-        self._machines = MachinePages(
-            self._frame, config.access, self._approving, situation
-        )
+        self._frame = Frame(store, clock, situation, config.public_url)
+        self.fault = self._frame.fault
+        self._machines = MachinePages(self._frame, situation)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the pages."""
@@ -86,10 +91,10 @@ class Pages:
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """List events; by default those that are announced or running."""
-        wanted, access = ListQuery.of(request.query), self._config.access
+        wanted = ListQuery.of(request.query)
         look = Look(
             wanted.address(wanted.number),
-            lambda c, situation: overview_of(c, wanted, access, situation),
+            lambda c, situation: overview_of(c, wanted, situation),
         )
         return await self._frame.show(request, look)
 
@@ -114,12 +119,11 @@ class Pages:
         found = views.one_event(connection, key, situation, before)
         if found is None:
             return missing("Nothing is known of this event")
-        access, now = self._config.access, situation.now
         possible = options(connection, key, self._config, situation)
         return Content(
             "event.html",
             {
-                "event": shown.page(found, access, now, is_older=bool(before)),
+                "event": shown.page(found, situation.now, is_older=bool(before)),
                 "options": shown.options(possible or NO_OPTIONS),
                 "raised": shown.raised(found),
                 "set_aside": found.set_aside,
@@ -143,32 +147,20 @@ class Pages:
 
     async def decide(self, request: web.Request) -> web.Response:
         """Handle the form of an event: a vote or a refusal."""
-        if request.content_type != FORM:
-            return fault(415, f"the Content-Type must be {FORM}")
-        if what := self._approving.origin_fault(request):
-            return fault(403, what)
-        form = await read_form(request)
-        key, person = _key_in(request), request[PERSON]
-        form_of = (person.id, key, form.get("content", ""))
-        form_key = await self._frame.form_key()
-        reason = form.get("reason", "")[:_LONGEST_REASON]
-
-        async def again(status: int, notice: str) -> web.Response:
-            given: dict[str, Any] = {"notice": notice, "notice_kind": "bad"}
-            given["reason"] = reason
-            look = self._look(request)
-            return await self._frame.page(request, look, status=status, **given)
-
-        if not is_token(form.get("token", ""), form_key, *form_of):
-            return await again(403, "This form is not for this event.")
-        given = parse_fields(form)
+        key, look, frame = _key_in(request), self._look(request), self._frame
+        form = await frame.form(request, look, lambda f: (key, f.get("content", "")))
+        if isinstance(form, web.Response):
+            return form
+        given = asked_in(Approval, form)
         if given.via == ARM and form.get("confirmed") != "yes":
-            return await again(400, "This way has to be confirmed.")
+            words = "this way has to be confirmed"
+            return await frame.again(request, look, form, 400, words)
         found = await self._approving.submit(request, key, given)
         if found.status in {200, 202}:
-            place = {"Location": request.rel_url.raw_path_qs}
-            return web.Response(status=303, headers=place)
-        return await again(found.status, _sentence(found))
+            return done(request)
+        now = ". This is how it stands now" if found.is_changed else ""
+        words = f"{found.words}{now}"
+        return await frame.again(request, look, form, found.status, words)
 
     async def bridges(self, request: web.Request) -> web.StreamResponse:
         """List the bridges, with whether each is alive, and keys that wait."""
@@ -186,7 +178,7 @@ class Pages:
         address = shown.with_query("/bridges", **given)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found, more, total = fleet_view.search(
+            found, more, total = lists.search(
                 connection,
                 situation,
                 state=asked["state"],
@@ -196,12 +188,14 @@ class Pages:
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
-            waiting = self._approving.keys_of(connection, state=WAITING, glob=glob)
-            pins = accepted(self._store.pinned.now, situation.now, glob or "*")
+            waiting, accepted = (
+                self._approving.keys_of(connection, state=kind, glob=glob)
+                for kind in KEY_STATES
+            )
             return Content(
                 "bridges.html",
                 {
-                    "keys": shown_keys(waiting, pins, situation.now),
+                    "keys": _shown_keys(waiting, accepted, situation.now),
                     "glob": glob,
                     "address": address,
                     "here": "/bridges",
@@ -218,37 +212,29 @@ class Pages:
 
     async def decide_keys(self, request: web.Request) -> web.Response:
         """Accept or withdraw keys, by the forms of the list of bridges."""
-        if request.content_type != FORM:
-            return fault(415, f"the Content-Type must be {FORM}")
-        if what := self._approving.origin_fault(request):
-            return fault(403, what)
-        form, key = await read_form(request), await self._frame.form_key()
-
-        async def again(status: int, notice: str) -> web.Response:
-            look = self._fleet(request)
-            return await self._frame.page(request, look, status=status, notice=notice)
-
-        form_of = (request[PERSON].id, form.get("decision", ""), form.get("keys", ""))
-        if not is_token(form.get("token", ""), key, *form_of):
-            return await again(403, "This form is not for these keys.")
-        found = await self._approving.settle_keys(request, asked_in(form))
+        look, frame = self._fleet(request), self._frame
+        form = await frame.form(
+            request, look, lambda f: (f.get("decision", ""), f.get("keys", ""))
+        )
+        if isinstance(form, web.Response):
+            return form
+        found = await self._approving.settle_keys(request, _asked_keys(form))
         if isinstance(found, Refusal):
-            return await again(found.status, _as_sentence(found.words))
-        if what := sentence(found):
-            return await again(200, what)
-        place = {"Location": request.rel_url.raw_path_qs}
-        return web.Response(status=303, headers=place)
+            return await frame.again(request, look, form, found.status, found.words)
+        if words := _refusals(found):
+            return await frame.again(request, look, form, 200, words)
+        return done(request)
 
     async def decisions(self, request: web.Request) -> web.StreamResponse:
         """List decisions, the newest first."""
         cursor = request.query.get("before", "")[:_LONGEST]
-        before = decision_view.place_of(cursor)
+        before = lists.place_of(cursor)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found = decision_view.list_decisions(connection, before=before)
+            found = lists.list_decisions(connection, before=before)
             further = None
             if len(found) == PAGE:
-                further = f"/decisions?before={decision_view.cursor_of(found[-1])}"
+                further = f"/decisions?before={lists.cursor_of(found[-1])}"
             rows = [shown.decision(row, situation.now) for row in found]
             given: dict[str, Any] = {"rows": rows, "further": further}
             return Content("decisions.html", {"here": "/decisions", **given})
@@ -271,11 +257,81 @@ def _key_in(request: web.Request) -> str:
     return key_of(request.match_info.get("id") or request.query.get("id", ""))
 
 
-def _as_sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+# -- the keys on ``/bridges`` ----------------------------------------------------------
 
 
-def _sentence(found: VoteResult) -> str:
-    """Return why a vote was refused, as a sentence."""
-    words = _as_sentence(found.words)
-    return f"{words} This is how it stands now." if found.is_changed else words
+_WHY = {
+    Doubt.NEW_MACHINE: "no key of this machine is pinned",
+    Doubt.NEW_KEY: "this vmId has, or tells, another key",
+    Doubt.SECOND_VM_ID: "another vmId has, or tells, this machine",
+    Doubt.SHARED_KEY: "another vmId has, or tells, this key",
+}
+
+
+def _shown_keys(waiting: KeyList, accepted: KeyList, now: datetime) -> shown.Shown:
+    """Return the values of keys, by resource id: the first 200 of each kind."""
+    rows, known = (
+        sorted(found.keys, key=lambda one: (one.resource_id, one.id))
+        for found in (waiting, accepted)
+    )
+    first, wanted = rows[:PAGE], waiting.wanted
+    counts = Counter(one.resource_id for one in rows)
+    return {
+        "rows": [
+            {
+                **_key(one, wanted, now),
+                "is_crowded": counts[one.resource_id] >= MOST_OF_MACHINE,
+            }
+            for one in first
+        ],
+        "more": max(len(rows) - PAGE, 0),
+        "all": _named(first),
+        "is_full": waiting.is_full,
+        "wanted": wanted,
+        "accepted": [_key(one, wanted, now) for one in known[:PAGE]],
+        "more_accepted": max(len(known) - PAGE, 0),
+    }
+
+
+def _key(one: KeyRow, wanted: int, now: datetime) -> shown.Shown:
+    return {
+        "row_id": f"k-{one.id[:12]}",
+        "named": _named([one]),
+        "name": shown.name_of(one.vm_name or one.resource_id.rpartition("/")[2]),
+        "vm_id": shown.short(one.vm_id),
+        "resource_id": shown.short(one.resource_id),
+        "key": one.key,
+        "why": _WHY[one.why] if one.why else "",
+        "kind": "soft" if one.why is Doubt.NEW_MACHINE else "bad",
+        "first_heard": shown.time(one.first_heard, now),
+        "heard": shown.time(one.last_heard, now),
+        "since": shown.time(one.since, now),
+        "persons": one.persons,
+        "missing": max(wanted - len(one.persons), 0),
+    }
+
+
+def _named(rows: Sequence[KeyRow]) -> str:
+    """Return exactly the keys that a form shows, and why each of them waits."""
+    return " ".join(f"{one.id}:{one.why or ''}" for one in rows)
+
+
+def _asked_keys(form: Mapping[str, str]) -> KeysAsked:
+    """Return which keys a form accepts or withdraws.
+
+    Raises:
+        BadQueryError: a field is missing or invalid.
+    """
+    pairs = [one.partition(":") for one in form.get("keys", "").split()]
+    keys = [{"id": id_, "why": why} for id_, _, why in pairs]
+    return asked_in(KeysAsked, {"decision": form.get("decision"), "keys": keys})
+
+
+def _refusals(found: KeysDecided) -> str:
+    """Return which keys of a form were refused; "" = none."""
+    count = len(found.refused)
+    if not count:
+        return ""
+    keys = "1 key was" if count == 1 else f"{count} keys were"
+    others = f"{len(found.done) + len(found.counted)} others were taken"
+    return f"{keys} refused: {found.refused[0].why}; {others}"

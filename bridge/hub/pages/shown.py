@@ -9,16 +9,9 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from bridge.foundation.hashing import hash32
-from bridge.hub.answers import (
-    DecisionRow,
-    EventPage,
-    EventRow,
-    MessageRow,
-    Options,
-    RecordEntry,
-)
+from bridge.hub.answers import DecisionRow, EventPage, EventRow, MessageRow, RecordEntry
 from bridge.hub.bridges import Liveness
-from bridge.hub.config import AccessConfig
+from bridge.hub.choices import Options
 from bridge.hub.fold import Machine
 from bridge.hub.pages import words
 from bridge.hub.view_rows import BridgeRow
@@ -37,11 +30,10 @@ _QUIET = {Liveness.SILENT, Liveness.STOPPED, Liveness.UNKNOWN}
 _LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"}
 
 
-def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
+def event(row: EventRow, now: datetime) -> Shown:
     """Return the values of an event, as in lists."""
-    decision, persons = row.approval.decision, row.approval.persons
-    wanted = persons.wanted if persons else access.most_persons
-    text, kind = words.approval(row, wanted)
+    decision = row.approval.decision
+    text, kind = words.approval(row)
     is_waiting = row.status == "scheduled"
     return {
         "id": row.event_id,
@@ -71,15 +63,15 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "standing": _obstacle(decision),
         "is_undecided": is_waiting and not _is_decided(decision),
         "is_on_its_way": decision is not None and decision.state == "decided",
-        "way": words.way(row, wanted),
-        "missing": words.missing(row, wanted),
+        "way": words.way(row),
+        "missing": words.missing(row),
         "voter_ids": row.approval.voters(BRIDGE),
         "arm_voter_ids": row.approval.voters(ARM),
         "approval": text,
         "approval_kind": kind,
         "content": row.content,
         "voters": [words.voter(one) for one in row.approval.votes],
-        "wanted": wanted,
+        "wanted": row.approval.persons.wanted,
     }
 
 
@@ -91,10 +83,9 @@ def kind_of(event_type: str | None) -> str:
 
 def raised(row: EventRow) -> list[Shown]:
     """Return the reporters by whose word more people must approve an event."""
-    persons = row.approval.persons
     return [
         {"name": one.vm_name or one.vm_id or "an unnamed VM", "vm_id": one.vm_id or ""}
-        for one in (persons.raised_by if persons else ())
+        for one in row.approval.persons.raised_by
     ]
 
 
@@ -163,21 +154,18 @@ def time(moment: datetime | None, now: datetime) -> words.When | None:
     return None if moment is None else words.when(moment, now)
 
 
-def page(
-    found: EventPage, access: AccessConfig, now: datetime, *, is_older: bool = False
-) -> Shown:
+def page(found: EventPage, now: datetime, *, is_older: bool = False) -> Shown:
     """Return the values of the page of an event.
 
     Args:
         found: the event, with some of its messages.
-        access: who may decide.
         now: the present moment.
         is_older: whether these are not its newest messages.
     """
     steps = [(one.time, _message(one, now)) for one in found.messages]
     steps += [(one.time, _trail(one, now)) for one in found.record]
     steps.sort(key=lambda one: one[0])
-    shown, names = event(found, access, now), found.machines
+    shown, names = event(found, now), found.machines
     href = str(shown["href"])
     return {
         **shown,

@@ -10,6 +10,7 @@ from msgspec import Struct
 from bridge.events.build import rfc3339
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.hub.answers import DecisionRow, EventRow, OutcomeRow, Vote
+from bridge.hub.vote_rules import missing_votes
 from bridge.hub.voting import ARM, BRIDGE, DROP_OFFER, SET_ASIDE
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -195,17 +196,12 @@ def state_of(
     return (f"{words}: {why}" if why else words), kind
 
 
-def approval(row: EventRow, wanted: int) -> tuple[str, str]:
-    """Return the progress of an event's approval as text, and its CSS class.
-
-    Args:
-        row: the event.
-        wanted: how many people must approve via one channel.
-    """
+def approval(row: EventRow) -> tuple[str, str]:
+    """Return the progress of an event's approval as text, and its CSS class."""
     decision = row.approval.decision
     return progress(
         Counter(one.via for one in row.approval.votes if one.counts),
-        wanted,
+        row.approval.persons.wanted,
         status=row.status,
         decision=None if decision is None else (decision.state, *decided(decision)),
     )
@@ -255,14 +251,15 @@ def voter(row: Vote) -> str:
     return f"{name} (does not count: {row.why})" if row.why else name
 
 
-def missing(row: EventRow, wanted: int) -> str:
+def missing(row: EventRow) -> str:
     """Return how many more people must approve, of those that a bridge needs."""
-    left = max(wanted - len({*row.approval.voters(BRIDGE)}), 0)
+    voters = row.approval.voters(BRIDGE)
+    left = missing_votes(voters, row.approval.persons.wanted)
     people = "person must" if left == 1 else "people must"
     return f"{left} more {people} approve." if left else ""
 
 
-def way(row: EventRow, wanted: int) -> list[Mapping[str, str]]:
+def way(row: EventRow) -> list[Mapping[str, str]]:
     """Return the steps from the first vote to the start of the event.
 
     Each has ``words`` and ``kind``: done, now, bad, or "" for what is still to come.
@@ -277,7 +274,8 @@ def way(row: EventRow, wanted: int) -> list[Mapping[str, str]]:
     via = decision.via if decision else max(counts, key=lambda one: counts[one])
     reached = _reached(row)
     answer = _answer(row, via)
-    counted = f"counted: {counts[via]} of {wanted}" if decision is None else "counted"
+    of = row.approval.persons.wanted
+    counted = f"counted: {counts[via]} of {of}" if decision is None else "counted"
     names = (counted, "decided", "sent", answer, "started")
     steps = [
         {"words": name, "kind": _step_kind(number, reached)}

@@ -15,9 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from bridge.hub.access import Person, Refusal
-from bridge.hub.config import AccessConfig
-from bridge.hub.key_rows import (
+from bridge.hub.access import AccessConfig, Person, Refusal
+from bridge.hub.choices import (
     ACCEPT,
     ACCEPTED,
     KeyAsked,
@@ -28,8 +27,9 @@ from bridge.hub.key_rows import (
     KeysDecided,
 )
 from bridge.hub.pins import Pin, Pins
+from bridge.hub.store.engine import lock
 from bridge.hub.store.pin_rows import heirs_of, put_pins, stored_pins
-from bridge.hub.store.rows import Entry, lock, record
+from bridge.hub.store.rows import Entry, record
 from bridge.hub.store.told_keys import (
     MOST,
     KeyVote,
@@ -38,6 +38,7 @@ from bridge.hub.store.told_keys import (
     row_of,
     waiting,
 )
+from bridge.hub.view_rows import Situation
 from bridge.hub.vote_rules import missing_votes
 
 _LEAD = timedelta(seconds=5)  # longer than a batch of messages takes
@@ -57,52 +58,34 @@ class Decider(Struct, frozen=True, kw_only=True):
 
 
 def keys_of(
-    connection: Connection, known: Pins, access: AccessConfig, now: datetime, state: str
+    connection: Connection, known: Pins, situation: Situation, *, state: str, glob: str
 ) -> KeyList:
     """Return the keys that wait, or those that people have accepted, by their ids.
 
     Args:
         connection: a connection within a transaction.
         known: the pins.
-        access: who may decide.
-        now: the present moment.
+        situation: the current Situation.
         state: "waiting" or "accepted".
+        glob: only of machines whose resource id fits it; "" = of all.
     """
+    access, now = situation.access, situation.now
     if state == ACCEPTED:
-        pins = accepted(known, now)
-        found = [row_of(one, one.accepted_by, one.since) for one in pins]
+        found = [
+            row_of(one, one.accepted_by, one.since)
+            for one in known.owners.values()
+            if one.accepted_by and (one.until is None or one.until > now)
+        ]
     else:
         found = [row for _, row in waiting(connection, known, access, now).values()]
+    wanted = glob.lower() or "*"
+    rows = (one for one in found if fnmatchcase(one.resource_id, wanted))
     return KeyList(
-        keys=tuple(sorted(found, key=lambda one: one.id)),
+        keys=tuple(sorted(rows, key=lambda one: one.id)),
         next=None,
         is_full=state != ACCEPTED and len(found) >= MOST,
         wanted=access.most_persons,
     )
-
-
-def accepted(known: Pins, now: datetime, glob: str = "*") -> list[Pin]:
-    """Return the pins that people have accepted and that are not over, by resource id.
-
-    Args:
-        known: the pins.
-        now: the present moment.
-        glob: only of machines whose resource id fits it.
-    """
-    found = [
-        one
-        for one in known.owners.values()
-        if one.accepted_by and (one.until is None or one.until > now)
-        if fnmatchcase(one.resource_id, glob.lower())
-    ]
-    return sorted(found, key=lambda one: (one.resource_id, one.key))
-
-
-def fitting(found: KeyList, glob: str) -> KeyList:
-    """Return the keys of machines whose resource id fits a glob; "" = all."""
-    wanted = glob.lower() or "*"
-    rows = (one for one in found.keys if fnmatchcase(one.resource_id, wanted))
-    return replace(found, keys=tuple(rows))
 
 
 class _Case(Struct, frozen=True, kw_only=True):

@@ -18,16 +18,9 @@ from bridge.foundation.hashing import hash32
 from bridge.hub.answers import EventRow
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.bridge_intake import end_silence, keep_silence
-from bridge.hub.store.fleet_view import bridge_rows
-from bridge.hub.store.rows import (
-    Values,
-    add_alarms,
-    alarm_of,
-    insert,
-    lock,
-    micros,
-    moment_of,
-)
+from bridge.hub.store.current import bridge_rows
+from bridge.hub.store.engine import Values, insert, lock
+from bridge.hub.store.rows import add_alarms, alarm_of, micros, moment_of
 from bridge.hub.store.tables import alarms, bridges, meta
 from bridge.hub.view_rows import BridgeRow, Situation
 

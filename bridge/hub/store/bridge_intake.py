@@ -22,12 +22,12 @@ from sqlalchemy import (
 
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.bridges import MOST_OFFERS, BridgeState, has_terms, of_report
+from bridge.hub.bridges import MOST_OFFERS, BridgeState, bridge_in, has_terms, of_report
 from bridge.hub.facts import Note, NoteKind, kept_name, table, text
 from bridge.hub.fold import State
 from bridge.hub.pins import Runs
 from bridge.hub.store import rows
-from bridge.hub.store.rows import Values, insert, lock, put
+from bridge.hub.store.engine import Values, insert, lock, put, upsert
 from bridge.hub.store.tables import bridges, machines, notes, offers, runs
 
 _KEPT = {"vm_id", "was_silent", "forgotten", "first_heard"}
@@ -71,19 +71,15 @@ def keep_bridges(
     names = sorted(merged)
     query = select(bridges).where(bridges.c.vm_id.in_(names))
     for row in connection.execute(query):
-        old = BridgeState.from_json(row.vm_id, rows.moment_of(row.heard), row.state)
         state, origin = merged[row.vm_id]
-        merged[row.vm_id] = (old.joined(state), origin)
+        merged[row.vm_id] = (bridge_in(row.state).joined(state), origin)
         if row.was_silent:
             quiet.add(row.vm_id)
         if row.stopped is not None:
             stops[row.vm_id] = max(stops.get(row.vm_id, row.stopped), row.stopped)
     values = [{**_bridge(*merged[name]), "stopped": stops.get(name)} for name in names]
-    statement = insert(bridges)
-    kept = {c.name for c in bridges.c} - _KEPT
-    fresh = {name: statement.excluded[name] for name in kept}
-    change = statement.on_conflict_do_update(index_elements=["vm_id"], set_=fresh)
-    put(connection, change, values)
+    fresh = sorted({c.name for c in bridges.c} - _KEPT)
+    put(connection, upsert(bridges, *fresh), values)
     _keep_offers(connection, reports)
     _keep_stops(connection, [one for one, _ in reports], quiet | set(stops))
     _replace_older(connection, {str(value["resource"]) for value in values} - {""})
@@ -125,7 +121,7 @@ def _bridge(state: BridgeState, origin: str) -> Values:
         "heard": rows.micros(state.heard),
         "first_heard": rows.micros(state.heard),
         "was_silent": False,
-        "state": state.to_json(),
+        "state": msgspec.json.encode(state),
     }
 
 
@@ -265,10 +261,8 @@ def keep_notes(connection: Connection, found: Sequence[Note]) -> None:
     unique = {(one.id, one.is_last): one for one in found}
     for is_last in (False, True):
         values = [_note(one) for one in unique.values() if one.is_last is is_last]
-        statement = insert(notes)
-        fresh = {name: statement.excluded[name] for name in ("time", "until", "data")}
-        change = statement.on_conflict_do_update(index_elements=["id"], set_=fresh)
-        keep = change if is_last else statement.on_conflict_do_nothing()
+        change = upsert(notes, "time", "until", "data")
+        keep = change if is_last else insert(notes).on_conflict_do_nothing()
         put(connection, keep, sorted(values, key=lambda one: str(one["id"])))
     for machine, kind in sorted({(one.machine, one.kind) for one in found}):
         _forget_more(connection, machine, kind)

@@ -33,13 +33,12 @@ from bridge.hub.decisions import (
 from bridge.hub.facts import Address
 from bridge.hub.fold import State
 from bridge.hub.store import rows
-from bridge.hub.store.current_event import current_event, event_bridges
+from bridge.hub.store.current import current_event, event_bridges, offers_of
 from bridge.hub.store.deciding import void
-from bridge.hub.store.fleet_view import offers_of
+from bridge.hub.store.engine import lock
 from bridge.hub.store.rows import (
     Entry,
     alarm,
-    lock,
     mark_changed,
     micros,
     moment_of,

@@ -23,19 +23,11 @@ from bridge.hub.decisions import (
     persons_json,
     reason_of,
 )
-from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
-from bridge.hub.store.rows import (
-    Entry,
-    alarm,
-    insert,
-    lock,
-    mark_changed,
-    micros,
-    moment_of,
-    record,
-)
+from bridge.hub.store.current import current_event, event_bridges
+from bridge.hub.store.engine import lock, upsert
+from bridge.hub.store.rows import Entry, alarm, mark_changed, micros, moment_of, record
 from bridge.hub.store.tables import decisions, offers, votes
-from bridge.hub.targets import TargetChoice, Wishes
+from bridge.hub.targets import EventBridges, TargetChoice, Wishes
 from bridge.hub.view_rows import Situation
 from bridge.hub.vote_rules import missing_votes
 from bridge.hub.voting import (
@@ -298,21 +290,18 @@ def _choice(case: _Case) -> TargetChoice:
 
 def _keep_vote(case: _Case, vote: Vote) -> None:
     request, current = case.request, case.current
-    statement = insert(votes).values(
-        event_key=current.key,
-        life=current.life,
-        via=request.via,
-        person=vote.person,
-        time=micros(vote.time),
-        reason=vote.reason,
-        entry=vote.entry,
-        seen=orjson.dumps(vote.seen),
-    )
-    names = ("time", "reason", "entry", "seen")
-    fresh = {name: statement.excluded[name] for name in names}
-    keys = ["event_key", "life", "via", "person"]
     case.connection.execute(
-        statement.on_conflict_do_update(index_elements=keys, set_=fresh)
+        upsert(votes, "time", "reason", "entry", "seen"),
+        {
+            "event_key": current.key,
+            "life": current.life,
+            "via": request.via,
+            "person": vote.person,
+            "time": micros(vote.time),
+            "reason": vote.reason,
+            "entry": vote.entry,
+            "seen": orjson.dumps(vote.seen),
+        },
     )
     via = _channel(request)
     entry = Entry.on(current, case.situation.now, what="voted", via=via)

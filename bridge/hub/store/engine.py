@@ -1,4 +1,4 @@
-"""Opens SQLite or PostgreSQL, and classifies their errors.
+"""Opens SQLite or PostgreSQL; hides how their errors, their SQL, their locks differ.
 
 refused   the values may be the reason: too long, or against a constraint
 slow      the statement took too long
@@ -10,7 +10,7 @@ Source: https://www.postgresql.org/docs/current/errcodes-appendix.html,
 https://sqlite.org/rescode.html
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import (
     Connection,
     Engine,
+    Executable,
+    Table,
     create_engine,
     event,
     func,
@@ -32,6 +34,7 @@ from sqlalchemy import (
     table,
     text,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import (
     DataError,
@@ -54,12 +57,13 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import enter, make_private
 from bridge.hub.config import HubConfig
-from bridge.hub.store.tables import metadata
+from bridge.hub.store.tables import meta, metadata
 from bridge.net.entra import blocking_credential
 
 if TYPE_CHECKING:
     from azure.core.credentials import TokenCredential
 
+Values = dict[str, object]  # of a row, by its columns
 _CONNECT_SECONDS = 5
 _STATEMENT_MS = 15_000
 _SILENT_MS = 10_000  # after that long without an answer, the connection is broken
@@ -302,6 +306,64 @@ def _named(error: Exception) -> str:
     words, kind = str(inner).lower(), type(inner).__name__
     cause = next((known for known in _CAUSES if known.lower() in words), None)
     return f"{kind}: {cause}" if cause else kind
+
+
+# -- Statements for both, and where they differ ----------------------------------------
+
+_SALTS = {"events": 21, "bridges": 22, "pins": 23}
+
+
+def insert(table: Table) -> postgresql.Insert:
+    """Return an INSERT that allows ON CONFLICT; SQLite has the same syntax for it."""
+    return postgresql.insert(table)
+
+
+def upsert(table: Table, *names: str) -> postgresql.Insert:
+    """Return an INSERT that replaces these columns of a row that is there already."""
+    made = postgresql.insert(table)
+    keys = [column.name for column in table.primary_key]
+    fresh = {name: made.excluded[name] for name in names}
+    return made.on_conflict_do_update(index_elements=keys, set_=fresh)
+
+
+def note(connection: Connection, name: str, value: str) -> None:
+    """Store a value under a name."""
+    connection.execute(upsert(meta, "value"), {"name": name, "value": value})
+
+
+def noted(connection: Connection, name: str) -> str | None:
+    """Return the value that is stored under a name; None = there is none."""
+    return connection.scalar(select(meta.c.value).where(meta.c.name == name))
+
+
+def put(
+    connection: Connection, statement: Executable, values: Sequence[Values]
+) -> None:
+    """Run one statement for each row of values, if there are any.
+
+    Values within the statement would be slower: SQLAlchemy would compile it again for
+    each number of rows.
+    """
+    if values:
+        connection.execute(statement, list(values))
+
+
+def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
+    """Lock names until the end of the transaction, even if they have no row yet.
+
+    All hubs lock in the same order, which prevents deadlocks. SQLite has only one
+    writer, so it needs no locks.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    ordered = (
+        "SELECT hashtextextended(name, :salt) AS place "
+        "FROM unnest(CAST(:names AS text[])) AS name ORDER BY place"
+    )
+    connection.execute(
+        text(f"SELECT pg_advisory_xact_lock(place) FROM ({ordered}) AS o"),  # noqa: S608 - our own words  # nosec B608
+        {"names": list(names), "salt": _SALTS[kind]},
+    ).all()
 
 
 # -- Updates the schema of a store to the version of this hub --------------------------

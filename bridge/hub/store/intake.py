@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import Any, Self
 
 import msgspec
-import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select, update
@@ -32,15 +31,15 @@ from bridge.hub.store.bridge_intake import (
     keep_notes,
 )
 from bridge.hub.store.claims import close_over, settle, void_votes
+from bridge.hub.store.engine import Values, insert, lock, note, put, upsert
 from bridge.hub.store.pin_rows import keep_rotations
-from bridge.hub.store.rows import Values, insert, lock, marked, put
+from bridge.hub.store.rows import marked
 from bridge.hub.store.tables import (
     addresses,
     decisions,
     details,
     events,
     messages,
-    meta,
     unreadable,
 )
 from bridge.hub.store.told_keys import keep_told
@@ -85,6 +84,33 @@ class Incoming(Struct, frozen=True, kw_only=True):
     report: bridge_messages.BridgeReport | None = None
     notes: tuple[Note, ...] = ()
     fault: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Any) -> Self:
+        """Return a stored message, not parsed yet."""
+        return cls(
+            origin=row.origin,
+            body=row.body,
+            heard=rows.moment_of(row.heard),
+            reply_to=row.reply_to,
+            session=row.session,
+        )
+
+    def with_content(self, *, is_azures: bool) -> Self:
+        """Return a copy with what the message says.
+
+        Raises:
+            UnreadableMessageError: it cannot be parsed.
+        """
+        body, heard = self.body, self.heard
+        if is_azures:
+            fact = azure_messages.read(body, heard=heard)
+            notes = azure_messages.notes_in(body, heard=heard)
+            return replace(self, fact=fact, notes=notes)
+        where = {"reply_to": self.reply_to, "session": self.session}
+        found = bridge_messages.read(body, heard=heard, source=self.origin, **where)
+        notes = (found.note,) if found.note else ()
+        return replace(self, fact=found.fact, report=found.report, notes=notes)
 
     def put_aside(self, why: str) -> Self:
         """Return a copy that only holds what an unreadable message has."""
@@ -161,17 +187,17 @@ def _surplus(
     query = select(details).where(details.c.event_key.in_(keys))
     found = list[Incoming]()
     for row in connection.execute(query).all():
-        known: Any = orjson.loads(row.body)
-        if not known.get("full") or "heeded" not in known:
+        known = rows.details_in(row.body)
+        if known.full is None:
             continue
-        full, heeded = rows.moment_of(known["full"]), set(map(tuple, known["heeded"]))
-        named = {(*place, name) for *place, names in known["named"] for name in names}
+        heeded = set(known.heeded)
+        named = {(one, two, name) for one, two, names in known.named for name in names}
         found += [
             one
             for one in with_fact
             if one.fact is not None
             and one.fact.key == row.event_key
-            and is_surplus(one.fact, full, named, heeded)
+            and is_surplus(one.fact, known.full, named, heeded)
         ]
     stored = _stored(connection, found)
     extra = [one for one in found if one.fact and one.fact.report not in stored]
@@ -314,10 +340,8 @@ def _times(before: Any, now: Values) -> Values:
 
 def _upsert_events(connection: Connection, values: Sequence[Values]) -> None:
     marks, found = marked(connection, values)
-    statement = insert(events).values(**marks)
-    fresh = {column.name: statement.excluded[column.name] for column in events.c}
-    change = statement.on_conflict_do_update(index_elements=["event_key"], set_=fresh)
-    put(connection, change, found)
+    names = (column.name for column in events.c)
+    put(connection, upsert(events, *names).values(**marks), found)
 
 
 def _keep_unreadable(
@@ -364,20 +388,12 @@ def try_out(connection: Connection) -> None:
         SQLAlchemyError: the store accepts nothing, so no message is at fault.
     """
     heard = datetime(2026, 1, 1, tzinfo=UTC)
-    found = bridge_messages.read(_TRIAL, heard=heard, source="trial", reply_to="trial")
-    good = Incoming(
-        origin="trial",
-        body=_TRIAL,
-        heard=heard,
-        fact=found.fact,
-        report=found.report,
-    )
+    plain = Incoming(origin="trial", body=_TRIAL, heard=heard, reply_to="trial")
+    good = plain.with_content(is_azures=False)
     with connection.begin_nested() as trial:
         keep(connection, [good, good.put_aside("trial")])
         trial.rollback()
-    made = insert(meta).values(name="trial", value="1")
-    fresh = {"value": made.excluded.value}
-    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
+    note(connection, "trial", "1")
 
 
 class _Facts(Struct, kw_only=True):
@@ -446,7 +462,7 @@ class _Facts(Struct, kw_only=True):
             now = max(as_of, now) if now else as_of
         fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
         facts = (*self.stored[key].values(), *fresh)
-        lists: Any = orjson.loads(known)["lists"] if known else {}
+        lists = rows.details_in(known).lists if known else {}
         return fold_in(
             facts,
             reading=Reading(
@@ -477,17 +493,23 @@ class _Facts(Struct, kw_only=True):
     def _event_in_body(self, key: str, fact: Fact) -> ScheduledEvent | None:
         named = zip(_KEY, (key, *fact.report), strict=True)
         of = messages.c
-        query = select(of.body, of.origin, of.heard, of.vm_id)
-        found = self.connection.execute(query.where(*(of[n] == v for n, v in named)))
-        row = found.one_or_none()
-        return None if row is None else _event_in(row)
+        query = select(messages).where(*(of[n] == v for n, v in named))
+        row = self.connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        one = Incoming.of_row(row).with_content(is_azures=row.vm_id == AZURE)
+        return one.fact.event if one.fact else None
 
     def keep(self, found: Mapping[str, Folded]) -> None:
         """Store the facts that are kept, and delete those that are not kept."""
         new, changed, gone = list[Values](), list[Values](), list[Values]()
         for key, one in found.items():
             stored, kept = self.stored[key], {fact.report: fact for fact in one.kept}
-            new += [self._row(key, f) for name, f in kept.items() if name not in stored]
+            new += [
+                {"event_key": key, **self._values(fact, with_body=True)}
+                for name, fact in kept.items()
+                if name not in stored
+            ]
             changed += [
                 self._change(key, fact, stored[name])
                 for name, fact in kept.items()
@@ -498,19 +520,12 @@ class _Facts(Struct, kw_only=True):
         put(self.connection, insert(messages), new)
         for with_body in (False, True):
             these = [row for row in changed if ("body" in row) is with_body]
-            if these:
-                values: Values = {
-                    n: bindparam(n) for n in these[0] if not n.startswith("b_")
-                }
-                put(
-                    self.connection, update(messages).where(*here).values(values), these
-                )
+            names = [n for row in these[:1] for n in row if not n.startswith("b_")]
+            change = update(messages).where(*here)
+            put(self.connection, change.values({n: bindparam(n) for n in names}), these)
         put(self.connection, delete(messages).where(*here), gone)
         self._keep_addresses(found)
         self._keep_details(found)
-
-    def _row(self, key: str, fact: Fact) -> Values:
-        return {"event_key": key, **self._values(fact, with_body=True)}
 
     def _change(self, key: str, fact: Fact, stored: Fact) -> Values:
         """Return the change of a row; without the body, if that stays the same."""
@@ -566,12 +581,7 @@ class _Facts(Struct, kw_only=True):
             for key, body in bodies.items()
             if self.details.get(key) != body
         ]
-        statement = insert(details)
-        fresh = {"body": statement.excluded.body}
-        change = statement.on_conflict_do_update(
-            index_elements=["event_key"], set_=fresh
-        )
-        put(self.connection, change, changed)
+        put(self.connection, upsert(details, "body"), changed)
 
 
 def _name(key: str, fact: Fact) -> Values:
@@ -586,13 +596,3 @@ def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
         return None  # nobody signs ReplyTo: a pinned bridge offers where it takes them
     place = (where.source, where.entity, where.session, where.prefix)
     return key, *place, fact.reporter.vm_id
-
-
-def _event_in(row: Any) -> ScheduledEvent | None:
-    """Read the IMDS object in the body of a stored message again."""
-    heard = rows.moment_of(row.heard)
-    if row.vm_id == AZURE:
-        fact = azure_messages.read(row.body, heard=heard)
-    else:
-        fact = bridge_messages.read(row.body, heard=heard, source=row.origin).fact
-    return fact.event if fact else None

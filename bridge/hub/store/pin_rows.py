@@ -27,8 +27,9 @@ from bridge.foundation.values import Secret
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import table
 from bridge.hub.pins import Pin, Pins, listed
-from bridge.hub.store.rows import Values, insert, lock, micros, put
-from bridge.hub.store.tables import meta, pins, told_keys
+from bridge.hub.store.engine import Values, lock, note, noted, put, upsert
+from bridge.hub.store.rows import micros
+from bridge.hub.store.tables import pins, told_keys
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 
 _STAMP = "pins"  # the name of their stamp
@@ -79,8 +80,7 @@ class KnownPins:
 
     def refresh(self, connection: Connection) -> Pins:
         """Return the pins in the store; they are read again if one has changed."""
-        query = select(meta.c.value).where(meta.c.name == _STAMP)
-        stamp = connection.scalar(query) or ""
+        stamp = noted(connection, _STAMP) or ""
         if stamp != self._stamp:
             stored = [pin for pin, _ in stored_pins(connection).values()]
             self.now, self._stamp = Pins.of(stored, self.required), stamp
@@ -229,10 +229,7 @@ def put_pins(connection: Connection, found: Sequence[tuple[Pin, bool]]) -> None:
         }
         for pin, is_listed in found
     ]
-    statement = insert(pins)
-    fresh = {name: statement.excluded[name] for name in ("body", "is_listed", "until")}
-    change = statement.on_conflict_do_update(index_elements=["id"], set_=fresh)
-    put(connection, change, rows)
+    put(connection, upsert(pins, "body", "is_listed", "until"), rows)
     here = told_keys.c.id == bindparam("row")
     put(connection, delete(told_keys).where(here), [{"row": r["id"]} for r in rows])
     mark_pins(connection)
@@ -240,6 +237,4 @@ def put_pins(connection: Connection, found: Sequence[tuple[Pin, bool]]) -> None:
 
 def mark_pins(connection: Connection) -> None:
     """Let all hubs read the pins again, since they have changed."""
-    made = insert(meta).values(name=_STAMP, value=uuid.uuid4().hex)
-    fresh = {"value": made.excluded.value}
-    connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=fresh))
+    note(connection, _STAMP, uuid.uuid4().hex)

@@ -8,8 +8,7 @@ import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import Connection, Executable, Table, func, select, text, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Connection, func, select, text, update
 
 from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
@@ -20,6 +19,8 @@ from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
 from bridge.hub.facts import Fact, Trust, digest_of
 from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
+from bridge.hub.occurrences import Place
+from bridge.hub.store.engine import Values, insert, put
 from bridge.hub.store.tables import alarms, events, trail
 from bridge.hub.view_rows import ReporterRow, StoredOutcome
 from bridge.hub.vote_rules import digest
@@ -31,7 +32,7 @@ _LONGEST = 256
 _MOST_LISTED = 4000
 _encode = msgspec.json.Encoder().encode
 
-Values = dict[str, object]
+Named = tuple[tuple[str, str, tuple[str, ...]], ...]
 
 
 def micros(moment: datetime) -> int:
@@ -153,20 +154,14 @@ def spelt(event: ScheduledEvent) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.removeprefix("_") for name in event.resources))
 
 
-class StoredOccurrence(OccurrenceRow, frozen=True, kw_only=True):
-    """An occurrence as it is stored: with the fingerprint of its message."""
-
-    digest: str
-
-
 class StoredState(view_rows.Row, frozen=True, kw_only=True):
     """What is stored of the state of an event, beside its columns."""
 
-    occurrences: tuple[StoredOccurrence, ...]
+    occurrences: tuple[OccurrenceRow, ...]
     outcomes: tuple[StoredOutcome, ...]
 
     @property
-    def latest(self) -> StoredOccurrence | None:
+    def latest(self) -> OccurrenceRow | None:
         """The latest occurrence; None = there is none."""
         return self.occurrences[-1] if self.occurrences else None
 
@@ -193,8 +188,8 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
     )
 
 
-def _stored(life: Occurrence) -> StoredOccurrence:
-    return StoredOccurrence(
+def _stored(life: Occurrence) -> OccurrenceRow:
+    return OccurrenceRow(
         status=life.status,
         event=life.event.raw if life.event else None,
         is_whole=life.is_whole,
@@ -212,51 +207,65 @@ def _stored(life: Occurrence) -> StoredOccurrence:
     )
 
 
-def details_json(folded: Folded) -> bytes:
-    """Return what the rules need to know of the latest occurrence, and no list shows.
+class Details(Struct, frozen=True, kw_only=True):
+    """What the rules need to know of the latest occurrence, and no list shows.
 
-    Of the names in Resources by which machines were found, the short lists are stored,
-    so that the next fold need not read them from bodies.
+    Attributes:
+        named: the machines in Resources: subscription, group, names.
+        voices: who has reported it.
+        is_pinned: see ``Occurrence``.
+        lists: the short lists of names that were needed: the next fold need not read
+            them from bodies.
+        full: see ``Folded``.
+        heeded: see ``Folded``.
     """
+
+    named: Named = ()
+    voices: tuple[Voice, ...] = ()
+    is_pinned: bool = False
+    lists: Mapping[str, tuple[str, ...]] = {}
+    full: datetime | None = None
+    heeded: tuple[Place, ...] = ()
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """The machines in Resources."""
+        return tuple(
+            Machine(subscription=subscription, group=group, name=name)
+            for subscription, group, names in self.named
+            for name in names
+        )
+
+
+details_in = msgspec.json.Decoder(Details).decode
+
+
+def details_json(folded: Folded) -> bytes:
+    """Return the details of an event, as they are stored."""
     now = folded.state.now if folded.state else None
     room, kept = _MOST_LISTED, dict[str, tuple[str, ...]]()
     for name, names in sorted(folded.lists.items()):
         room -= len(names)
         if room >= 0:
             kept[name] = names
-    return orjson.dumps(
-        {
-            "named": _by_group(now.named if now else ()),
-            "voices": now.voices if now else (),
-            "isPinned": bool(now and now.is_pinned),
-            "lists": kept,
-            "full": None if folded.full is None else micros(folded.full),
-            "heeded": folded.heeded,
-        },
-        default=msgspec.to_builtins,
+    return _encode(
+        Details(
+            named=_by_group(now.named if now else ()),
+            voices=now.voices if now else (),
+            is_pinned=bool(now and now.is_pinned),
+            lists=kept,
+            full=folded.full,
+            heeded=folded.heeded,
+        )
     )
 
 
-def _by_group(machines: tuple[Machine, ...]) -> list[tuple[str, str, list[str]]]:
+def _by_group(machines: tuple[Machine, ...]) -> Named:
     """Return machines by subscription and group, which takes less room."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in machines:
         found.setdefault((one.subscription, one.group), []).append(one.name)
-    return [(*place, names) for place, names in found.items()]
-
-
-def named_in(details: Mapping[str, Any]) -> tuple[Machine, ...]:
-    """Return the machines in Resources as ``details_json`` has stored them."""
-    return tuple(
-        Machine(subscription=subscription, group=group, name=name)
-        for subscription, group, names in details.get("named", ())
-        for name in names
-    )
-
-
-def voices_in(details: Mapping[str, Any]) -> tuple[Voice, ...]:
-    """Return the reporters of an occurrence as ``details_json`` has stored them."""
-    return msgspec.convert(details.get("voices", ()), tuple[Voice, ...])
+    return tuple((*place, tuple(names)) for place, names in found.items())
 
 
 def events_in(state: bytes) -> dict[str, ScheduledEvent | None]:
@@ -281,44 +290,7 @@ def named_print(state: State) -> str:
     return digest_of(orjson.dumps(_by_group(state.now.machines if state.now else ())))
 
 
-# -- Helpers for writes: many rows at once, conflicts, locks, and versions of events ---
-
-_SALTS = {"events": 21, "bridges": 22, "pins": 23}
-
-
-def insert(table: Table) -> postgresql.Insert:
-    """Return an INSERT that allows ON CONFLICT; SQLite has the same syntax for it."""
-    return postgresql.insert(table)
-
-
-def put(
-    connection: Connection, statement: Executable, values: Sequence[Values]
-) -> None:
-    """Run one statement for each row of values, if there are any.
-
-    Values within the statement would be slower: SQLAlchemy would compile it again for
-    each number of rows.
-    """
-    if values:
-        connection.execute(statement, list(values))
-
-
-def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
-    """Lock names until the end of the transaction, even if they have no row yet.
-
-    All hubs lock in the same order, which prevents deadlocks. SQLite has only one
-    writer, so it needs no locks.
-    """
-    if connection.dialect.name != "postgresql":
-        return
-    ordered = (
-        "SELECT hashtextextended(name, :salt) AS place "
-        "FROM unnest(CAST(:names AS text[])) AS name ORDER BY place"
-    )
-    connection.execute(
-        text(f"SELECT pg_advisory_xact_lock(place) FROM ({ordered}) AS o"),  # noqa: S608 - our own words  # nosec B608
-        {"names": list(names), "salt": _SALTS[kind]},
-    ).all()
+# -- Versions of events ----------------------------------------------------------------
 
 
 def marked(

@@ -29,11 +29,9 @@ from sqlalchemy import (
 )
 
 from bridge.foundation.errors import HubStoreError, UnreadableMessageError
-from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import AZURE
 from bridge.hub.store.engine import store_errors
 from bridge.hub.store.intake import Incoming, keep
-from bridge.hub.store.rows import moment_of
 from bridge.hub.store.tables import (
     alarms,
     bridges,
@@ -335,18 +333,6 @@ def keep_again(database: Engine, found: Salvage) -> None:
 
 
 def _incoming(row: Any) -> Incoming:
-    heard, reply_to = moment_of(row.heard), getattr(row, "reply_to", None)
-    session = getattr(row, "session", None)
-    plain = Incoming(
-        origin=row.origin,
-        body=row.body,
-        heard=heard,
-        reply_to=reply_to,
-        session=session,
-    )
-    if row.vm_id == AZURE:
-        return replace(plain, fact=azure_messages.read(row.body, heard=heard))
-    fact = bridge_messages.read(
-        row.body, heard=heard, source=row.origin, reply_to=reply_to, session=session
-    ).fact
-    return replace(plain, fact=fact)
+    """Return a stored message with what it says of its event alone."""
+    one = Incoming.of_row(row).with_content(is_azures=row.vm_id == AZURE)
+    return replace(one, report=None, notes=())

@@ -17,13 +17,14 @@ from sqlalchemy import Connection, func, or_, select, update
 
 from bridge.events.alarm import KEY
 from bridge.events.build import rfc3339
+from bridge.hub.access import AccessConfig
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.config import AccessConfig
+from bridge.hub.choices import KeyRow
 from bridge.hub.facts import table
-from bridge.hub.key_rows import KeyRow
 from bridge.hub.pins import Doubt, Pin, Pins
+from bridge.hub.store.engine import lock
 from bridge.hub.store.pin_rows import id_of, told_pins
-from bridge.hub.store.rows import add_alarms, alarm_of, lock, micros, moment_of
+from bridge.hub.store.rows import add_alarms, alarm_of, micros, moment_of
 from bridge.hub.store.tables import pins, told_keys
 
 MOST = 2000  # keys that wait

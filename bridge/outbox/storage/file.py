@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 # With these errors the connection itself is useless: it was opened while the file
 # system was read-only, or the file system is gone. Opening the file again may help.
-_MUCH = 5000  # rows, whose memory is worth to be given back
+MUCH = 5000  # rows, whose memory is worth to be given back
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
@@ -258,7 +258,7 @@ class File(Struct):
 
         After much was written, the system gets back the memory that is free now.
         """
-        if self._rows >= _MUCH:
+        if self._rows >= MUCH:
             self._rows = 0
             give_back()
         if self._db is not None:

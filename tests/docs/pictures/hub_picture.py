@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from bridge.foundation.values import Address
-from bridge.hub.config import AccessConfig, AccessRule
+from bridge.hub.access import AccessConfig, AccessRule
 from bridge.hub.store.store import open_store
 from tests.support.browser import find
 from tests.support.builders import not_before

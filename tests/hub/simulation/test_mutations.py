@@ -11,7 +11,7 @@ from sqlalchemy import update
 from bridge.hub import arm_rules, targets
 from bridge.hub import decisions as decision_words
 from bridge.hub.store import claims, deciding
-from bridge.hub.store.current_event import current_event
+from bridge.hub.store.current import current_event
 from bridge.hub.store.tables import decisions
 from bridge.hub.voting import CurrentEvent
 from tests.hub.simulation.world import run

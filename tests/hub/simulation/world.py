@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
-from bridge.hub.access import Person
-from bridge.hub.arm_config import ArmConfig
-from bridge.hub.config import AccessConfig, AccessRule, HubConfig
+from bridge.hub.access import AccessConfig, AccessRule, Person
+from bridge.hub.config import ArmConfig, HubConfig
 from bridge.hub.decisions import Claimed, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
-from bridge.hub.store.current_event import current_event
+from bridge.hub.store.current import current_event
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import Incoming, keep

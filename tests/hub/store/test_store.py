@@ -20,6 +20,7 @@ from sqlalchemy.event import listens_for, remove
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.foundation.values import Address
 from bridge.hub import azure_messages, bridge_messages
+from bridge.hub.bridges import bridge_in
 from bridge.hub.config import HubConfig
 from bridge.hub.store import rows
 from bridge.hub.store.intake import Incoming, end_said
@@ -214,7 +215,7 @@ async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
 
     (row,) = await rows_of(store, bridges)
     assert moment(row.heard) == at(9)
-    assert orjson.loads(row.state)["beat"][1] == {"intervalSeconds": 60}
+    assert bridge_in(row.state).beat.data == {"intervalSeconds": 60}
 
 
 async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:

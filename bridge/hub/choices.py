@@ -1,0 +1,225 @@
+"""What people may decide, on events or on keys: as they ask, as they are told. Pure."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bridge.hub.answers import LONGEST_ADDRESS, LONGEST_CURSOR, Action, List, Via, Word
+from bridge.hub.pins import Doubt
+from bridge.hub.targets import Verdict
+from bridge.hub.view_rows import PAGE, Count, Row, Time
+
+
+class AddressRow(Row, frozen=True, kw_only=True):
+    """Where an approval may be sent.
+
+    Attributes:
+        machines: the names of the machines whose bridges take approvals there.
+        answers: a bridge there is alive, or may be.
+        in_resources: a bridge there is on a machine in Resources.
+        older: named by bridges that made no offer.
+        contested: why it is not known whose it is.
+        refusal: why a bridge there would refuse.
+        best: the hub sends to it by itself.
+    """
+
+    id: str
+    entity: str
+    session: str | None
+    prefix: str
+    machines: tuple[str, ...]
+    answers: bool
+    in_resources: bool
+    older: bool
+    contested: str | None
+    refusal: str | None
+    best: bool
+
+
+class OfferRow(Row, frozen=True, kw_only=True):
+    """An offer of the last day, in the name of a machine of the event."""
+
+    id: str
+    vm_name: str
+    vm_id: str
+    first_heard: Time | None
+    last_heard: Time | None
+    answer: Verdict
+    why: str | None
+
+
+class BridgeOptions(Row, frozen=True, kw_only=True):
+    """Whether a bridge can be asked.
+
+    Attributes:
+        why: why not.
+        contested: if a person chooses the address.
+        refused: if a person overrides a bridge that would refuse.
+    """
+
+    why: str | None
+    contested: bool
+    refused: bool
+
+
+class ArmOptions(Row, frozen=True, kw_only=True):
+    """Whether Azure Resource Manager can be asked.
+
+    Attributes:
+        why: why not.
+        more_persons: how many people more that takes.
+        offers: those that count for it.
+    """
+
+    why: str | None
+    more_persons: Count
+    offers: tuple[OfferRow, ...]
+
+
+class Options(Row, frozen=True, kw_only=True):
+    """Which decisions are possible.
+
+    Attributes:
+        closed: why nothing can be decided.
+        addresses: the best one first.
+    """
+
+    closed: str | None
+    bridge: BridgeOptions
+    addresses: tuple[AddressRow, ...]
+    arm: ArmOptions
+
+
+NO_OPTIONS = Options(
+    closed=None,
+    bridge=BridgeOptions(why=None, contested=False, refused=False),
+    addresses=(),
+    arm=ArmOptions(why=None, more_persons=0, offers=()),
+)
+
+
+class Approval(Row, frozen=True, kw_only=True):
+    """A vote, or another decision.
+
+    Attributes:
+        content: the content of the event, as it was shown.
+        about: the vmId to set aside, or the id of the offer to drop.
+        address: the id of the address to send to, if it is contested.
+        override: send it although a bridge would refuse it.
+    """
+
+    decision: Action
+    content: Annotated[str, Meta(min_length=1)]
+    via: Via = "bridge"
+    reason: Word = ""
+    about: Annotated[str, Meta(max_length=LONGEST_CURSOR)] = ""
+    address: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
+    override: bool = False
+
+
+class Decided(Row, frozen=True, kw_only=True):
+    """The result of a vote.
+
+    Attributes:
+        missing: how many more people must approve.
+        id: of the decision.
+    """
+
+    state: Literal["decided", "counted"]
+    missing: Count
+    id: str | None
+
+
+# -- keys of bridges ------------------------------------------------------------------
+
+
+WAITING, ACCEPTED = KEY_STATES = ("waiting", "accepted")
+ACCEPT, WITHDRAW = "accept", "withdraw"
+_Id = Annotated[str, Meta(max_length=LONGEST_ADDRESS)]
+
+
+class KeyRow(Row, frozen=True, kw_only=True):
+    """A key that a bridge has told: it waits, or people have accepted it.
+
+    Attributes:
+        id: the same for the same key, vmId and resource id.
+        key: its thumbprint.
+        jwk: the public key, as hub.keys takes it.
+        first_heard: when the broker enqueued the first message that has told it; null:
+            it waits no more.
+        last_heard: the last one.
+        why: why it waits. new-machine: nothing contradicts it; new-key: the vmId is
+            pinned to another key, or tells one; second-vm-id: another vmId has, or
+            tells, the same machine; shared-key: another vmId has, or tells, the same
+            key.
+        persons: who has accepted it, or the key that it has replaced.
+        since: from when on it counts; null: it waits.
+    """
+
+    id: str
+    vm_id: str
+    vm_name: str | None
+    resource_id: str
+    key: str
+    jwk: Mapping[str, str]
+    first_heard: Time | None
+    last_heard: Time | None
+    why: Doubt | None
+    persons: tuple[str, ...]
+    since: Time | None
+
+
+class KeyList(List, frozen=True, kw_only=True):
+    """Keys, by their ids, and the cursor of the next answer.
+
+    Attributes:
+        is_full: 2,000 keys wait, and further ones are refused.
+        wanted: how many people must accept a key.
+    """
+
+    keys: tuple[KeyRow, ...]
+    is_full: bool
+    wanted: Count
+
+
+class KeyAsked(Row, frozen=True, kw_only=True):
+    """A key, as it was shown.
+
+    Attributes:
+        id: of the key.
+        why: why it waits, as it was shown; to withdraw it, nothing.
+    """
+
+    id: _Id
+    why: Annotated[str, Meta(max_length=LONGEST_ADDRESS)] = ""
+
+
+class KeysAsked(Row, frozen=True, kw_only=True):
+    """Keys that a person accepts or withdraws."""
+
+    decision: Literal["accept", "withdraw"]
+    keys: Annotated[tuple[KeyAsked, ...], Meta(min_length=1, max_length=PAGE)]
+
+
+class KeyRefused(Row, frozen=True, kw_only=True):
+    """A key that cannot be accepted or withdrawn, and why."""
+
+    id: str
+    why: str
+
+
+class KeysDecided(Row, frozen=True, kw_only=True):
+    """What became of keys.
+
+    Attributes:
+        done: the ids of the keys that are accepted or withdrawn now.
+        counted: of those that wait for more people.
+        missing: how many more people they need.
+        refused: the others.
+    """
+
+    done: tuple[str, ...]
+    counted: tuple[str, ...]
+    missing: Count
+    refused: tuple[KeyRefused, ...]

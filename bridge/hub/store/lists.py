@@ -1,0 +1,250 @@
+"""Lists for pages, the API, ``check``: bridges, machines, decisions."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+from msgspec import Struct
+from sqlalchemy import Connection, func, select, tuple_
+
+from bridge.events.build import clean
+from bridge.events.document import ScheduledEvent
+from bridge.hub.answers import NAMES, DecisionRow
+from bridge.hub.bridges import Liveness, bridge_in
+from bridge.hub.decisions import DecisionState
+from bridge.hub.facts import Kind, kept_name, table, text
+from bridge.hub.fold import Machine
+from bridge.hub.store.current import bridge_rows, is_at
+from bridge.hub.store.rows import micros, moment_of
+from bridge.hub.store.tables import bridges, decisions, machines, messages, unreadable
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
+
+_SCANNED = 1000
+_UNREAD = timedelta(days=1)
+
+
+def fleet(
+    connection: Connection, situation: Situation, *, after: str = "", limit: int = PAGE
+) -> list[BridgeRow]:
+    """Return bridges in the order of their vmIds."""
+    query = select(bridges).where(bridges.c.vm_id > after)
+    found = connection.execute(query.order_by(bridges.c.vm_id).limit(limit)).all()
+    return bridge_rows(connection, found, situation)
+
+
+def search(
+    connection: Connection,
+    situation: Situation,
+    *,
+    state: str = "",
+    text: str = "",
+    after: str = "",
+) -> tuple[list[BridgeRow], str, int]:
+    """Return a page of bridges, the cursor of the next one, and how many there are.
+
+    Args:
+        connection: a connection within a transaction.
+        situation: the current Situation.
+        state: a value of Liveness; "" = all. It depends on the time, so the bridges
+            are looked at one by one until the page is full.
+        text: the beginning of a name; "" = all.
+        after: the cursor of the previous page; "" = the first page.
+    """
+    is_named = bridges.c.name.startswith(kept_name(text), autoescape=True)
+    query = select(bridges).where(is_named) if text else select(bridges)
+    counted = select(func.count()).select_from(query.subquery())
+    total = connection.scalar(counted) or 0
+    found, at_once = list[BridgeRow](), _SCANNED if state else PAGE
+    while True:
+        chunk = query.where(bridges.c.vm_id > after).order_by(bridges.c.vm_id)
+        rows = connection.execute(chunk.limit(at_once)).all()
+        for row in bridge_rows(connection, rows, situation):
+            after = row.vm_id
+            if state in {"", row.liveness.value}:
+                found.append(row)
+            if len(found) == PAGE:
+                return found, after, total
+        if len(rows) < at_once:
+            return found, "", total
+
+
+def silent(connection: Connection, situation: Situation) -> list[BridgeRow]:
+    """Return the bridges that are silent, as far as the last check of all has found."""
+    query = select(bridges).where(bridges.c.was_silent.is_(True))
+    found = connection.execute(query.order_by(bridges.c.name).limit(PAGE)).all()
+    rows = bridge_rows(connection, found, situation)
+    return [row for row in rows if row.liveness is Liveness.SILENT]
+
+
+def count_unread(connection: Connection, now: datetime) -> int:
+    """Return how many messages of the last day could not be read; at most 1,000."""
+    since = micros(now - _UNREAD)
+    query = select(func.count()).select_from(unreadable)
+    return connection.scalar(query.where(unreadable.c.heard >= since)) or 0
+
+
+def has_bridges(connection: Connection) -> bool:
+    """Whether any bridge is known."""
+    return connection.scalar(select(bridges.c.vm_id).limit(1)) is not None
+
+
+def bridges_like(
+    connection: Connection, text: str, limit: int
+) -> list[tuple[str, Machine]]:
+    """Return bridges' machines whose names begin with a text, as they are spelt."""
+    of = bridges.c
+    is_named = of.name.startswith(kept_name(text), autoescape=True)
+    query = select(bridges).where(is_named).order_by(of.name, of.vm_id).limit(limit)
+    found: dict[Machine, str] = {}
+    for row in connection.execute(query):
+        place = {"subscription": row.subscription, "group": row.group}
+        found[Machine(**place, name=row.name)] = bridge_in(row.state).reporter.name
+    return [(name, machine) for machine, name in found.items()]
+
+
+def machines_named(connection: Connection, name: str) -> list[Machine]:
+    """Return all machines with a name, from events and from bridges."""
+    found = set[tuple[str, str]]()
+    for of in (machines.c, bridges.c):
+        query = select(of.subscription, of.group).distinct()
+        rows = connection.execute(query.where(of.name == name).limit(PAGE))
+        found |= {(row.subscription, row.group) for row in rows}
+    return [
+        Machine(subscription=subscription, group=group, name=name)
+        for subscription, group in sorted(found)
+    ]
+
+
+def bridges_of(
+    connection: Connection, machine: Machine, situation: Situation
+) -> list[BridgeRow]:
+    """Return the bridges of a machine, the last heard first.
+
+    There are several if the machine was created again and its resource id is not known.
+    """
+    of = bridges.c
+    query = select(bridges).where(is_at(of, machine))
+    found = connection.execute(query.order_by(of.heard.desc()).limit(PAGE)).all()
+    return bridge_rows(connection, found, situation)
+
+
+def forget_bridge(connection: Connection, vm_id: str, now: datetime) -> bool:
+    """Declare a bridge gone, for a person; returns whether the bridge is known."""
+    change = bridges.update().where(bridges.c.vm_id == vm_id)
+    done = connection.execute(change.values(forgotten=micros(now)))
+    return bool(done.rowcount)
+
+
+# -- decisions -------------------------------------------------------------------------
+
+
+def list_decisions(
+    connection: Connection, *, before: tuple[int, str] | None = None, limit: int = PAGE
+) -> list[DecisionRow]:
+    """Return decisions, the newest first.
+
+    Args:
+        connection: a connection within a transaction.
+        before: the place of the last decision that was shown; None = from the newest.
+        limit: how many decisions at most.
+    """
+    place = tuple_(decisions.c.time, decisions.c.id)
+    query = select(decisions)
+    if before is not None:
+        query = query.where(place < before)
+    order = (decisions.c.time.desc(), decisions.c.id.desc())
+    found = connection.execute(query.order_by(*order).limit(limit))
+    return [decision_row(row) for row in found]
+
+
+def decision_row(row: Any) -> DecisionRow:
+    """Convert a row of the table into a DecisionRow."""
+    persons: Any = orjson.loads(row.persons)
+    seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
+    names = tuple(name.removeprefix("_") for name in seen.resources)
+    return DecisionRow(
+        id=row.id,
+        event_id=row.event_id,
+        action=row.action,
+        via=row.via,
+        state=DecisionState(row.state),
+        by=tuple(persons["by"]),
+        rule=row.rule,
+        reason=row.reason or None,
+        time=moment_of(row.time),
+        outcome=row.outcome or None,
+        outcome_reason=row.outcome_reason or None,
+        address=f"{row.entity} {row.session}".strip() or None,
+        overridden=row.is_overridden,
+        about=row.about or None,
+        event_type=text(seen.event_type) or None,
+        machines=names[:NAMES],
+        machine_count=len(names),
+    )
+
+
+def cursor_of(row: DecisionRow) -> str:
+    """Return the cursor of the list after a row."""
+    return f"{micros(row.time)}-{row.id}"
+
+
+def place_of(cursor: str) -> tuple[int, str] | None:
+    """Parse a cursor; None = it is invalid."""
+    number, _, name = cursor.partition("-")
+    is_place = number.isascii() and number.isdigit() and len(number) < 18 and name
+    return (int(number), name) if is_place and "\0" not in name else None
+
+
+# -- Finds people who approve without this hub, by outcomes of approvals it did not
+#    send
+#
+# A Functions app on the same approval entity would count votes of its own, for example.
+
+
+_MOST = 500  # the newest outcomes are enough to see whether somebody else approves
+_LONGEST = 100
+_BOM = b"\xef\xbb\xbf"
+
+
+class OtherApprover(Struct, frozen=True, kw_only=True):
+    """A person who has approved an event without this hub.
+
+    Attributes:
+        name: the name in the approval, not verified; "" = it had none.
+        heard: when the latest outcome of such an approval was enqueued.
+        event_id: the EventId of that outcome.
+    """
+
+    name: str
+    heard: datetime
+    event_id: str
+
+
+def other_approvers(connection: Connection) -> list[OtherApprover]:
+    """Return the people who have approved without this hub, the latest first.
+
+    Approvals by the rules of bridges have no MessageId, and do not count.
+    """
+    of = messages.c
+    query = select(of.body, of.heard, of.event_key)
+    outcomes = query.where(of.kind == Kind.OUTCOME.value).order_by(of.seq.desc())
+    rows = connection.execute(outcomes.limit(_MOST)).all()
+    asked = [(row, _request(row.body)) for row in rows]
+    ids = {message_id for _, (message_id, _) in asked if message_id}
+    known = select(decisions.c.id).where(decisions.c.id.in_(ids))
+    ours = set(connection.scalars(known))
+    found: dict[str, OtherApprover] = {}
+    for row, (message_id, name) in asked:
+        if message_id and message_id not in ours:
+            heard = moment_of(row.heard)
+            one = OtherApprover(name=name, heard=heard, event_id=row.event_key)
+            found.setdefault(name, one)
+    return list(found.values())
+
+
+def _request(body: bytes) -> tuple[str, str]:
+    """Return the MessageId of an approval, and the name of the approver in it."""
+    data = table(orjson.loads(body.removeprefix(_BOM)).get("data"))
+    asked = table(data.get("request"))
+    name = clean(text(asked.get("approvedBy"))[:_LONGEST])
+    return text(asked.get("messageId")), name
