@@ -266,10 +266,6 @@ class Facts(Struct):
             self._sightings[key] = None
             rows["sightings", (key,)] = (now,)
 
-    def seen(self) -> frozenset[str]:
-        """Return the EventIds that memory knows to have been in a document."""
-        return frozenset(self._sightings)
-
     def was_seen(self, key: str) -> bool:
         """Whether an EventId was in a document within the retention."""
         return key in self._sightings

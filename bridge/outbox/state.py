@@ -210,7 +210,8 @@ class State:
         """Take over what an earlier run knew, before anything is written."""
         self.reads += 1
         facts, earlier = self.facts, snapshot.meta.get(CHECKPOINT)
-        seen = facts.seen()
+        unwritten = self.database.unwritten()
+        seen = {str(key[0]) for table, key in unwritten if table == "sightings"}
         facts.load(part)
         rows = self._told_again()
         if isinstance(earlier, bytes) and self.read_late is not None:
