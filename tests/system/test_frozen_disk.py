@@ -115,15 +115,15 @@ async def opened(folder: Path, disk: Frozen) -> AsyncIterator[Scene]:
                 approvals=approvals(at.connection_string),
             )
         )
-        process = await forwarder(config)
+        scene = Scene(at, disk, config, port, await forwarder(config))
         try:
             await settled(config, 0)
-            yield Scene(at, disk, config, port, process)
+            yield scene
         finally:
             disk.thaw()
-            if process.returncode is None:
-                process.send_signal(signal.SIGKILL)
-            await process.wait()
+            if scene.process.returncode is None:
+                scene.process.send_signal(signal.SIGKILL)
+            await scene.process.wait()
 
 
 async def test_frozen_disk_silences_nobody_and_heals(scene: Scene) -> None:
