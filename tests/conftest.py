@@ -25,7 +25,12 @@ from bridge.events.build import EventContext
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.support.browser import browser
-from tests.support.builders import SINK, event_context_of, router
+from tests.support.builders import (
+    SINK,
+    event_context_of,
+    patient_outbox,
+    router,
+)
 from tests.support.disks import disk, frozen
 from tests.support.fakes import FakeClock, FakeMetadata
 from tests.support.ports import free_port
@@ -209,7 +214,7 @@ def state_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def outbox(state_path: Path) -> AsyncIterator[Outbox]:
-    async with Outbox.open(state_path, router()) as opened:
+    async with patient_outbox(state_path, router()) as opened:
         yield opened
 
 

@@ -1,9 +1,10 @@
-"""The house rules that no other tool checks."""
+"""The rules for the code that no other tool checks."""
 
 import ast
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
@@ -11,11 +12,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-HOUSE = [
+SOURCES = [
     path
     for path in (ROOT / "bridge").rglob("*.py")
     if "simulator" not in path.parts and "demo" not in path.parts
 ]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return what a file says; several rules read the same ones."""
+    return ast.parse(path.read_text())
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -36,7 +43,7 @@ def reads_a_clock(path: Path) -> bool:
 
 def test_only_the_clock_reads_a_clock() -> None:
     """How long a disk hangs is measured in threads: no clock of a test reaches them."""
-    places = {path for path in HOUSE if reads_a_clock(path)}
+    places = {path for path in SOURCES if reads_a_clock(path)}
 
     others = [path for path in places if path.name != "clock.py"]
     assert [path for path in others if path.parent.name != "storage"] == []
@@ -59,7 +66,7 @@ TAKES_BY_ITSELF = {
 def test_clock_environment_and_chance_are_passed_in() -> None:
     texts = {
         name: path.read_text()
-        for path in HOUSE
+        for path in SOURCES
         if (name := path.relative_to(ROOT / "bridge").as_posix()).split("/")[0]
         not in ENTRANCES
     }
@@ -76,7 +83,7 @@ def test_clock_environment_and_chance_are_passed_in() -> None:
 def swallows(path: Path) -> list[str]:
     """Return the handlers of a file that take a cancellation and raise nothing."""
     found = []
-    for handler in statements(ast.parse(path.read_text())):
+    for handler in statements(tree_of(path)):
         if isinstance(handler, ast.ExceptHandler):
             caught = ast.unparse(handler.type) if handler.type else "BaseException"
             is_broad = "BaseException" in caught or "CancelledError" in caught
@@ -88,7 +95,7 @@ def swallows(path: Path) -> list[str]:
 
 def test_nothing_swallows_a_cancellation() -> None:
     """But the end of a thread, where none is cancelled: the loop is told of it."""
-    paths = [path for path in HOUSE if path.name != "driver.py"]
+    paths = [path for path in SOURCES if path.name != "driver.py"]
 
     assert [place for path in paths for place in swallows(path)] == []
 
@@ -102,7 +109,7 @@ def test_no_statement_numbers_its_placeholders() -> None:
 def has_sql(path: Path) -> bool:
     """Whether a file has a text that begins as a statement on rows or tables."""
     begins = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|DROP|ALTER) ")
-    texts = (n for n in ast.walk(ast.parse(path.read_text())) if is_text(n))
+    texts = (n for n in ast.walk(tree_of(path)) if is_text(n))
     return any(begins.match(str(text.value)) for text in texts)
 
 
@@ -128,7 +135,7 @@ def test_every_package_init_is_a_docstring_alone() -> None:
 
 def test_heavy_sdks_are_imported_in_functions_only() -> None:
     heavy = re.compile(r"(from|import) (azure|slack_sdk|jinja2|rich|proton)\b")
-    for path in HOUSE:
+    for path in SOURCES:
         for line in path.read_text().splitlines():
             assert not heavy.match(line), f"{path}: {line}"
 
@@ -136,7 +143,7 @@ def test_heavy_sdks_are_imported_in_functions_only() -> None:
 def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() -> None:
     places = {
         path.relative_to(ROOT / "bridge").as_posix()
-        for path in HOUSE
+        for path in SOURCES
         if re.search(r"except Exception\b", path.read_text())
     }
 
@@ -169,7 +176,7 @@ def test_no_task_ends_unseen() -> None:
     """A task of a TaskGroup is seen by its group; all others by ``in_background``."""
     places = {
         path.relative_to(ROOT / "bridge").as_posix()
-        for path in HOUSE
+        for path in SOURCES
         if re.search(
             r"\b(asyncio|loop)\.(create_task|ensure_future)\(", path.read_text()
         )
@@ -181,7 +188,7 @@ def test_no_task_ends_unseen() -> None:
 def test_nobody_sleeps_without_the_clock() -> None:
     places = {
         path.relative_to(ROOT / "bridge").as_posix()
-        for path in HOUSE
+        for path in SOURCES
         if re.search(r"\basyncio\.sleep\((?!0\))", path.read_text())  # 0: others' turn
     }
 
@@ -249,7 +256,7 @@ def test_functions_are_short() -> None:
     lines = sorted(
         (node.end_lineno or node.lineno) - node.lineno + 1
         for path in (ROOT / "bridge").rglob("*.py")
-        for node in statements(ast.parse(path.read_text()))
+        for node in statements(tree_of(path))
         if isinstance(node, FUNCTIONS)
     )
 

@@ -21,7 +21,10 @@ import pytest
 
 from tests.infra import kits
 
-pytestmark = pytest.mark.deploy
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.timeout(1200),  # all is built twice, on a busy machine too
+]
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "infra" / "build.sh"

@@ -38,7 +38,7 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.fakes import START, FakeClock, RecordingSink, settled
 
 GONE = TransientDeliveryError("siem cannot be reached", Reason.CONNECTION)
@@ -566,7 +566,7 @@ async def test_large_backlog_is_made_due_in_parts(
         await outbox.commit(some, now=START.timestamp())
     await outbox.database.run(fail)
     async with (
-        Outbox.open(state_path, router()) as again,
+        patient_outbox(state_path, router()) as again,
         rig_of(again, max_backoff=7200) as rig,
     ):
         rig.sink.always = GONE

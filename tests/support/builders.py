@@ -1,7 +1,8 @@
 """Values that tests are about: documents, deliveries, contexts, with little to say."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from bridge.events.identity import Identity
 from bridge.events.routing import Route, Router, Subject, When
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
@@ -82,6 +85,16 @@ def recorded(case: str) -> list[bytes]:
     """Return the bodies of the documents of one case under tests/data."""
     case_file = json.loads((DATA / f"{case}.json").read_text(encoding="utf-8"))
     return [json.dumps(doc).encode() for doc in case_file["documents"]]
+
+
+@asynccontextmanager
+async def patient_outbox(path: Path, router: Router) -> AsyncIterator[Outbox]:
+    """Open a state file as the forwarder does; no busy machine makes its disk fail."""
+    timings = Timings(patience=60.0)
+    async with Database.open(path, may_degrade=True, timings=timings) as database:
+        outbox = Outbox(database, router)
+        await outbox.state.load()
+        yield outbox
 
 
 def router(
