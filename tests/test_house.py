@@ -148,7 +148,7 @@ def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() 
     }
 
     assert places <= {
-        "pipeline/attempt.py",
+        "pipeline/relay.py",
         "pipeline/batches.py",  # which raises it in the attempt at the guilty event
         "outbox/storage/database.py",
         "outbox/storage/file.py",

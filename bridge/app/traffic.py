@@ -16,7 +16,6 @@ from prometheus_client import Gauge
 
 from bridge.app.identify import IDENTITY, remembered
 from bridge.configuration.config import Config
-from bridge.events import checkpoint
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
@@ -148,7 +147,7 @@ def _record(body: bytes | None) -> Record | None:
 
 def _watch(body: bytes | None) -> Watch:
     with suppress(msgspec.DecodeError):
-        return Watch() if body is None else checkpoint.decode(body)
+        return Watch() if body is None else Watch.from_json(body)
     return Watch()
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
-from bridge.events import checkpoint
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.watch import Watch
@@ -95,7 +94,7 @@ async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> Statu
         router = Router(routes={}, scope="all", identity=identity)
         outbox = Outbox(database, router)
         body = await outbox.observations.load(CHECKPOINT)
-        watch = checkpoint.decode(body) if body else Watch()
+        watch = Watch.from_json(body) if body else Watch()
         now = clock.now().timestamp()
         # Without a health port, a forwarder may be running.
         state = "not answering" if config.http.listen else "unknown"

@@ -9,9 +9,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from bridge.events.build import OutgoingEvent, clean, rfc3339
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, severity
 from bridge.events.routing import Subject
-from bridge.events.severity import severity
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
 SLOW, CLOCK, REPORT, KEY = "message-slow", "clock-wrong", "report", "key-unknown"

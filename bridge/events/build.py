@@ -11,16 +11,19 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, link_to, severity
 from bridge.events.config import FORBIDDEN
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
-from bridge.events.link import link_to
 from bridge.events.routing import Subject
-from bridge.events.severity import severity, severity_of
 from bridge.events.transitions import Transition
 from bridge.events.truncate import fitted
-from bridge.events.vocabulary import APPROVED, OutcomeKind, TransitionKind
+from bridge.events.vocabulary import (
+    APPROVED,
+    DISRUPTIVE,
+    OutcomeKind,
+    TransitionKind,
+)
 from bridge.foundation.hashing import hash32
 
 _LONG_ATTRIBUTE = 256
@@ -140,7 +143,7 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         subject=clean(event.event_id),
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:scheduledevent:v1",
-        extensions=attributes_of(event, own_id) | severity(severity_of(transition)),
+        extensions=attributes_of(event, own_id) | severity(_severity_of(transition)),
         data=data,
     )
     return OutgoingEvent(
@@ -365,3 +368,14 @@ def trace(key: str, event_id: str) -> dict[str, str | int]:
     if not trace_id.strip("0"):
         trace_id = hash32(key)
     return {"traceparent": f"00-{trace_id}-{event_id[:16]}-01"}
+
+
+def _severity_of(transition: Transition) -> str:
+    """Return how severe a transition is: INFO, WARN or ERROR."""
+    kind, event = transition.kind, transition.event
+    if kind is TransitionKind.ENDED:
+        return "WARN"
+    has_impact = {TransitionKind.SCHEDULED, TransitionKind.STARTED}
+    if kind not in has_impact or event.duration == 0:
+        return "INFO"
+    return "ERROR" if event.event_type in DISRUPTIVE else "WARN"

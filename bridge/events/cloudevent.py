@@ -7,8 +7,10 @@ SDK as an independent reader.
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2 (spec.md, json-format.md)
 """
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Self
+from urllib.parse import quote
 
 import msgspec
 import orjson
@@ -122,3 +124,53 @@ class CloudEvent(Struct, frozen=True, kw_only=True, dict=True):
         """Return an extension attribute as text; None if it is not set."""
         value = self.extensions.get(name)
         return None if value is None else str(value)
+
+
+# -- The link of an event: where people read about it, and decide ----------------------
+
+PLACE = "{event_id}"
+_LONGEST = 2000
+# The characters of RFC 3986: none is markup in a chat message, a card or a mail.
+_LINK = re.compile(r"https?://[A-Za-z0-9\[][A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
+
+
+def link_fault(template: str) -> str | None:
+    """Return why a template of links is invalid; None = it is valid."""
+    without = template.replace(PLACE, "")
+    if not _LINK.fullmatch(without) or PLACE not in template.partition("//")[2]:
+        return f'must be a URL with {PLACE}, such as "https://…/events/{PLACE}"'
+    return None
+
+
+def link_to(template: str, event_id: str | None) -> dict[str, object]:
+    """Return the member ``link`` of ``data``; {} if there is no link.
+
+    Args:
+        template: a URL with ``{event_id}``; "" = there are no links.
+        event_id: the EventId; None = the event has none.
+    """
+    if not template or not event_id:
+        return {}
+    link = template.replace(PLACE, quote(event_id, safe="", errors="replace"))
+    return {"link": link} if len(link) <= _LONGEST else {}
+
+
+def link_of(event: CloudEvent) -> str:
+    """Return the link of an event, safe to show as it is; "" = there is none."""
+    return shown_link(event.data.get("link"))
+
+
+def shown_link(value: object) -> str:
+    """Return a value if it is a valid link; else ""."""
+    is_text = isinstance(value, str) and len(value) <= _LONGEST
+    return str(value) if is_text and _LINK.fullmatch(str(value)) else ""
+
+
+# -- How severe an event is ------------------------------------------------------------
+
+_SEVERITIES = {"INFO": 9, "WARN": 13, "ERROR": 17}
+
+
+def severity(text: str) -> dict[str, str | int]:
+    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
+    return {"severitytext": text, "severitynumber": _SEVERITIES[text]}

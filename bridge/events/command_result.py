@@ -11,10 +11,9 @@ from bridge.events.build import (
     clean,
     rfc3339,
 )
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, severity
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
-from bridge.events.severity import severity
 from bridge.events.truncate import fitted
 from bridge.foundation.hashing import hash32
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from bridge.events.link import link_fault
+from bridge.events.cloudevent import link_fault
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
 

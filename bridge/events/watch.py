@@ -1,8 +1,13 @@
-"""What is known of the scheduled events from all documents read so far. Pure."""
+"""What is known of the scheduled events from all documents read so far. Pure.
 
-from collections.abc import Mapping
+In the state file it is the checkpoint. Monotonic times are left out there: they mean
+nothing after a restart.
+"""
+
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -63,6 +68,10 @@ class Moment(Struct, frozen=True, kw_only=True):
         added = (now.at - self.at).total_seconds() - self.least_elapsed(now)
         return Moment(at=self.at + timedelta(seconds=added), monotonic=None)
 
+    def of_wall(self) -> "Moment":
+        """Return the moment without monotonic time, as it is."""
+        return replace(self, monotonic=None)
+
 
 class Known(Struct, frozen=True, kw_only=True):
     """A scheduled event as it was last seen.
@@ -112,6 +121,53 @@ class Watch(Struct, frozen=True, kw_only=True):
     seen: Moment | None = None
     fall: Fall | None = None
     was_complete: bool = True
+
+    def to_json(self, now: Moment | None = None) -> bytes:
+        """Write the watch for the state file.
+
+        Args:
+            now: the time of writing; None = the time at which the document was read. If
+                the wall clock has jumped forward until then, the jump is subtracted, so
+                that no event looks older after a restart.
+        """
+        last = now or self.seen
+        plain = replace(
+            self,
+            seen=self.seen and self.seen.of_wall(),
+            fall=self.fall and replace(self.fall, seen=self.fall.seen.of_wall()),
+            known={
+                key: replace(
+                    known,
+                    seen=known.seen.of_wall(),
+                    since=known.since and known.since.proven(last or known.seen),
+                )
+                for key, known in self.known.items()
+            },
+        )
+        return msgspec.json.encode(plain)
+
+    @classmethod
+    def from_json(cls, body: bytes) -> "Watch":
+        """Parse what ``to_json`` wrote.
+
+        Raises:
+            msgspec.DecodeError: the bytes were not written by ``to_json``.
+        """
+        try:
+            watch = msgspec.json.decode(body, type=cls)
+        except (UnicodeDecodeError, RecursionError) as error:
+            fault = "not JSON in UTF-8, or nested too deep"
+            raise msgspec.DecodeError(fault) from error
+        if any(moment.monotonic is not None for moment in _moments(watch)):
+            raise msgspec.DecodeError("has a monotonic time, which is never stored")
+        return watch
+
+
+def _moments(watch: Watch) -> Iterator[Moment]:
+    moments = [watch.seen, watch.fall.seen if watch.fall else None]
+    for known in watch.known.values():
+        moments += [known.seen, known.since]
+    return (moment for moment in moments if moment is not None)
 
 
 def joined(earlier: Watch, present: Watch) -> Watch:

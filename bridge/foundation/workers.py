@@ -39,8 +39,8 @@ async def run_workers(
             other workers are cancelled.
     """
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_guard(w, stop), name=w.name) for w in workers]
-        await stop.wait()
+        tasks = [group.create_task(w.run(stop), name=w.name) for w in workers]
+        await _until(stop, tasks)
         _, late = await asyncio.wait(tasks, timeout=grace)
         for task in late:
             task.cancel()
@@ -53,14 +53,24 @@ async def run_together(workers: Sequence[Worker], stop: asyncio.Event) -> None:
         ExceptionGroup: as ``run_workers``.
     """
     async with asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(_guard(worker, stop), name=worker.name)
+        tasks = [group.create_task(w.run(stop), name=w.name) for w in workers]
+        await _until(stop, tasks)
 
 
-async def _guard(worker: Worker, stop: asyncio.Event) -> None:
-    await worker.run(stop)
+async def _until(stop: asyncio.Event, tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """Wait until ``stop`` is set, while the tasks of workers run.
+
+    Raises:
+        WorkerExitedError: a worker has returned before.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
     if not stop.is_set():
-        text = f"the worker {worker.name} returned before it was asked to stop"
+        name = next(task.get_name() for task in tasks if task.done())
+        text = f"the worker {name} returned before it was asked to stop"
         raise WorkerExitedError(text)
 
 

@@ -18,6 +18,7 @@ from bridge.outbox.clock_jumps import as_set_now, noted
 from bridge.outbox.image import Image, put
 from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.lookups import Observations
+from bridge.outbox.reads import PAGE
 from bridge.outbox.records import Delivery, Tally
 from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Rows
@@ -59,12 +60,18 @@ class Deliveries(Struct):
         lines, left_out = await self._lines(sink), frozenset(but)
         while True:
             chosen = lines.due(now, limit, left_out)
-            found = await self._image.deliveries(chosen)
+            ahead = partial(lines.due, now, PAGE, left_out)
+            found = await self._image.deliveries(chosen, ahead)
             damaged = [one for one in found if one.damage is not None]
             for one in damaged:
                 self.give_up(one, now)
             if not damaged:
                 return found, lines.next_due(now)
+
+    def waiting(self, sink: str) -> int:
+        """Return how many deliveries wait, also those in flight or not due."""
+        lines = self._image.sinks.get(sink)
+        return 0 if lines is None else len(lines.waiting)
 
     async def has_urgent(self, sink: str, *, now: float) -> bool:
         """Return whether any pending delivery of a sink is urgent, also one in flight.
@@ -117,21 +124,18 @@ class Deliveries(Struct):
         return self._image.tallies(partial(as_set_now, jumps))
 
     # -- results of attempts -------------------------------------------------
+    #
+    # Each changes what waits at once, and returns the future of ``State.write``.
 
-    async def delivered(self, *sent: Delivery, now: float) -> bool:
-        """Record that the sink has accepted deliveries.
-
-        Returns:
-            Whether another delivery with the same key waits behind one of them.
-        """
-        rows, is_followed = Rows(), False
+    def delivered(self, *sent: Delivery, now: float) -> asyncio.Future[bool]:
+        """Record that the sink has accepted deliveries."""
+        rows: Rows = {}
         for delivery in sent:
             if (one := self._image.find(delivery)) is not None:
-                is_followed |= self._image.end(one, "delivered", rows, now=now)
-        await asyncio.shield(self.state.write(rows))
-        return is_followed
+                self._image.end(one, "delivered", rows, now=now)
+        return self.state.write(rows)
 
-    async def postpone(  # noqa: PLR0913 - one per column
+    def postpone(  # noqa: PLR0913 - one per column
         self,
         delivery: Delivery,
         *,
@@ -140,7 +144,7 @@ class Deliveries(Struct):
         reason: Reason,
         waits_for_sink: bool = False,
         running: float | None = None,
-    ) -> None:
+    ) -> asyncio.Future[bool]:
         """Plan another attempt at ``due``.
 
         Args:
@@ -160,16 +164,16 @@ class Deliveries(Struct):
             put(rows, one, "pending")
         if running is not None:
             self.state.save_running({delivery.sink: running}, rows)
-        await asyncio.shield(self.state.write(rows))
+        return self.state.write(rows)
 
-    async def dead_letter(
+    def dead_letter(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason
-    ) -> None:
+    ) -> asyncio.Future[bool]:
         """Give a delivery up; keep its row. The next one of its key may be sent."""
         rows: Rows = {}
         if (one := self._image.find(delivery)) is not None:
             self._image.end(one, "dead", rows, now=now, error=(error, reason.value))
-        await asyncio.shield(self.state.write(rows))
+        return self.state.write(rows)
 
     def give_up(self, delivery: Delivery, now: float) -> None:
         """Dead-letter a damaged delivery, and have its event published again."""

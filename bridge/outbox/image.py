@@ -10,8 +10,8 @@ were read last does. The rest is read again shortly before it is sent.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 from msgspec import Struct, field
 
@@ -252,16 +252,26 @@ class Image(Struct):
         held = self._held.get(number)
         return self._read.get(number) if held is None else held.item
 
-    async def deliveries(self, found: Sequence[Waiting]) -> list[Delivery]:
+    async def deliveries(
+        self,
+        found: Sequence[Waiting],
+        ahead: Callable[[], Sequence[Waiting]] = tuple,
+    ) -> list[Delivery]:
         """Return deliveries with their contents, without those that cannot be read.
 
         If the disk does not answer, only these have to wait.
+
+        Args:
+            found: the deliveries.
+            ahead: what will be due next. If a content must be read, theirs are read
+                with it, and the oldest ones.
         """
         known = {one.item: self.content(one.item) for one in found}
         items = {n: item for n, item in known.items() if item is not None}
         missing = [number for number in known if number not in items]
         if missing:
-            items |= await self._read_again([*missing, *self._next(found[0].sink)])
+            more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
+            items |= await self._read_again(self._page(missing, more))
         lines = self.sinks
         return [
             _delivery(
@@ -273,11 +283,11 @@ class Image(Struct):
             if one.item in items and self.waits(one)
         ]
 
-    def _next(self, sink: str) -> Iterator[int]:
-        """Yield a page of the oldest contents of a sink that are not in memory."""
-        waiting = self.sinks[sink].waiting.values()
-        unknown = (w.item for w in waiting if self.content(w.item) is None)
-        return islice(unknown, reads.PAGE)
+    def _page(self, missing: Sequence[int], more: Iterable[Waiting]) -> list[int]:
+        """Return what is read together: the contents that are missing, and a page."""
+        unknown = (w.item for w in more if self.content(w.item) is None)
+        page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
+        return [*(page | dict.fromkeys(missing))]
 
     async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read contents; return nothing if the disk does not answer."""
@@ -285,9 +295,9 @@ class Image(Struct):
             read = await self.database.read(lambda db: reads.items(db, numbers))
         except OutboxError:
             return {}
-        for item in read.values():
-            if item.damage is None:
-                self._remember(item)
+        for number in reversed(numbers):  # what is asked for next is forgotten last
+            if number in read and read[number].damage is None:
+                self._remember(read[number])
         return {number: read.get(number) or _lost(number) for number in numbers}
 
     # -- what the file has ---------------------------------------------------

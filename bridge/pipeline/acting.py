@@ -7,10 +7,12 @@
 
 This relay differs from the other one: few actions run at a time, a later transition
 replaces an earlier one, and the commit that settles a transition also publishes its
-result. This module does not know what an action does: see ``bridge.sinks.acting``.
+result, and records a success, which approvals may require. This module does not know
+what an action does: see ``bridge.sinks.acting``.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,13 +20,16 @@ from msgspec.structs import replace
 
 from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.clock import Clock
-from bridge.outbox.records import Delivery
+from bridge.foundation.errors import Reason, TransientDeliveryError
+from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.runs import Runs, Standing
-from bridge.pipeline.endings import Endings, Run
 from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
+
+log = logging.getLogger(__name__)
 
 # -- Adds a restore at the start of the bridge, if the first document allows it --------
 
@@ -71,9 +76,35 @@ class RestoreAtStart:
 # -- The relay of a sink that acts: transition due → may begin → one attempt → settle --
 
 
+_STATES: dict[Fate, DeliveryState] = {
+    Fate.SUCCEEDED: "delivered",
+    Fate.FAILED: "dead",
+    Fate.SKIPPED: "skipped",
+}
 _LONGEST_WAIT = 60.0
 _LOOK_EVERY = 1.0  # while an action runs, or the restore at the start is undecided
 _MOST_AT_A_TIME = 2
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One run of an action for a transition.
+
+    Attributes:
+        delivery: the delivery of the transition's event.
+        step: the transition, as the actor sees it.
+        appearance: how often the EventId had gone before; stored with a success.
+        began: when the run began, in monotonic seconds.
+        stop: set when the action must end.
+        void: why the action must end; then its result does not count. None = it counts.
+    """
+
+    delivery: Delivery
+    step: Step
+    appearance: int
+    began: float
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    void: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,21 +122,10 @@ class ActingRelay(Relay):
     _ended: set[int] = field(default_factory=set)  # ended since ``pending`` was read
     _asked: dict[int, float] = field(default_factory=dict)  # id: when first seen
     _at_start: RestoreAtStart = field(init=False)
-    _endings: Endings = field(init=False)
 
     def __post_init__(self) -> None:
         Relay.__post_init__(self)  # super() does not work in a dataclass with slots
         self._at_start = RestoreAtStart(self.actor, self.event_context, self.clock)
-        self._endings = Endings(
-            sink=self.sink,
-            actor=self.actor,
-            event_context=self.event_context,
-            clock=self.clock,
-            metrics=self.metrics,
-            policy=self.policy,
-            chance=self.chance,
-            trying=self._loop.trying,
-        )
 
     @property
     def obstacle(self) -> str | None:
@@ -117,8 +137,8 @@ class ActingRelay(Relay):
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin, skip and stop actions where necessary; see ``Relay.step``."""
-        times, outbox = self._loop.trying.times, Runs(self.outbox, self.sink)
-        self.outbox.wakeups.of(self.sink).clear()
+        times, outbox = self._times, Runs(self.outbox, self.sink)
+        self._wake.clear()
         await times.follow()
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
@@ -160,7 +180,7 @@ class ActingRelay(Relay):
         """
         waits, skipped = [_LONGEST_WAIT], list[tuple[Run, Skip]]()
         for delivery in first:
-            if self._loop.stop.is_set() or delivery.id in self._ended:
+            if self._stop.is_set() or delivery.id in self._ended:
                 continue  # the delivery has changed since it was read
             standing = standings[delivery.id]
             step = self._step_of(delivery, standing)
@@ -174,9 +194,7 @@ class ActingRelay(Relay):
                 waits.append(self._begin_when_due(run, outbox, tasks))
         for run, verdict in skipped:
             reason = _with_last(verdict, run.delivery)
-            await self._endings.settle(
-                outbox, run, Ending(fate=verdict.fate, reason=reason)
-            )
+            await self._settle(outbox, run, Ending(fate=verdict.fate, reason=reason))
         if self._runs or not self._at_start.is_decided:
             waits.append(_LOOK_EVERY)
         return 0.0 if skipped else min(waits)
@@ -243,17 +261,18 @@ class ActingRelay(Relay):
     async def _act(self, run: Run, outbox: Runs) -> None:
         """Run the action for a transition, and settle it."""
         action = self.actor.action(run.step.event)
-        self._endings.note_beginning(run, action)
+        extra = {**_fields_of(run.delivery), "action": action.value}
+        log.info("command begins", extra=extra)
         try:
             if action is Action.RESTORE or run.step.done is not None:
                 await outbox.void(run.step.key)  # the earlier success no longer counts
             ending = await self._attempted(run)
             self._stop_what_is_void(await outbox.standings([run.delivery]))
-            await self._endings.conclude(outbox, run, ending)
+            await self._conclude(outbox, run, ending)
         finally:
             self._runs.remove(run)
             self._ended.add(run.delivery.id)
-            self.outbox.wakeups.of(self.sink).set()
+            self._wake.set()
 
     async def _attempted(self, run: Run) -> Ending:
         try:
@@ -268,9 +287,131 @@ class ActingRelay(Relay):
             reason = f"it cannot be run: {error.strerror or type(error).__name__}"
             return Ending(fate=Fate.FAILED, reason=reason, is_transient=True)
 
+    # -- how a run ends ------------------------------------------------------
+
+    async def _conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
+        """Plan another attempt, or settle the delivery.
+
+        Args:
+            outbox: the outbox of the sink.
+            run: the run that has ended.
+            ending: how the attempt ended.
+        """
+        self.metrics.command_seconds.labels(self.sink).observe(ending.seconds)
+        if run.void is not None:
+            skipped = replace(ending, fate=Fate.SKIPPED, reason=run.void)
+            await self._settle(outbox, run, skipped, attempts=1)
+            return
+        is_last = run.delivery.attempts + 1 >= self.actor.most_attempts
+        if ending.fate is Fate.FAILED and ending.is_transient and not is_last:
+            self._postpone(run, ending)
+            return
+        await self._settle(outbox, run, ending, attempts=1)
+
+    def _postpone(self, run: Run, ending: Ending) -> None:
+        error = TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+        self._note_failure(error)
+        now, unit = self.clock.now().timestamp(), self.chance()
+        delay = self.policy.delay(run.delivery, error, now=now, unit=unit)
+        self._settling.postpone(run.delivery, error, delay=delay, waits_for_sink=False)
+
+    def _note_failure(self, error: TransientDeliveryError) -> None:
+        now = self.clock.monotonic()
+        self._circuit.failed(error, 0, now=now, unit=self.chance())
+
+    async def _settle(
+        self, outbox: Runs, run: Run, ending: Ending, attempts: int = 0
+    ) -> None:
+        """Record the result of a run, and publish it.
+
+        Args:
+            outbox: the outbox of the sink.
+            run: the run; also for a delivery for which no action began.
+            ending: the result.
+            attempts: 1 after an attempt; 0 if none was made now.
+        """
+        fate, now = ending.fate, self.clock.now()
+        result = self._result(run, ending, attempts)
+        reason = ending.reason or ""
+        await outbox.settle(
+            run.delivery,
+            _STATES[fate],
+            [from_command(self.event_context(), result, now)],
+            now=now.timestamp(),
+            error=None if fate is Fate.SUCCEEDED else (reason, Reason.COMMAND.value),
+            success=self._success(run, fate, now.timestamp()),
+        )
+        self._count(run, ending)
+
+    def _result(self, run: Run, ending: Ending, attempts: int) -> CommandResult:
+        is_kept = ending.fate in self.actor.keeps_output and bool(ending.output)
+        return CommandResult(
+            sink=self.sink,
+            outcome=ending.fate.value,
+            action=self.actor.action(run.step.event).value,
+            cause=run.step.event,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            timed_out=ending.timed_out,
+            seconds=ending.seconds,
+            attempts=run.delivery.attempts + attempts,
+            output=ending.output if is_kept else None,
+            reason=ending.reason,
+        )
+
+    def _success(self, run: Run, fate: Fate, at: float) -> Success | None:
+        if fate is not Fate.SUCCEEDED or not self.actor.counts(run.step):
+            return None
+        content, key = run.delivery.body, run.step.key
+        return Success(
+            sink=self.sink,
+            key=key,
+            appearance=run.appearance,
+            content=content,
+            at=at,
+        )
+
+    def _count(self, run: Run, ending: Ending) -> None:
+        """Count the result of a run, and log it."""
+        fate, metrics = ending.fate, self.metrics
+        metrics.commands.labels(self.sink, fate.value).inc()
+        if fate is Fate.SUCCEEDED:
+            self._circuit.succeeded(self.clock.monotonic(), run.began)
+            metrics.deliveries.labels(self.sink, "delivered").inc()
+            seconds = round(ending.seconds, 3)
+            log.info(
+                "command succeeded",
+                extra={**_fields_of(run.delivery), "seconds": seconds},
+            )
+        elif fate is Fate.SKIPPED:
+            log.info(
+                "command skipped",
+                extra={**_fields_of(run.delivery), "fault": ending.reason},
+            )
+        else:
+            self._note_failure(
+                TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+            )
+            metrics.deliveries.labels(self.sink, "dead").inc()
+            log.error(
+                "command failed",
+                extra={**_fields_of(run.delivery), "fault": ending.reason},
+            )
+
 
 def _with_last(verdict: Skip, delivery: Delivery) -> str:
     """Return why the action is skipped, with the error of the last attempt."""
     if not delivery.attempts or delivery.last_error is None:
         return verdict.reason
     return f"{verdict.reason}; before that: {delivery.last_error}"
+
+
+def _fields_of(delivery: Delivery) -> dict[str, object]:
+    """Return the log fields of a run."""
+    return {
+        "sink": delivery.sink,
+        "type": delivery.type,
+        "eventId": delivery.event_id,
+        "cloudEventId": delivery.cloud_event_id,
+        "attempt": delivery.attempts + 1,
+    }

@@ -1,443 +1,253 @@
-"""Makes one attempt at a delivery; applies its result to the delivery and the sink."""
+"""The attempts of one relay that are in flight.
+
+An attempt that hangs is cut off: at its time limit, or as soon as an attempt that began
+later has succeeded. After a cut, it is unknown whether the sink accepted the delivery.
+So the delivery is tried again, as after any time-out.
+"""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
-from bridge.foundation.errors import (
-    DeliveryError,
-    NotSentError,
-    Reason,
-    TransientDeliveryError,
-)
+from bridge.foundation.rate_limit import Pace
 from bridge.outbox.records import Delivery
-from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import Circuit, RunningTime, is_fault_of_sink
-from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent, rest_of
-from bridge.telemetry.metrics import Metrics, failure_label
+from bridge.pipeline.circuit import Circuit, is_left_behind
+from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
 
-# -- Records the result of an attempt: in the outbox, in the metrics, and in the log ---
-#
-# One success is recorded at once. During a backlog, the successes of 20 ms are recorded
-# in one transaction, because each transaction costs a write to the disk. If the process
-# is killed in this time, these deliveries are made a second time.
+_MOST_BESIDE = 20
+_MOST_SECONDS = 3  # second attempts at one delivery at the same time
+_SLOW = 0.05  # seconds: a success that took longer is worth another slot
+_MORE_SLOTS = 3  # for each such success
+_NARROW_FOR = 60.0  # seconds without another slot after a failure
 
 
-_MOMENT = 0.02  # seconds
-_MOST_LANDED = 500  # deliveries per transaction
-
-
-class Settling:
-    """Records the results of attempts at the deliveries of one sink.
+class Attempt(Struct, eq=False):
+    """One attempt at a delivery.
 
     Attributes:
-        landed: deliveries that succeeded but are not yet recorded in the outbox; by id.
-        is_parked: whether the log and the metrics say that the sink is parked.
+        began: when the attempt began, in monotonic seconds.
+        refusals: how often the sink had refused when the attempt began.
+        is_beside: whether the attempt takes no slot: it checks if the sink is back.
+        is_second: whether another attempt at the same delivery is in flight.
+        is_cut: whether the attempt was cut off because the sink is back.
+        is_void: whether the result is ignored, because another attempt settles the
+            delivery, or because nothing was sent.
+        answer: the future of its result: None, or the error that it returns or raises.
     """
 
-    def __init__(
-        self, sink: str, outbox: Outbox, clock: Clock, metrics: Metrics
-    ) -> None:
-        self.sink = sink
-        self.outbox = outbox
-        self.clock = clock
-        self.metrics = metrics
-        self.landed = dict[int, Delivery]()
-        self.is_parked = False
-        self._is_recording = False
-        self._has_time = False  # whether the next transaction may wait for more
-        self._hurry = asyncio.Event()
-        self._delivered = metrics.deliveries.labels(sink, "delivered")
-        self._seconds = metrics.delivery_seconds.labels(sink)
+    delivery: Delivery
+    began: float
+    refusals: int
+    is_beside: bool = False
+    is_second: bool = False
+    is_cut: bool = False
+    is_void: bool = False
+    answer: asyncio.Future[Any] | None = None
 
-    def delivered(self, delivery: Delivery) -> None:
-        """Count a success. ``record`` records it in the outbox."""
-        now = self.clock.now().timestamp()
-        self.landed[delivery.id] = delivery
-        self._delivered.inc()
-        self._seconds.observe(max(0.0, now - delivery.created))
-        if delivery.not_before is not None and now > delivery.not_before:
-            self.metrics.late.labels(self.sink).inc()
-        if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
-            log.info("delivered", extra=fields_of(delivery))
-
-    def failed(self, error: DeliveryError) -> None:
-        """Count a failed attempt."""
-        reason = failure_label(error.reason)
-        self.metrics.delivery_failures.labels(self.sink, reason).inc()
-
-    def lands(self, *, has_time: bool) -> bool:
-        """Note that a success is in ``landed``; return whether to call ``record`` now.
-
-        If ``record`` is running already, it records this success, too.
-
-        Args:
-            has_time: whether the record may wait for further successes.
-        """
-        self._has_time = has_time and len(self.landed) < _MOST_LANDED
-        if not self._has_time:
-            self._hurry.set()
-        is_first, self._is_recording = not self._is_recording, True
-        return is_first
-
-    async def record(self, news: Callable[[bool], None]) -> None:
-        """Record the deliveries in ``landed`` as delivered in the outbox.
-
-        Args:
-            news: called after each transaction; True = a later delivery of the same key
-                may be sent now.
-        """
-        try:
-            while self.landed:
-                await self._record_once(news)
-        finally:
-            self._is_recording = False
-
-    async def _record_once(self, news: Callable[[bool], None]) -> None:
-        if self._has_time:
-            self._hurry.clear()
-            await self.clock.wait(self._hurry, _MOMENT)
-        landed = tuple(self.landed.values())
-        now = self.clock.now().timestamp()
-        try:
-            is_followed = await self.outbox.deliveries.delivered(*landed, now=now)
-        finally:
-            for delivery in landed:
-                del self.landed[delivery.id]
-        news(is_followed)
-
-    async def postpone(
-        self,
-        delivery: Delivery,
-        error: DeliveryError,
-        *,
-        delay: float,
-        waits_for_sink: bool,
-        running: float,
-    ) -> None:
-        """Plan another attempt at a delivery.
-
-        Args:
-            delivery: the delivery that failed.
-            error: the error of the attempt.
-            delay: seconds until the next attempt.
-            waits_for_sink: whether to try it as soon as the sink is back.
-            running: the running time of the sink, by which the age is counted.
-        """
-        await self.outbox.deliveries.postpone(
-            delivery,
-            due=self.clock.now().timestamp() + delay,
-            error=str(error),
-            reason=error.reason,
-            waits_for_sink=waits_for_sink,
-            running=running,
-        )
-        self.metrics.deliveries.labels(self.sink, "postponed").inc()
-        log.warning(
-            "delivery postponed",
-            extra={
-                **fields_of(delivery),
-                "fault": str(error),
-                "seconds": round(delay, 3),
-            },
-        )
-
-    def parked(self, *, is_parked: bool, fault: str = "") -> None:
-        """Report that the sink is parked, or is no longer; only when that changes.
-
-        Args:
-            is_parked: whether the sink is parked now.
-            fault: why it is parked.
-        """
-        if is_parked == self.is_parked:
-            return
-        self.is_parked = is_parked
-        self.metrics.parked.labels(self.sink).set(is_parked)
-        if is_parked:
-            log.error("sink parked", extra={"sink": self.sink, "fault": fault})
-        else:
-            log.info("sink takes deliveries again", extra={"sink": self.sink})
-
-    async def dead_letter(
-        self, delivery: Delivery, error: DeliveryError, reason: Reason
-    ) -> None:
-        """Make a delivery a dead letter."""
-        now = self.clock.now().timestamp()
-        await self.outbox.deliveries.dead_letter(
-            delivery, now=now, error=str(error), reason=reason
-        )
-        self.metrics.deliveries.labels(self.sink, "dead").inc()
-        log.error(
-            "dead letter",
-            extra={**fields_of(delivery), "fault": str(error), "reason": reason.value},
-        )
+    def cut(self) -> None:
+        """Cut the attempt off, unless it has ended."""
+        if self.answer is not None and self.answer.cancel():
+            self.is_cut = True
 
 
-def fields_of(delivery: Delivery) -> dict[str, object]:
-    """Return the log fields of an attempt at a delivery."""
-    return {
-        "sink": delivery.sink,
-        "type": delivery.type,
-        "eventId": delivery.event_id,
-        "cloudEventId": delivery.cloud_event_id,
-        "attempt": delivery.attempts + 1,
-    }
-
-
-# -- Corrects due times and ages of a sink's deliveries when the clock is set ----------
-
-
-_JUMP = 1.0
-_KEEP_EVERY = 60.0  # after a crash, ages may be too low by this many seconds
-
-
-class DueTimes(Struct):
-    """Follows the clocks for the pending deliveries of a sink.
+class Attempts(Struct):
+    """All attempts in flight; decides whether one more may begin.
 
     Attributes:
-        max_backoff: after a start, every delivery is due within so many seconds.
-        has_pending: whether any delivery is pending.
+        least: how many ordinary attempts may be in flight at first.
+        most: how many may be in flight while a slow sink takes all of them.
+        slots: how many may be in flight now; there is one more slot for urgent ones.
+        was_full: whether all slots were taken when all had begun that might begin.
+        pace: limits how often an attempt may begin; holds for urgent ones, too.
+        chance: returns a random number in [0, 1) at each call.
     """
 
-    sink: str
-    outbox: Outbox
+    least: int
+    most: int
+    circuit: Circuit
+    pace: Pace
     clock: Clock
-    circuit: Circuit
-    max_backoff: float
-    has_pending: bool = False
-    _offset: float | None = None  # wall clock minus monotonic clock
-    _reads: int = 0  # of the state file, that were followed
-    _kept_at: float = 0.0
+    chance: Callable[[], float]
+    slots: int = 0
+    was_full: bool = False
+    _wider_from: float = float("-inf")  # no further slot before
+    _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
+    _keys: dict[str, int] = field(default_factory=dict)  # attempts by key
+    _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
+    _at: dict[int, list[Attempt]] = field(default_factory=dict)  # by delivery id
+    _beside: int = 0
+    _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
 
-    @property
-    def running(self) -> float:
-        """The running time of the sink in seconds, by which ages are counted."""
-        return self.circuit.running.at(self.clock.monotonic())
+    def __post_init__(self) -> None:
+        self.slots = self.least
 
-    async def follow(self) -> None:
-        """Move due times back if the wall clock was set back.
+    def __len__(self) -> int:
+        """Return the number of attempts in flight."""
+        return len(self._all)
 
-        A clock set forward needs no correction: deliveries are only due sooner. Newer
-        deliveries must not be moved into the future.
-        """
-        now = self.clock.now().timestamp()
-        offset = now - self.clock.monotonic()
-        if self._offset is None:
-            await self._begin()
-        elif (back := self._offset - offset) > _JUMP:
-            await self.outbox.deliveries.make_earlier(self.sink, back)
-        self._offset = offset
-        if (reads := self.outbox.state.reads) != self._reads:
-            self._reads = reads
-            await self.outbox.deliveries.make_due(
-                self.sink, beyond=now + self.max_backoff, now=now
-            )  # the clock may have been set since an earlier run
-            self.circuit.owe_release()  # the sink may be back by now
-
-    async def _begin(self) -> None:
-        """Continue after a restart."""
-        seconds = await self.outbox.ages.load(self.sink)
-        self.circuit.running = RunningTime(seconds)
-        self.circuit.running.run(self.clock.monotonic())
-        self._kept_at = self.clock.monotonic()
-        self.outbox.ages.clocks[self.sink] = lambda: self.running
-
-    async def keep(self, *, is_last: bool = False) -> None:
-        """Store the running time: once a minute, and at the end."""
+    def begin(
+        self, delivery: Delivery, *, is_beside: bool = False, is_second: bool = False
+    ) -> Attempt:
+        """Record that an attempt begins, and return it."""
         now = self.clock.monotonic()
-        if self.has_pending and (is_last or now >= self._kept_at + _KEEP_EVERY):
-            self._kept_at = now
-            await self.outbox.ages.save(self.sink, self.running)
+        refusals = self.circuit.refusals
+        attempt = Attempt(delivery, now, refusals, is_beside, is_second)
+        self._all[attempt] = None
+        if (key := delivery.key) is not None:
+            self._keys[key] = self._keys.get(key, 0) + 1
+        if delivery.urgent_from is not None and not is_beside:
+            self._may_be_urgent[attempt] = None
+        self._at.setdefault(delivery.id, []).append(attempt)
+        self._beside += is_beside
+        self.pace.take(now)
+        self.circuit.began(now, self.chance())
+        return attempt
 
+    def end(self, attempt: Attempt) -> None:
+        """Record that an attempt has ended."""
+        del self._all[attempt]
+        self._may_be_urgent.pop(attempt, None)
+        self._beside -= attempt.is_beside
+        number, key = attempt.delivery.id, attempt.delivery.key
+        if key is not None:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+        self._at[number].remove(attempt)
+        if not self._at[number]:
+            del self._at[number]
+        if not attempt.is_cut:
+            self._spared.discard(number)
 
-# -- Makes one attempt at a delivery; applies its result to the delivery and the sink --
+    def looked(self) -> None:
+        """Note that all has begun that may begin now."""
+        self.was_full = self.is_full
+        if not self._all:
+            self.slots = self.least  # the backlog is over
 
+    def widen(self, success: Attempt) -> None:
+        """Add slots after a slow success, if more deliveries may wait for one."""
+        now = self.clock.monotonic()
+        is_slow = now - success.began > _SLOW
+        if is_slow and self.was_full and now >= self._wider_from:
+            self.slots = max(self.slots, min(self.slots + _MORE_SLOTS, self.most))
 
-log = logging.getLogger(__name__)
-
-Deliver = Callable[[Delivery], Awaitable[None]]
-Probe = Callable[[], Awaitable[None]]
-Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
-
-
-class Trying(Struct):
-    """Makes the attempts of one relay.
-
-    Attributes:
-        deliver: makes one attempt; raises DeliveryError or NotSentError.
-        gather: begins an attempt that shares a request with others, and returns the
-            future of its result; None = the sink takes one event in a request.
-        probe: asks whether the address of the sink answers; None = it cannot be asked.
-    """
-
-    deliver: Deliver
-    policy: RelayPolicy
-    circuit: Circuit
-    attempts: Attempts
-    settling: Settling
-    times: DueTimes
-    gather: Gather | None = None
-    probe: Probe | None = None
+    def narrow(self) -> None:
+        """Go back to the least slots for a while: the sink was too busy, or away."""
+        self.slots = self.least
+        self._wider_from = self.clock.monotonic() + _NARROW_FOR
 
     @property
-    def under_way(self) -> set[int]:
-        """Ids of deliveries in flight, or delivered but not yet recorded as such."""
-        return self.attempts.ids | self.settling.landed.keys()
+    def ids(self) -> AbstractSet[int]:
+        """The ids of the deliveries in flight; the set stays up to date."""
+        return self._at.keys()
 
-    async def make(self, attempt: Attempt) -> DeliveryError | None:
-        """Make an attempt and settle it; return its error, None after a success."""
-        try:
-            error = await self._try(attempt)
-            self._conclude(attempt, error)
-            if error is not None and not attempt.is_void:
-                await self._postpone(attempt, error)
-        finally:
-            self.attempts.end(attempt)
-        return error
+    def has_key(self, key: str | None) -> bool:
+        """Whether a delivery with this key is in flight: no other one may begin.
 
-    def conclude(self, attempt: Attempt) -> DeliveryError | None:
-        """Settle an attempt that shared a request and has its result.
-
-        Returns:
-            The error with which ``postpone`` must be called; None = all is done.
+        It may be an earlier one that does not wait any more, or a later one if a person
+        has retried the earlier one.
         """
-        error = self._result_of(attempt)
-        self._conclude(attempt, error)
-        if error is not None and not attempt.is_void:
-            return error
-        self.attempts.end(attempt)
-        return None
+        return key in self._keys
 
-    async def postpone(self, attempt: Attempt, error: DeliveryError) -> None:
-        """Plan another attempt, or give up, after a failure in a shared request."""
-        try:
-            await self._postpone(attempt, error)
-        finally:
-            self.attempts.end(attempt)
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest attempt began, in monotonic seconds; None = no attempt."""
+        return next((attempt.began for attempt in self._all), None)
 
-    async def beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
-        """Make an attempt at a heartbeat, which is never stored."""
-        try:
-            error = await self._try(heartbeat, tasks)
-        finally:
-            self.attempts.end(heartbeat)
-        if heartbeat.is_void:
-            return
-        if error is None:
-            self._recovered(heartbeat)
-            return
-        self.settling.failed(error)
-        extra = {"sink": self.settling.sink, "fault": str(error)}
-        log.warning("heartbeat not delivered", extra=extra)
+    @property
+    def taken(self) -> int:
+        """The number of slots in use."""
+        return len(self._all) - self._beside
 
-    def resume(self) -> None:
-        """End parking and all waits, because a person has asked for a retry."""
-        self.settling.parked(is_parked=False)
-        self.circuit.resume(self.times.clock.monotonic())
+    @property
+    def room(self) -> int:
+        """How many attempts may begin at most, the urgent one among them."""
+        return max(self.slots + 1 - self.taken, 0)
 
-    async def _try(
-        self, attempt: Attempt, tasks: asyncio.TaskGroup | None = None
-    ) -> DeliveryError | None:
-        """Make an attempt; with ``tasks`` it may share a request with others."""
-        delivery = attempt.delivery
-        try:
-            async with asyncio.timeout(ATTEMPT_LIMIT) as attempt.scope:
-                if tasks is None or self.gather is None:
-                    await self.deliver(delivery)
-                else:
-                    await self.gather(delivery, tasks)
-        except Exception as error:  # noqa: BLE001 - logged with its traceback
-            return self._meaning(attempt, error)
-        finally:
-            attempt.scope = None
-        return None
+    @property
+    def is_full(self) -> bool:
+        """Whether no more than an urgent delivery may begin; see ``may_begin``."""
+        ordinary = len(self._all) - self._beside - len(self._may_be_urgent)
+        return ordinary >= self.slots
 
-    def _meaning(self, attempt: Attempt, error: Exception) -> DeliveryError | None:
-        """Convert an exception to a DeliveryError; None = void: nothing was sent."""
-        if isinstance(error, DeliveryError):
-            return error
-        if isinstance(error, NotSentError):
-            attempt.is_void = True
+    def may_begin(self, delivery: Delivery, now: float) -> bool:
+        """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
+        monotonic, taken = self.clock.monotonic(), self.taken
+        opens_at = max(self.pace.opens_at, self.circuit.opens_at)
+        if taken > self.slots or monotonic < opens_at:
+            return False
+        if self._goes_first(delivery, now):
+            return True
+        urgent = sum(is_urgent(a.delivery, now) for a in self._may_be_urgent)
+        if taken - urgent >= self.slots:
+            return False
+        return self.circuit.lets_through(monotonic, is_first=not self._all)
+
+    def may_go_on(self, delivery: Delivery, now: float) -> bool:
+        """Return whether a delivery whose attempt has begun may still be sent.
+
+        It may not if the sink was busy or has asked for a pause since then, or was
+        parked.
+        """
+        if self._goes_first(delivery, now):
+            return True
+        if self.circuit.holds(max(a.began for a in self._at[delivery.id])):
+            return False
+        monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
+        return self.circuit.lets_through(monotonic, is_first=is_first)
+
+    def _goes_first(self, delivery: Delivery, now: float) -> bool:
+        """Return whether a delivery is sent even if the sink asks for a pause."""
+        if not is_urgent(delivery, now):
+            return False
+        return not self.circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
+
+    @property
+    def is_one_wanted(self) -> bool:
+        """Whether an attempt must begin now, to check whether the sink is back."""
+        now = self.clock.monotonic()
+        if now < self.pace.opens_at or self._beside >= _MOST_BESIDE:
+            return False
+        return self.circuit.wants_try(now, self.oldest)
+
+    def hanging(self, now: float) -> Delivery | None:
+        """Return the oldest urgent delivery in flight, to try it a second time.
+
+        No other delivery is sent while the sink may be working on it.
+        """
+        first = (a for a in self._all if not a.is_second and is_urgent(a.delivery, now))
+        chosen = next(first, None)
+        if chosen is None:
             return None
-        if isinstance(error, TimeoutError):
-            text = f"no answer within {ATTEMPT_LIMIT:.0f} s"
-            if attempt.is_cut:
-                text = "no answer, while a later attempt got one"
-            return TransientDeliveryError(text, Reason.TIMEOUT)
-        log.error(
-            "sink raised an unexpected error",
-            extra=fields_of(attempt.delivery),
-            exc_info=error,
-        )
-        text = f"unforeseen: {type(error).__name__}"
-        return TransientDeliveryError(text, Reason.UNFORESEEN)
+        seconds = [a for a in self._at[chosen.delivery.id] if a.is_second]
+        if len(seconds) >= _MOST_SECONDS:
+            seconds[0].is_void = True
+            seconds[0].cut()
+        return chosen.delivery
 
-    def _result_of(self, attempt: Attempt) -> DeliveryError | None:
-        """Return the error of an attempt that shared a request; None = no error."""
-        assert attempt.answer is not None  # noqa: S101 - for mypy  # nosec B101
-        if attempt.answer.cancelled():
-            attempt.is_void |= attempt.is_given_up
-            return self._meaning(attempt, TimeoutError())
-        raised = attempt.answer.exception()
-        return self._meaning(attempt, raised) if isinstance(raised, Exception) else None
+    def decided(self, attempt: Attempt) -> None:
+        """Cut off all other attempts at a delivery: this one has settled it."""
+        for other in self._at[attempt.delivery.id]:
+            if other is not attempt:
+                other.is_void = True
+                other.cut()
 
-    def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
-        """Update the sink's state by a result, before another attempt begins."""
-        if attempt.is_void:
-            return  # another attempt settles the delivery, or nothing was sent
-        if error is None:
-            self._recovered(attempt)
-            self.settling.delivered(attempt.delivery)
-            self.attempts.decided(attempt)
-            self.attempts.widen(attempt)
-            return
-        self.settling.failed(error)
-        if isinstance(error, TransientDeliveryError):
-            self.attempts.narrow()
-        if not attempt.is_cut:
-            self._judge(error, attempt.refusals)
+    def cut_left_behind(self, success: float) -> None:
+        """Cut off attempts that began before the sink was back, and still hang.
 
-    def _recovered(self, attempt: Attempt) -> None:
-        """Mark the sink as working: an attempt has succeeded."""
-        is_back = self.circuit.is_unreachable or attempt.is_beside
-        self.settling.parked(is_parked=False)
-        self.circuit.succeeded(self.times.clock.monotonic(), attempt.began)
-        if is_back:
-            self.attempts.cut_left_behind(attempt.began)
+        Each delivery is cut off only once. If it is only slow, its next attempt runs to
+        its end.
 
-    def _judge(self, error: DeliveryError, refusals: int) -> None:
-        """Update the state of the sink after a failure."""
-        now, unit = self.times.clock.monotonic(), self.attempts.chance()
-        self.circuit.failed(error, refusals, now=now, unit=unit)
-        if self.circuit.is_parked:
-            self.settling.parked(is_parked=True, fault=str(error))
-
-    async def _postpone(self, attempt: Attempt, error: DeliveryError) -> None:
-        """Plan another attempt at a delivery, or make it a dead letter."""
-        if attempt.is_second:
-            return  # the first attempt decides
-        delivery, running = attempt.delivery, self.times.running
-        age = running - delivery.born
-        if (reason := self.policy.end_of(delivery, error, age=age)) is not None:
-            await self.settling.dead_letter(delivery, error, reason)
-            self.attempts.decided(attempt)
-            return
-        now, unit = self.times.clock.now().timestamp(), self.attempts.chance()
-        delay = self.policy.delay(delivery, error, now=now, unit=unit)
-        # The sink is there, as far as is known, and may be working on it.
-        may_work = self.probe is not None and not (
-            self.circuit.is_away or attempt.is_cut or is_urgent(delivery, now)
-        )
-        took = self.times.clock.monotonic() - attempt.began
-        rest = rest_of(error, took) if may_work else 0.0
-        await self.settling.postpone(
-            delivery,
-            error,
-            delay=0.0 if attempt.is_cut else rest or delay,
-            waits_for_sink=is_fault_of_sink(error) and not rest,
-            running=running,
-        )
+        Args:
+            success: when the attempt or probe began that shows that the sink is back.
+        """
+        for other in self._all:
+            is_old = is_left_behind(other.began, success)
+            if is_old and other.delivery.id not in self._spared:
+                self._spared.add(other.delivery.id)
+                other.cut()

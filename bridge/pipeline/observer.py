@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.events import checkpoint
 from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
@@ -89,7 +88,7 @@ class Observer(Struct):
         self._earlier = replace(watch, known=known)
         if ours is None:
             return None
-        return checkpoint.encode(joined(self._earlier, checkpoint.decode(ours)))
+        return joined(self._earlier, Watch.from_json(ours)).to_json()
 
     @property
     def _before(self) -> Watch:
@@ -160,7 +159,7 @@ class Observer(Struct):
             return
         async with self._committing:
             published = self._held.published_part(self._before)
-            body = checkpoint.encode(published, self._moment())
+            body = published.to_json(self._moment())
             await self.outbox.observations.save({CHECKPOINT: body})
 
     async def _observe(self, body: bytes | None, moment: Moment) -> Document:
@@ -259,7 +258,7 @@ class Observer(Struct):
                 await self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
-                    body=checkpoint.encode(rest.published_part(watch)),
+                    body=rest.published_part(watch).to_json(),
                     sightings=sightings,
                     again=again,
                 ),
@@ -279,7 +278,7 @@ class Observer(Struct):
 def _decoded(body: bytes) -> Watch | None:
     """Return the watch of a checkpoint; None = it is damaged."""
     try:
-        return checkpoint.decode(body)
+        return Watch.from_json(body)
     except msgspec.DecodeError as error:  # SQLite itself found no damage
         log.error(  # noqa: TRY400 - a traceback would not help
             "checkpoint in the state file is damaged: starting without it",

@@ -15,7 +15,6 @@ from bridge.foundation.retry import LONGEST_WISH, RetryPolicy
 from bridge.outbox.records import Delivery
 
 ATTEMPT_LIMIT = 60.0  # seconds
-_MOST_AHEAD = 1000
 URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
@@ -39,20 +38,6 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
     max_age: float
     slots: int
     most_slots: int = 0
-
-    @property
-    def ahead(self) -> int:
-        """How many due deliveries to read at once.
-
-        A larger number saves repeated reads of deliveries whose attempt has not begun;
-        a smaller number keeps fewer deliveries in memory.
-        """
-        return max(2 * self.slots, min(32 * self.slots, _MOST_AHEAD))
-
-    @property
-    def enough(self) -> int:
-        """Read more deliveries in advance when only this many are ready."""
-        return max(self.slots, self.ahead // 4)
 
     def delay(
         self, delivery: Delivery, error: DeliveryError, *, now: float, unit: float

@@ -1,5 +1,8 @@
 """The relay of one sink: a due delivery → one attempt → settle.
 
+    begin what is due, as far as slots, pace and circuit allow ◀── an attempt has ended,
+      └──▶ wait until there is news, or for the next moment ──▶ ┘  an event is there
+
 A retry is data: a failed delivery is a row that is due later. So it survives a restart
 and can be listed. Deliveries of the same EventId are made in order, since the outbox
 offers only the first of them. Other EventIds do not wait for them. One attempt slot is
@@ -8,31 +11,29 @@ mean for the other deliveries.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
-from bridge.foundation.errors import DeliveryError
+from bridge.foundation.errors import DeliveryError, OutboxError
 from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import (
-    Deliver,
-    DueTimes,
-    Gather,
-    Probe,
-    Settling,
-    Trying,
-)
-from bridge.pipeline.attempt_loop import PLENTY, AttemptLoop, Launcher
+from bridge.pipeline.attempt import Attempt, Attempts
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent
+from bridge.pipeline.settling import DueTimes, Probe, Settling
 from bridge.telemetry.metrics import Metrics
+
+Deliver = Callable[[Delivery], Awaitable[None]]
+Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
 
 # -- The heartbeats of one relay: the only deliveries that are not stored --------------
 #
@@ -46,14 +47,16 @@ class HeartbeatSlot(Struct):
     Attributes:
         sink: the sink's name.
         waiting: the heartbeat; None after its attempt has begun.
+        in_flight: the attempt at an earlier heartbeat.
     """
 
     sink: str
-    trying: Trying
+    attempts: Attempts
+    circuit: Circuit
     pace: Pace
     clock: Clock
     waiting: Delivery | None = None
-    _is_in_flight: bool = False
+    in_flight: Attempt | None = None
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Replace the waiting heartbeat by a newer one."""
@@ -70,42 +73,39 @@ class HeartbeatSlot(Struct):
             is_alone: whether, in addition, no delivery is due later.
 
         Returns:
-            The attempt, which the caller passes to ``make``; None if none has begun.
+            The attempt, which the caller makes; None if none has begun.
         """
-        attempts, circuit = self.trying.attempts, self.trying.circuit
+        attempts, circuit = self.attempts, self.circuit
         if self.waiting is None or attempts.taken >= attempts.slots:
             return None
         opens_at = max(circuit.hold_until, circuit.opens_at, self.pace.opens_at)
-        if self._is_in_flight or self.clock.monotonic() < opens_at:
+        if self.in_flight is not None or self.clock.monotonic() < opens_at:
             return None
         is_in_trouble = circuit.last_error is not None
         is_first = is_alone if is_in_trouble else is_idle
         if (is_in_trouble or self.pace.rate is not None) and not is_first:
             return None
-        beat, self.waiting = attempts.begin(self.waiting), None
-        self._is_in_flight = True
-        return beat
+        self.in_flight, self.waiting = attempts.begin(self.waiting), None
+        return self.in_flight
 
-    async def make(self, beat: Attempt, tasks: asyncio.TaskGroup) -> None:
-        """Make the attempt; if it was not sent, it waits again."""
-        try:
-            await self.trying.beat(beat, tasks)
-        finally:
-            self._is_in_flight = False
-        if beat.is_void and self.waiting is None:
-            self.waiting = beat.delivery
+    def end(self, attempt: Attempt) -> None:
+        """Note that the attempt has ended; if it was not sent, it waits again."""
+        self.in_flight = None
+        if attempt.is_void and self.waiting is None:
+            self.waiting = attempt.delivery
 
 
 # -- The relay of one sink: a due delivery → one attempt → settle ----------------------
 
 
 _LONGEST_WAIT = 60.0
-_MOST_RELEASED = 10_000  # deliveries per transaction, so that each one is short
+_MOST_RELEASED = 10_000  # deliveries at once, so that each time is short
+_MANY = 200  # due deliveries, to find one that may begin behind those that may not
 
 
 @dataclass(slots=True)
 class Relay:
-    """Delivers the deliveries of one sink: reads what is due, and has it attempted.
+    """Delivers the deliveries of one sink: has what is due attempted, and settles it.
 
     Attributes:
         sink: the sink's name.
@@ -127,33 +127,30 @@ class Relay:
     pace: Pace = field(default_factory=Pace)
     busy: Pause = field(default_factory=Pause)
     repeats: bool = False
-    _loop: AttemptLoop = field(init=False)
+    _gather: Gather | None = field(init=False, default=None)
+    _circuit: Circuit = field(init=False)
+    _attempts: Attempts = field(init=False)
+    _times: DueTimes = field(init=False)
+    _settling: Settling = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
+    _wake: asyncio.Event = field(init=False)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_probing: bool = False
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
-        circuit = Circuit(policy.backoff, self.busy)
-        trying = Trying(
-            deliver=self.deliver,
-            policy=policy,
-            circuit=circuit,
-            attempts=Attempts(
-                policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
-            ),
-            settling=Settling(sink, outbox, clock, self.metrics),
-            times=DueTimes(sink, outbox, clock, circuit, policy.backoff.max_backoff),
+        self._circuit = circuit = Circuit(policy.backoff, self.busy)
+        self._attempts = attempts = Attempts(
+            policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
         )
-        self._loop = AttemptLoop(
-            name=self.name,
-            trying=trying,
-            launcher=Launcher(trying, clock),
-            pace=self.pace,
-            clock=clock,
-            wake=outbox.wakeups.of(sink),
+        longest = policy.backoff.max_backoff
+        self._times = times = DueTimes(sink, outbox, clock, circuit, longest)
+        self._settling = Settling(
+            sink, outbox, clock, self.metrics, policy, circuit, attempts, times
         )
-        self._heartbeat = HeartbeatSlot(sink, trying, self.pace, clock)
+        self._heartbeat = HeartbeatSlot(sink, attempts, circuit, self.pace, clock)
+        self._wake = outbox.wakeups.of(sink)
 
     @property
     def name(self) -> str:
@@ -163,17 +160,17 @@ class Relay:
     @property
     def state(self) -> SinkState:
         """The state of the sink."""
-        return self._loop.trying.circuit.state
+        return self._circuit.state
 
     @property
     def last_error(self) -> str | None:
         """The error of the last attempt; None after a success."""
-        return self._loop.trying.circuit.last_error
+        return self._circuit.last_error
 
     @property
     def trouble(self) -> str | None:
         """Why deliveries fail now, with the last error; None if they do not."""
-        circuit = self._loop.trying.circuit
+        circuit = self._circuit
         if (error := circuit.last_error) is None:
             return None
         if circuit.is_parked:
@@ -193,36 +190,41 @@ class Relay:
         An attempt that waits before it sends calls this. If the result is False, the
         attempt raises NotSentError.
         """
-        now = self.clock.now().timestamp()
-        return self._loop.trying.attempts.may_go_on(delivery, now)
+        return self._attempts.may_go_on(delivery, self.clock.now().timestamp())
 
     def gather_with(self, gather: Gather | None) -> None:
-        """Let attempts share requests from now on; None = one request for each."""
-        self._loop.trying.gather = gather
+        """Let attempts share requests from now on; None = one request for each.
+
+        ``gather`` begins an attempt, and returns the future of its result.
+        """
+        self._gather = gather
 
     def probe_with(self, probe: Probe | None) -> None:
         """Ask the address of a silent sink with this; None = it cannot be asked."""
-        self._loop.trying.probe = probe
+        self._settling.probe = probe
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
         self._heartbeat.offer(heartbeat)
-        self._loop.wake.set()
+        self._wake.set()
 
     def resume(self) -> None:
         """End parking and all waits, because a person has asked for a retry."""
-        self._loop.trying.resume()
-        self._loop.wake.set()
+        self._settling.resume()
+        self._wake.set()
+
+    # -- the loop ------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until ``stop`` is set; then finish the attempts in flight."""
-        news, self._loop.stop = self._loop.wake, stop
+        self._stop = stop
         async with self._running:
-            async with waking(stop, news), asyncio.TaskGroup() as tasks:
+            async with waking(stop, self._wake), asyncio.TaskGroup() as tasks:
                 while not stop.is_set():
                     wait = await self.step(tasks)
-                    await self.clock.wait(news, wait)
-            await self._loop.trying.times.keep(is_last=True)
+                    await self.clock.wait(self._wake, wait)
+                self._settling.record()
+            await self._times.keep(is_last=True)
 
     async def last_call(self, cloud_event_id: str, since: float) -> None:
         """Make one attempt after the end of ``run``: for the event bridge.stopped.
@@ -232,13 +234,14 @@ class Relay:
             since: seconds since the epoch; the event was committed after that.
         """
         async with self._running:
-            await self._loop.trying.times.follow()
-            outbox, sink = self.outbox, self.sink
-            for delivery in await outbox.deliveries.of_cloud_event(
-                sink, cloud_event_id, since=since
-            ):
-                attempt = self._loop.trying.attempts.begin(delivery)
-                await self._loop.make(attempt, None)
+            await self._times.follow()
+            found = await self.outbox.deliveries.of_cloud_event(
+                self.sink, cloud_event_id, since=since
+            )
+            async with asyncio.TaskGroup() as tasks:
+                for delivery in found:
+                    self._make(self._attempts.begin(delivery), tasks, is_alone=True)
+            self._settling.record()
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
@@ -246,85 +249,176 @@ class Relay:
         Returns:
             Seconds after which to call this again, if nothing happens before.
         """
-        loop, trying, deliveries = self._loop, self._loop.trying, self.outbox.deliveries
-        loop.wake.clear()
-        await trying.times.follow()
+        self._wake.clear()
+        await self._times.follow()
         now = self.clock.now().timestamp()
-        if trying.circuit.takes_release(self.clock.monotonic()):
-            count = await deliveries.release(self.sink, now=now, limit=_MOST_RELEASED)
-            if count == _MOST_RELEASED:  # there may be more to release
-                trying.circuit.owe_release()
-        loop.launcher.begun.clear()
-        due, next_due = await deliveries.due(
-            self.sink, now=now, limit=self.policy.ahead, but=trying.under_way
-        )
-        is_plenty = len(due) >= PLENTY and not (
-            await deliveries.has_urgent(self.sink, now=now)
-        )
-        loop.take(due, is_plenty=is_plenty)
-        if not loop.stop.is_set():
-            is_idle = not due and not len(trying.attempts)
-            is_alone = is_idle and next_due is None
-            if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
-                name = f"{self.name}:heartbeat"
-                tasks.create_task(self._beat(beat, tasks), name=name)
-            loop.start(loop.launcher.begin(), tasks)
-            await self._try_beside(tasks)
-        trying.times.has_pending = bool(due) or next_due is not None
-        await trying.times.keep()
+        if self._circuit.takes_release(self.clock.monotonic()):
+            await self._release(now)
+        settling = self._settling
+        if settling.landed and not self._attempts.was_full:
+            settling.record()
+        next_due = await self._begin_due(tasks, now)
+        if settling.landed and not await settling.has_time(now):
+            settling.record()
+            next_due = await self._begin_due(tasks, now)  # what has followed them
+        self._attempts.looked()
+        if self._attempts.is_one_wanted and not self._stop.is_set():
+            await self._begin_beside(tasks, now)
+        self._times.has_pending = bool(self._attempts) or next_due is not None
+        await self._times.keep()
         return self._wait(now, next_due)
 
-    async def _try_beside(self, tasks: asyncio.TaskGroup) -> None:
+    async def _release(self, now: float) -> None:
+        """Make due what failed because of the sink, which is back."""
+        count = await self.outbox.deliveries.release(
+            self.sink, now=now, limit=_MOST_RELEASED
+        )
+        if count == _MOST_RELEASED:  # there may be more to release
+            self._circuit.owe_release()
+
+    async def _begin_due(self, tasks: asyncio.TaskGroup, now: float) -> float | None:
+        """Begin attempts at what is due, as far as slots, pace and circuit allow.
+
+        Returns:
+            When the next delivery will be due, in seconds since the epoch.
+        """
+        limit = self._attempts.room
+        found, next_due = await self._due(now, limit)
+        if self._stop.is_set():
+            return next_due
+        if self._heartbeat.waiting is not None:
+            is_idle = not (found or self._settling.under_way)
+            is_alone = is_idle and next_due is None
+            if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
+                self._make(beat, tasks)
+        if self._begin(found, tasks, now) and len(found) == limit:
+            found, next_due = await self._due(now, _MANY)
+            self._begin(found, tasks, now)
+        return next_due
+
+    async def _due(self, now: float, limit: int) -> tuple[list[Delivery], float | None]:
+        return await self.outbox.deliveries.due(
+            self.sink, now=now, limit=limit, but=self._settling.under_way
+        )
+
+    def _begin(
+        self, found: Iterable[Delivery], tasks: asyncio.TaskGroup, now: float
+    ) -> bool:
+        """Begin attempts at deliveries, the urgent ones of which are first.
+
+        Returns:
+            Whether some may not begin, though others behind them may.
+        """
+        attempts, is_any_left = self._attempts, False
+        for delivery in found:
+            if self._is_busy(delivery):
+                is_any_left = True
+            elif attempts.may_begin(delivery, now):
+                self._make(attempts.begin(delivery), tasks)
+            elif is_urgent(delivery, now):
+                is_any_left = True
+            else:
+                return False
+        return is_any_left
+
+    def _is_busy(self, delivery: Delivery) -> bool:
+        """Whether this delivery, or another one of its key, is under way."""
+        return (
+            delivery.id in self._attempts.ids
+            or delivery.id in self._settling.landed
+            or self._attempts.has_key(delivery.key)
+        )
+
+    async def _begin_beside(self, tasks: asyncio.TaskGroup, now: float) -> None:
         """Begin an extra attempt at an unreachable sink, if no other one can begin.
 
         The address of a silent sink is asked as well: an event is not sent again while
         the sink may be working on it.
         """
-        loop, attempts = self._loop, self._loop.trying.attempts
-        if not attempts.is_one_wanted:
-            return
-        monotonic = self.clock.monotonic()
-        is_silent = loop.trying.circuit.is_silent(monotonic, attempts.oldest)
-        if is_silent and loop.trying.probe is not None and not self._is_probing:
+        attempts, circuit = self._attempts, self._circuit
+        monotonic, probe = self.clock.monotonic(), self._settling.probe
+        is_silent = circuit.is_silent(monotonic, attempts.oldest)
+        if is_silent and probe is not None and not self._is_probing:
             self._is_probing = True
-            loop.trying.circuit.began(monotonic, self.chance())
-            tasks.create_task(self._probe(loop.trying.probe), name=f"{self.name}:probe")
-        now = self.clock.now().timestamp()
+            circuit.began(monotonic, self.chance())
+            tasks.create_task(self._probe(probe), name=f"{self.name}:probe")
+        due, _ = await self._due(now, _MANY)
         waiting = await self.outbox.deliveries.waiting_for_sink(
-            self.sink, now=now, limit=self.policy.ahead, but=loop.trying.under_way
+            self.sink, now=now, limit=_MANY, but=self._settling.under_way
         )
-        if loop.stop.is_set():
+        if self._stop.is_set():
             return
-        attempt = loop.launcher.begin_beside(waiting, repeats=self.repeats)
-        if attempt is not None:
-            loop.start([attempt], tasks)
+        free = (one for one in (*due, *waiting) if not self._is_busy(one))
+        if (delivery := next(free, None)) is not None:
+            self._make(attempts.begin(delivery, is_beside=True), tasks)
+        elif self.repeats and circuit.is_unreachable:
+            hanging = attempts.hanging(now)
+            if hanging is not None:
+                second = attempts.begin(hanging, is_beside=True, is_second=True)
+                self._make(second, tasks)
 
     async def _probe(self, probe: Probe) -> None:
         """Ask the address of the sink; if it is back, send what hangs or waits."""
-        trying, began = self._loop.trying, self.clock.monotonic()
+        began = self.clock.monotonic()
         try:
             await probe()
         except DeliveryError:
-            trying.circuit.probed(is_there=False)
+            self._circuit.probed(is_there=False)
             return
         finally:
             self._is_probing = False
-        if trying.circuit.probed(is_there=True):
-            trying.attempts.cut_left_behind(began)
-            self._loop.wake.set()
-
-    async def _beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
-        await self._heartbeat.make(heartbeat, tasks)
-        self._loop.wake.set()
+        if self._circuit.probed(is_there=True):
+            self._attempts.cut_left_behind(began)
+            self._wake.set()
 
     def _wait(self, now: float, next_due: float | None) -> float:
         """Return the seconds to wait; the end of an attempt ends the wait, too."""
         monotonic = self.clock.monotonic()
-        trying = self._loop.trying
-        marks = trying.circuit.marks(trying.attempts.oldest)
-        if self._loop.launcher.ready or self._heartbeat.waiting:
-            marks.append(self.pace.opens_at)
+        marks = self._circuit.marks(self._attempts.oldest)
+        marks.append(self.pace.opens_at)
+        if self._settling.landed:
+            marks.append(self._settling.record_at)
         waits = [mark - monotonic for mark in marks if mark > monotonic]
         if next_due is not None:
             waits.append(next_due - now)
         return min([*waits, _LONGEST_WAIT])
+
+    # -- an attempt ----------------------------------------------------------
+
+    def _make(
+        self, attempt: Attempt, tasks: asyncio.TaskGroup, *, is_alone: bool = False
+    ) -> None:
+        """Make an attempt: in a task, or as one event of a request."""
+        delivery = attempt.delivery
+        answer: asyncio.Future[Any]
+        if self._gather is None or is_alone:
+            name = f"{self.name}:{delivery.id}"
+            answer = tasks.create_task(self._sent(delivery), name=name)
+        else:
+            answer = self._gather(delivery, tasks)
+        attempt.answer = answer
+        answer.add_done_callback(partial(self._answered, attempt))
+
+    async def _sent(self, delivery: Delivery) -> Exception | None:
+        """Make one attempt at a delivery alone; return its error."""
+        try:
+            async with asyncio.timeout(ATTEMPT_LIMIT):
+                await self.deliver(delivery)
+        except Exception as error:  # noqa: BLE001 - the result of the attempt
+            return error
+        return None
+
+    def _answered(self, attempt: Attempt, _: "asyncio.Future[Any]") -> None:
+        """Settle an attempt, and let the loop begin the next ones."""
+        with suppress(OutboxError):  # its thread has died, so the process ends
+            try:
+                if attempt is self._heartbeat.in_flight:
+                    self._settling.settle_heartbeat(attempt)
+                    self._heartbeat.end(attempt)
+                else:
+                    self._settling.settle(attempt)
+            finally:
+                self._attempts.end(attempt)
+            if self._stop.is_set():
+                self._settling.record()
+        self._wake.set()

@@ -7,7 +7,7 @@ The sink is closed before it is opened again, because a file has only one writer
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -93,8 +93,8 @@ class SinkWorker:
         """The name of the worker."""
         return self.relay.name
 
-    async def deliver(self, delivery: Delivery) -> None:
-        """Make one attempt, alone.
+    def deliver(self, delivery: Delivery) -> Awaitable[None]:
+        """Make one attempt, alone; what is returned must be awaited.
 
         Raises:
             DeliveryError: as ``Sink.deliver``.
@@ -102,7 +102,7 @@ class SinkWorker:
         if self._sink is None:  # stopped before the sink was opened
             text = "the sink is not open: this VM is not known yet"
             raise TransientDeliveryError(text, Reason.CONNECTION)
-        await self._sink.deliver(CloudEvent.from_json(delivery.body))
+        return self._sink.deliver(CloudEvent.from_json(delivery.body))
 
     async def open(self, opening: Opening) -> None:
         """Open the sink until the forwarder stops.
@@ -143,7 +143,7 @@ class SinkWorker:
         async with asyncio.TaskGroup() as group:
             if isinstance(self._sink, Reminding):
                 group.create_task(self._sink.remind(stop), name=f"{self.name} reminds")
-            await self.relay.run(stop)
+            group.create_task(self.relay.run(stop), name=self.name)
 
     async def _run_early(self) -> None:
         if self._early is None:

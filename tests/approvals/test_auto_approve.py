@@ -15,10 +15,9 @@ from msgspec.structs import replace as with_fields
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
-from bridge.events import checkpoint
 from bridge.events.document import ScheduledEvent
 from bridge.events.transitions import diff
-from bridge.events.watch import Moment
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MetadataUnavailableError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration
@@ -390,10 +389,10 @@ def restart(world: World, away: float) -> None:
     """Restart the machine after so many seconds, and let the poller read once."""
     watch, shown = world.observer.watch, world.imds.shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
-    body = checkpoint.encode(with_fields(watch, seen=now))
+    body = with_fields(watch, seen=now).to_json()
     world.clock.pass_by(away)
     world.clock.monotonic_at = 5.0
-    world.observer.watch = checkpoint.decode(body)
+    world.observer.watch = Watch.from_json(body)
     show(world, *shown)
 
 

@@ -27,8 +27,7 @@ from bridge.outbox.storage.driver import Desk
 from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 from bridge.pipeline import held, observer
-from bridge.pipeline.attempt import Trying
-from bridge.pipeline.attempt_loop import AttemptLoop
+from bridge.pipeline.attempt import Attempts
 from bridge.pipeline.relay import Relay
 from tests.bench.latency import World, bare_commits, hooked
 from tests.bench.measuring import quantile, running
@@ -45,8 +44,8 @@ STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the rows are on the disk (fsync), and the loop knows", Desk._end),
     ("the deliveries may be sent", Image.sendable),
     ("the relay is awake", Relay.step),
-    ("the due delivery is found", AttemptLoop.take),
-    ("the attempt has begun", Trying.make),
+    ("the due delivery is found", Attempts.begin),
+    ("the attempt has begun", Relay._sent),
     ("the request is made of the event", http_client.exchange),
     ("the request is written to the socket", _SelectorSocketTransport.write),
     ("the receiver has it", asyncio.Queue.put_nowait),

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events import checkpoint
 from bridge.events.build import OutgoingEvent, from_document, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, exact, parse
@@ -161,7 +160,7 @@ def assert_readable(event: OutgoingEvent) -> None:
 
 def assert_remembered(found: Document) -> None:
     watch, _ = diff(Watch(), found, NOW, poll_interval=1)
-    again = checkpoint.decode(checkpoint.encode(watch))
+    again = Watch.from_json(watch.to_json())
 
     assert again.incarnation == found.incarnation
     assert again.known.keys() == found.events.keys()

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events import checkpoint
 from bridge.events.build import from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent, parse
@@ -144,5 +143,5 @@ def test_whatever_is_read_can_be_published_hashed_and_remembered(
     assert isinstance(raw, dict)
     same = ScheduledEvent(event_id="a", raw=raw)
     assert hash32(found.events["A"].canonical) == hash32(same.canonical)
-    assert checkpoint.decode(checkpoint.encode(watch)).known == watch.known
+    assert Watch.from_json(watch.to_json()).known == watch.known
     assert orjson.loads(orjson.dumps(found.raw)) == found.raw

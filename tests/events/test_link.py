@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from bridge.configuration import load as configuration
 from bridge.events.build import from_outcome
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.link import link_fault, link_of, link_to
+from bridge.events.cloudevent import CloudEvent, link_fault, link_of, link_to
 from bridge.foundation.errors import ConfigError
 from bridge.sinks.email.message import message
 from bridge.sinks.slack.blocks import render, render_card, render_step

@@ -8,7 +8,7 @@ from bridge.events.build import from_bridge, from_document, from_outcome, trace
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.hashing import hash32
-from bridge.sinks.webhook.content_mode import render_binary, render_structured
+from bridge.sinks.webhook.presets.preset import render_binary, render_structured
 from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
 from tests.support.example_events import outcome, published, transition
 from tests.support.fakes import START

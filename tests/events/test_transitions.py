@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events import checkpoint
 from bridge.events.document import Document, ScheduledEvent, exact, parse
 from bridge.events.transitions import Transition, diff, same_again
 from bridge.events.vocabulary import TransitionKind
@@ -768,4 +767,4 @@ def contents(events: Mapping[str, ScheduledEvent]) -> dict[str, str]:
 
 def restarted(watch: Watch) -> Watch:
     """Return the watch as a later life of the process finds it."""
-    return checkpoint.decode(checkpoint.encode(watch))
+    return Watch.from_json(watch.to_json())

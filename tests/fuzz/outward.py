@@ -23,11 +23,11 @@ from bridge.sinks.slack.bot import read as read_slack
 from bridge.sinks.slack.card import Card, after
 from bridge.sinks.syslog import format as syslog_format
 from bridge.sinks.syslog.format import Style
-from bridge.sinks.webhook import content_mode
 from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.config import granted_rate
+from bridge.sinks.webhook.presets import preset as rendering
+from bridge.sinks.webhook.presets.preset import assumed
 from bridge.sinks.webhook.presets.registry import PRESETS
-from bridge.sinks.webhook.preview import assumed
 from bridge.sinks.webhook.response import SuccessConfig, by_rule
 from tests.fuzz.target import brief
 from tests.support.builders import (
@@ -101,10 +101,10 @@ PERMISSIONS = (
 )
 _TALKERS = tuple((Shape(preset=name).talker(), PRESETS[name]) for name in PRESETS)
 _RENDERERS = (
-    content_mode.render_structured,
-    content_mode.render_batch,
-    content_mode.render_array,
-    content_mode.render_binary,
+    rendering.render_structured,
+    rendering.render_batch,
+    rendering.render_array,
+    rendering.render_binary,
 )
 _RULES = (
     SuccessConfig(),

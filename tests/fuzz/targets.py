@@ -33,7 +33,6 @@ from bridge.app.approve_request import Approval, SeenEvent
 from bridge.approvals.message import parse as parse_approval
 from bridge.cli.approve import Answer
 from bridge.configuration import load as config
-from bridge.events import checkpoint
 from bridge.events.build import from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import parse as parse_document
@@ -92,8 +91,8 @@ def document(body: bytes) -> None:
         assert len(body) <= 60 * 1024
         assert CloudEvent.from_json(body).to_json() == body
         orjson.dumps(render(shown.event))
-    kept = checkpoint.encode(watch)
-    assert checkpoint.encode(checkpoint.decode(kept)) == kept
+    kept = watch.to_json()
+    assert Watch.from_json(kept).to_json() == kept
 
 
 def metadata(body: bytes) -> None:
@@ -197,11 +196,11 @@ def from_event(body: bytes) -> None:
 def kept(body: bytes) -> None:
     """The checkpoint in the state file."""
     try:
-        watch = checkpoint.decode(body)
+        watch = Watch.from_json(body)
     except msgspec.DecodeError:
         return
-    again = checkpoint.encode(watch)
-    assert checkpoint.encode(checkpoint.decode(again)) == again
+    again = watch.to_json()
+    assert Watch.from_json(again).to_json() == again
 
 
 def wish(value: bytes) -> None:
@@ -372,7 +371,7 @@ def _checkpoint() -> bytes:
         poll_interval=1,
         relayed=frozenset(),
     )
-    return checkpoint.encode(watch)
+    return watch.to_json()
 
 
 def _scenarios() -> tuple[bytes, ...]:

@@ -28,6 +28,7 @@ from bridge.foundation.errors import (
     OutboxFullError,
     OutboxThreadDiedError,
     OutboxUnavailableError,
+    Reason,
 )
 from bridge.foundation.workers import run_workers
 from bridge.outbox import reads
@@ -445,6 +446,40 @@ async def test_event_whose_earlier_step_is_only_on_the_disk_waits(
         disk.thaw()
         await healed(outbox)
         assert await deliver(outbox) == ["first", "second"]
+
+
+class Counted(Hanging):
+    """Counts how often contents are read."""
+
+    count = 0
+
+    @contextmanager
+    def waiting(self, sql: str) -> Iterator[None]:
+        self.count += sql.startswith("SELECT id, kind")
+        with super().waiting(sql):
+            yield
+
+
+@pytest.mark.parametrize("per_key", [1, 5])
+async def test_backlog_is_read_a_page_at_a_time_whatever_is_due_first(
+    state_path: Path, per_key: int
+) -> None:
+    count = 2000
+    async with opened(state_path) as outbox:
+        for key in range(0, count, per_key):
+            await put(outbox, *map(str, range(key, key + per_key)), key=f"K{key}")
+        for one in await due(outbox, count):
+            await outbox.deliveries.postpone(
+                one, due=NOW - one.id * 7 % count, error="", reason=Reason.SERVER
+            )
+    disk, taken = Counted(), 0
+    async with opened(state_path, disk) as outbox:
+        while found := await due(outbox, limit=9):
+            await outbox.deliveries.delivered(*found, now=NOW)
+            taken += len(found)
+
+    assert taken == count
+    assert disk.count < 40
 
 
 @pytest.mark.slow

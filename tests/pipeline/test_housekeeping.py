@@ -577,11 +577,9 @@ async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
         disk.freeze("SELECT d.id")
         look = asyncio.create_task(keeper.step())
         await asyncio.to_thread(disk.hung.wait)
-        attempt = outbox.deliveries.postpone(
+        failure = outbox.deliveries.postpone(
             first, due=now, error="503", reason=Reason.SERVER
         )
-        failure = asyncio.create_task(attempt)
-        await asyncio.sleep(0)
         disk.thaw()
         await asyncio.gather(look, failure)
         clock.pass_by(3)

@@ -21,8 +21,8 @@ from bridge.signing.keys import PrivateKey
 from bridge.signing.own_key import EventSigner, own_keys
 from bridge.sinks.servicebus.sink import render as render_bus
 from bridge.sinks.syslog.format import smaller
-from bridge.sinks.webhook.content_mode import RENDER
 from bridge.sinks.webhook.presets import elastic, eventhubs, sentinel, splunk_hec
+from bridge.sinks.webhook.presets.preset import RENDER
 from bridge.sinks.webhook.template import load
 from tests.signing.test_dsse import KEY, KEYS, OTHER
 from tests.support.builders import SINK, outgoing, router

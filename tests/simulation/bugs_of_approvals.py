@@ -25,7 +25,7 @@ from bridge.outbox.image import Image
 from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Journal
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import DueTimes
+from bridge.pipeline.settling import DueTimes
 from tests.simulation.planting import Patch, bug
 
 # -- approvals -----------------------------------------------------------------------

@@ -12,7 +12,6 @@ from bridge.outbox.records import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.endings import Endings
 from bridge.sinks.acting import Begin, Ending, Fate
 from bridge.sinks.command import actor
 from bridge.sinks.command.actor import CommandActor
@@ -92,7 +91,7 @@ def command_is_settled_before_it_is_run(patch: Patch) -> None:
 
     async def early(self: ActingRelay, run: Any, outbox: Runs) -> None:
         good = Ending(fate=Fate.SUCCEEDED)
-        await self._endings.settle(outbox, run, good, attempts=1)
+        await self._settle(outbox, run, good, attempts=1)
         await act(self, run, outbox)
 
     patch.setattr(ActingRelay, "_act", early)
@@ -120,11 +119,7 @@ def success_counts_though_it_was_undone(patch: Patch) -> None:
 
 @bug
 def command_that_asks_for_it_is_not_run_again(patch: Patch) -> None:
-    async def give_up(self: Endings, run: Any, ending: Ending) -> None:
-        outbox = Runs(self.trying.settling.outbox, self.sink)
-        await self.settle(outbox, run, ending, attempts=1)
-
-    patch.setattr(Endings, "_postpone", give_up)
+    patch.setattr(CommandActor, "most_attempts", 1)
 
 
 @bug

@@ -4,8 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bridge.events import build, checkpoint, transitions
+from bridge.events import build, transitions
 from bridge.events.vocabulary import TransitionKind
+from bridge.events.watch import Watch
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox import store
@@ -15,10 +16,10 @@ from bridge.outbox.image import Image
 from bridge.outbox.line import Lines
 from bridge.outbox.lookups import Ages
 from bridge.outbox.state import Wakeups
-from bridge.pipeline import attempt, circuit, in_flight, policy
-from bridge.pipeline.attempt import DueTimes
+from bridge.pipeline import attempt, circuit, policy
 from bridge.pipeline.circuit import Circuit
 from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.settling import DueTimes, Settling
 from tests.simulation.planting import Patch, bug
 
 # -- what is seen, and its ids -----------------------------------------------------
@@ -80,12 +81,12 @@ def absence_after_a_gap_is_a_cancellation(patch: Patch) -> None:
 
 @bug
 def fall_of_the_number_is_forgotten_at_a_restart(patch: Patch) -> None:
-    encode = checkpoint.encode
+    to_json = Watch.to_json
 
     def forgetful(watch: Any, *given: Any) -> bytes:
-        return encode(replace(watch, fall=None), *given)
+        return to_json(replace(watch, fall=None), *given)
 
-    patch.setattr(checkpoint, "encode", forgetful)
+    patch.setattr(Watch, "to_json", forgetful)
 
 
 @bug
@@ -114,7 +115,7 @@ def nothing_is_urgent(patch: Patch) -> None:
 
 @bug
 def no_slot_is_kept_for_what_is_urgent(patch: Patch) -> None:
-    patch.setattr(in_flight, "is_urgent", lambda *_: False)
+    patch.setattr(attempt, "is_urgent", lambda *_: False)
 
 
 @bug
@@ -245,7 +246,7 @@ def due_times_stay_when_the_clock_is_set_back(patch: Patch) -> None:
 
 @bug
 def attempt_that_failed_is_no_news(patch: Patch) -> None:
-    async def put_off(self: Any, one: Any, error: Any) -> None:
-        self.settling.landed[one.delivery.id] = one.delivery
+    def put_off(self: Settling, one: Any, error: Any) -> None:
+        self.landed[one.delivery.id] = one.delivery
 
-    patch.setattr(attempt.Trying, "_postpone", put_off)
+    patch.setattr(Settling, "_put_off", put_off)

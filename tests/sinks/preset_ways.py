@@ -16,9 +16,8 @@ from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import filled
 from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.config import WebhookKeys, signed
-from bridge.sinks.webhook.presets.preset import Call, advanced
+from bridge.sinks.webhook.presets.preset import Call, advanced, assumed
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
-from bridge.sinks.webhook.preview import assumed
 from tests.receivers.serving import Post, Service, Way
 from tests.support.fakes import START
 from tests.support.sink_fixtures import sink_config

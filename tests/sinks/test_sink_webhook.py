@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.sinks.base import Probing, Resources
-from bridge.sinks.webhook.content_mode import header_value, render_binary
+from bridge.sinks.webhook.presets.preset import header_value, render_binary
 from tests.support.configurations import webhook
 from tests.support.sink_fixtures import (
     Inbox,

@@ -20,7 +20,7 @@ from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata
 from bridge.outbox.records import Checkpoint, Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver
+from bridge.pipeline.relay import Deliver
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 

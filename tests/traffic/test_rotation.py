@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
-from bridge.events import checkpoint
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.transitions import diff
@@ -309,7 +308,7 @@ def test_record_that_nobody_wrote_is_none(body: bytes) -> None:
 
 def test_what_is_left_to_a_later_life_says_the_same() -> None:
     watch = seen(begun())
-    later = checkpoint.decode(checkpoint.encode(watch))
+    later = Watch.from_json(watch.to_json())
     record = decode(encode(after(watch), is_told_out=True))
 
     assert record

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from bridge.events import checkpoint
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.outbox.records import (
@@ -151,7 +151,7 @@ class _Rescue:
         """Whether a value can be decoded; note the EventIds of the checkpoint."""
         if key == CHECKPOINT:
             try:
-                self.known = frozenset(checkpoint.decode(_bytes(value)).known)
+                self.known = frozenset(Watch.from_json(_bytes(value)).known)
             except msgspec.DecodeError:
                 self.is_any_lost = True
                 return False

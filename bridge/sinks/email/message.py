@@ -20,9 +20,8 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.events.cloudevent_rules import as_time
-from bridge.events.link import link_of
 from bridge.events.vocabulary import impact_of
 from bridge.events.wording import headline as headline_of
 from bridge.events.wording import machines_of, table

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.link import link_of
+from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.events.samples import TEST_ATTRIBUTE
 from bridge.events.vocabulary import GONE, NOTHING_TO_APPROVE
 

@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events import alarm
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.link import link_of, shown_link
+from bridge.events.cloudevent import CloudEvent, link_of, shown_link
 from bridge.events.vocabulary import APPROVED
 from bridge.events.wording import (
     DOCUMENT_CHANGED,

@@ -32,14 +32,18 @@ from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import MissingExtraError
 from bridge.sinks.webhook import template
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import RENDER, ContentMode, Rendered
-from bridge.sinks.webhook.many import MANY, Many
 from bridge.sinks.webhook.presets.preset import (
+    MANY,
     NO_AUTH,
+    RENDER,
     Call,
+    ContentMode,
+    Many,
     Preset,
+    Rendered,
     Standing,
     Talk,
+    Talker,
     Verdict,
 )
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
@@ -49,9 +53,6 @@ from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:; ?[\w-]+=[\w-]+)*", re.ASCII)
 _JSON = "application/json"
-
-
-Talker = Callable[[CloudEvent, Verdict, datetime], Talk]
 
 
 class Shape(Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ from bridge.sinks.webhook.auth import (
     value_faults,
 )
 from bridge.sinks.webhook.body import Shape
-from bridge.sinks.webhook.content_mode import ContentMode
+from bridge.sinks.webhook.presets.preset import ContentMode
 from bridge.sinks.webhook.presets.registry import PresetName
 from bridge.sinks.webhook.response import SuccessConfig
 
@@ -62,6 +62,7 @@ from bridge.sinks.webhook.response import SuccessConfig
 HandshakeKind = Literal["off", "attempt", "required"]
 
 ORIGIN = "WebHook-Request-Origin"
+SECRET = "<secret>"  # noqa: S105 - shown in place of one  # nosec B105
 _RATE = "WebHook-Request-Rate"
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _ORIGIN = rf"{_LABEL}(\.{_LABEL})*"  # compiled at its first use, which is rare
@@ -380,6 +381,22 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
         if auth.type == "body" and not self.shape.has_object:
             what = '"body" needs content_mode = "template", or a preset that has it'
             yield "auth.type", what
+
+    def shown_headers(self, expanded: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers for display.
+
+        Args:
+            expanded: the literal headers, with placeholders filled in.
+        """
+        headers = {
+            name: expanded[name]
+            if value.is_literal and not value.holds_secret(name)
+            else SECRET
+            for name, value in self.headers.items()
+        }
+        if (auth := self.auth_meant) is not None and auth.type != "body":
+            headers[auth.header] = auth.shown
+        return headers
 
     def _tls_faults(self) -> Iterator[tuple[str, ...]]:
         for key in ("client_certificate", "ca_file"):

@@ -57,18 +57,26 @@ from bridge.sinks.webhook.auth import (
     filled,
     revealed_value,
 )
-from bridge.sinks.webhook.body import Shape, Talker
+from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.config import (
     ORIGIN,
+    SECRET,
     WebhookKeys,
     granted_rate,
     origin_of,
     question,
     signed,
 )
-from bridge.sinks.webhook.many import Many
-from bridge.sinks.webhook.presets.preset import Call, Standing, advanced
-from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
+from bridge.sinks.webhook.presets.preset import (
+    NOTHING,
+    Call,
+    Many,
+    Standing,
+    Talker,
+    advanced,
+    assumed,
+    line,
+)
 from bridge.sinks.webhook.response import excerpt, secrets_of
 from bridge.sinks.webhook.template import TemplateFaultError
 
@@ -402,7 +410,9 @@ class WebhookSink:
             return Preview(head=(NOTHING,), body=b"")
         body = filled(self.config.auth_meant, calls[-1].body, SECRET)
         packed, _ = self.shape.packed(dict(calls[-1].headers), body)
-        headers = shown(self.config, self.expanded) | self._origin_header() | packed
+        headers = (
+            self.config.shown_headers(self.expanded) | self._origin_header() | packed
+        )
         if self.config.signature is not None:
             headers |= self._signature(event.id, body) | {"webhook-signature": SECRET}
         target = redact(revealed(self.config.url, "url"))

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import SIGNATURE, CloudEvent
 from bridge.foundation.errors import MissingExtraError, PermanentDeliveryError, Reason
-from bridge.sinks.webhook.content_mode import Rendered
+from bridge.sinks.webhook.presets.preset import Rendered
 
 if TYPE_CHECKING:
     import jinja2

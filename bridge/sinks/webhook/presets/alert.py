@@ -13,9 +13,8 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.events.cloudevent_rules import as_time
-from bridge.events.link import link_of
 from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text

@@ -4,8 +4,7 @@ Source: https://learn.microsoft.com/azure/azure-functions/function-keys-how-to
 """
 
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import render_structured
-from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset
+from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset, render_structured
 
 PRESET = Preset(
     gets="the CloudEvent, structured; also any other mode",

@@ -19,10 +19,8 @@ from bridge.events.wording import table
 from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer, failure
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import Rendered
-from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.fields import Facts, facts, known, text
-from bridge.sinks.webhook.presets.preset import Preset
+from bridge.sinks.webhook.presets.preset import Many, Preset, Rendered
 from bridge.sinks.webhook.response import by_status, no_json
 
 _ECS_VERSION = "8.17.0"

@@ -4,9 +4,7 @@ Source: https://learn.microsoft.com/azure/event-grid/post-to-custom-topic
 """
 
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import render_batch
-from bridge.sinks.webhook.many import MANY
-from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset
+from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, MANY, Preset, render_batch
 
 PRESET = Preset(
     gets="a batch of one CloudEvent; also `structured` or `binary`",

@@ -12,9 +12,12 @@ import orjson
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import render_structured
-from bridge.sinks.webhook.many import Many
-from bridge.sinks.webhook.presets.preset import OWN_BODY, Preset
+from bridge.sinks.webhook.presets.preset import (
+    OWN_BODY,
+    Many,
+    Preset,
+    render_structured,
+)
 
 SCOPE = "https://eventhubs.azure.net/.default"
 _LONGEST_KEY = 128

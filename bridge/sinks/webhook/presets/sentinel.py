@@ -10,10 +10,8 @@ import orjson
 
 from bridge.events.cloudevent import SIGNATURE, CloudEvent
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.content_mode import Rendered
-from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.fields import known
-from bridge.sinks.webhook.presets.preset import Preset
+from bridge.sinks.webhook.presets.preset import Many, Preset, Rendered
 
 SCOPE = "https://monitor.azure.com/.default"
 

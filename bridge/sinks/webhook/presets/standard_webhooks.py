@@ -6,8 +6,7 @@ Source: https://github.com/standard-webhooks/standard-webhooks (payload structur
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.sinks.webhook.content_mode import Rendered
-from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset
+from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset, Rendered
 
 
 def render(event: CloudEvent) -> Rendered:

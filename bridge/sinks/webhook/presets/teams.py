@@ -13,11 +13,9 @@ from collections.abc import Iterator
 
 import orjson
 
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.link import link_of
-from bridge.sinks.webhook.content_mode import Rendered
+from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.sinks.webhook.presets.fields import Facts, facts, text
-from bridge.sinks.webhook.presets.preset import Preset
+from bridge.sinks.webhook.presets.preset import Preset, Rendered
 
 _MOST_NAMES = 10
 _NAME, _LINE, _PARAGRAPH = 100, 300, 600

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events import checkpoint
 from bridge.events.document import Document, exact
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
@@ -23,7 +22,7 @@ def look(watch: Watch, seen: Document, at: datetime, monotonic: float) -> Watch:
 
 
 def test_empty_watch_reads_back() -> None:
-    assert checkpoint.decode(checkpoint.encode(Watch())) == Watch()
+    assert Watch.from_json(Watch().to_json()) == Watch()
 
 
 @given(st.lists(odd_documents(), min_size=1, max_size=3), moments())
@@ -33,7 +32,7 @@ def test_what_was_observed_reads_back_the_same(
     watch = Watch()
     for number, one in enumerate(seen):
         watch = look(watch, one, at + timedelta(seconds=number), number)
-    found = checkpoint.decode(checkpoint.encode(watch))
+    found = Watch.from_json(watch.to_json())
 
     assert (found.incarnation, found.was_complete) == (
         watch.incarnation,
@@ -50,7 +49,7 @@ def test_what_was_observed_reads_back_the_same(
 @given(odd_documents(), moments())
 def test_same_document_after_a_restart_is_no_news(seen: Document, at: datetime) -> None:
     watch = look(Watch(), seen, at, 0)
-    later = checkpoint.decode(checkpoint.encode(watch))
+    later = Watch.from_json(watch.to_json())
     now = Moment(at=at + timedelta(seconds=5), monotonic=0)
 
     assert diff(later, seen, now, poll_interval=1)[1] == ()
@@ -60,7 +59,7 @@ def test_monotonic_time_is_of_no_use_to_a_later_life() -> None:
     watch = look(Watch(), document(imds_event(), incarnation=7), START, 50)
     watch = look(watch, document(incarnation=2), START, 51)
 
-    found = checkpoint.decode(checkpoint.encode(watch))
+    found = Watch.from_json(watch.to_json())
     assert found.seen == Moment(at=START, monotonic=None)
     assert found.fall is not None
     assert found.fall.seen == Moment(at=START, monotonic=None)
@@ -74,21 +73,21 @@ def test_first_sight_of_an_event_as_it_is_is_kept_without_the_jumps_of_the_clock
     jumped = START + timedelta(hours=1, seconds=100)
     watch = look(watch, document(imds_event()), jumped, 150)
 
-    found = checkpoint.decode(checkpoint.encode(watch))
+    found = Watch.from_json(watch.to_json())
 
     (known,) = found.known.values()
     assert known.since == Moment(at=START + timedelta(hours=1), monotonic=None)
 
 
 def test_first_sight_is_anew_where_an_older_version_did_not_keep_it() -> None:
-    whole = checkpoint.encode(look(Watch(), document(imds_event()), START, 50))
+    whole = look(Watch(), document(imds_event()), START, 50).to_json()
     plain = json.loads(whole)
     for known in plain["known"].values():
         del known["since"]
     now = START + timedelta(seconds=60)
 
     watch = look(
-        checkpoint.decode(json.dumps(plain).encode()), document(imds_event()), now, 5
+        Watch.from_json(json.dumps(plain).encode()), document(imds_event()), now, 5
     )
 
     (known,) = watch.known.values()
@@ -111,4 +110,4 @@ def test_first_sight_is_anew_where_an_older_version_did_not_keep_it() -> None:
 )
 def test_what_nobody_here_wrote_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        checkpoint.decode(body)
+        Watch.from_json(body)
