@@ -262,6 +262,7 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
+                waits=self.document is None,
             )
         self._held = rest
 
