@@ -28,9 +28,9 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
 from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import Worker
-from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.load import HubFile
 from bridge.hub.store import alarms
+from bridge.hub.store.alarms import AlarmContext, events_of
 from bridge.hub.store.store import Store
 from bridge.net.http_client import open_session
 from bridge.outbox import statefile

@@ -1,7 +1,7 @@
 """Which key belongs to which machine, and what the word of a message is worth. Pure.
 
 ``[hub] keys`` pins each key to a vmId and a resource id, and so do people, who accept a
-key that its bridge has told: see ``store.told_keys``. A message that a pinned key and
+key that its bridge has told: see ``store.accepting``. A message that a pinned key and
 its successor have both signed pins the successor; see ``store.pin_rows``.
 
     pinned      signed by the key that is pinned to its vmId and resource id

@@ -128,32 +128,12 @@ _FRESH = timedelta(seconds=10)  # older messages have waited in the source
 _IDLE = timedelta(seconds=1)  # so long without a message, the source is empty
 
 
-def read_all(
+def read(
     source: SourceConfig, message: ReceivedMessage, now: datetime
 ) -> list[Incoming]:
     """Parse a message; one of Azure may hold several events, each with its content.
 
-    Args:
-        source: the source of the message.
-        message: the message, as received.
-        now: replaces EnqueuedTime, if the broker has not set it.
-    """
-    first = read(source, message, now)
-    if not isinstance(source, AzureSource) or message.fault is not None:
-        return [first]
-    found = list[Incoming]()
-    try:
-        for part in azure_messages.parts_of(message.body):
-            is_whole = part is message.body
-            plain = replace(first, body=part, fact=None, notes=(), fault=None)
-            found.append(first if is_whole else parsed(source, plain))
-    except UnreadableMessageError as error:
-        found.append(first.put_aside(str(error)))
-    return found
-
-
-def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incoming:
-    """Parse a message; a fault is part of the result, so this raises nothing.
+    A fault is part of the result, so this raises nothing.
 
     Args:
         source: the source of the message.
@@ -168,8 +148,16 @@ def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incom
         session=message.reply_to_session_id,
     )
     if message.fault is not None:
-        return plain.put_aside(message.fault)
-    return parsed(source, plain)
+        return [plain.put_aside(message.fault)]
+    if not isinstance(source, AzureSource):
+        return [parsed(source, plain)]
+    found = list[Incoming]()
+    try:
+        for part in azure_messages.parts_of(message.body):
+            found.append(parsed(source, replace(plain, body=part)))
+    except UnreadableMessageError as error:
+        found.append(plain.put_aside(str(error)))
+    return found
 
 
 def parsed(source: SourceConfig, plain: Incoming) -> Incoming:
@@ -259,9 +247,7 @@ class SourceReader(Struct):
         stop: asyncio.Event,
     ) -> None:
         now = self.clock.now()
-        batch = [
-            one for message in messages for one in read_all(self.config, message, now)
-        ]
+        batch = [one for message in messages for one in read(self.config, message, now)]
         self._note_lag(batch, now)
         try:
             await self.store.keep(batch)

@@ -196,6 +196,7 @@ def test_commands_that_read_a_part_of_the_file_report_no_missing_sink(
         address(approver, session=None, seen=None)
 
 
+@pytest.mark.integration
 def test_without_an_entity_no_receiver_is_loaded() -> None:
     code = "import sys, bridge.app.approvals\n"
     code += (

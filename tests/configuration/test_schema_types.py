@@ -111,6 +111,7 @@ def test_event_of_each_type_is_read_as_that_type(
     assert set(again["data"]) == set(found["data"])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm.type)
 def test_alarm_of_a_hub_is_read_as_one(
     alarm: CloudEvent, event_types: ModuleType
@@ -121,6 +122,7 @@ def test_alarm_of_a_hub_is_read_as_one(
     assert (read.data.headline, read.data.reporter.vmName) == ("It is so.", "hub")
 
 
+@pytest.mark.integration
 def test_data_of_the_wrong_kind_is_refused(event_types: ModuleType) -> None:
     found = json.loads(EVENTS["sebridge.scheduledevent.started.v1"].to_json())
     denied = json.loads(EVENTS["sebridge.startrequest.denied.v1"].to_json())
@@ -134,6 +136,7 @@ def test_data_of_the_wrong_kind_is_refused(event_types: ModuleType) -> None:
             event_types.Event.model_validate({**found, **wrong})
 
 
+@pytest.mark.integration
 def test_unexpected_types_of_imds_fields_are_read(event_types: ModuleType) -> None:
     """Fields of IMDS are passed on unchanged, whatever the documentation says."""
     found = json.loads(EVENTS["sebridge.scheduledevent.started.v1"].to_json())
@@ -183,6 +186,7 @@ def test_there_are_many_examples() -> None:
     assert (len(WEEK) > 100, len(types) > 30) == (True, True)
 
 
+@pytest.mark.integration
 def test_examples_are_the_same_after_classes_of_python(event_types: ModuleType) -> None:
     for line in LINES:
         read = event_types.Event.model_validate_json(line).root

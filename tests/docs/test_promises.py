@@ -1,6 +1,5 @@
 """promises.md: each promise has tests, and each named test exists."""
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -31,11 +30,8 @@ def proved() -> list[Row]:
 
 def functions(path: Path) -> set[str]:
     """Return the names of the functions of a file, which is not imported."""
-    return {
-        node.name
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    text = path.read_text(encoding="utf-8")
+    return set(re.findall(r"(?m)^(?:async )?def (\w+)\(", text))
 
 
 def test_every_named_test_exists() -> None:

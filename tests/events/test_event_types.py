@@ -93,6 +93,7 @@ def test_further_event_type_is_one_line(
     assert said[where] == wanted
 
 
+@pytest.mark.integration
 def test_word_that_resembles_a_further_type_is_a_warning(said: dict[str, Any]) -> None:
     (warning,) = said["misspelt"]
 

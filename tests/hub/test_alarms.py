@@ -20,13 +20,12 @@ from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of
-from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import BrokerClock
 from bridge.hub.store import alarms
-from bridge.hub.store.alarms import AlarmRow
+from bridge.hub.store.alarms import AlarmContext, AlarmRow, events_of
 from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import Entry
 from bridge.hub.store.rows import alarm as add_alarm

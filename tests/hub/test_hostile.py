@@ -244,7 +244,7 @@ def test_message_of_any_bytes_is_kept_or_left_out(
     """Nothing is raised, and what is kept can be shown."""
     messages = [_received(body) for body in bodies]
     origin: BridgesSource | AzureSource = BUS if source else _AZURE
-    batch = [read(origin, message, at(0)) for message in messages]
+    batch = [one for message in messages for one in read(origin, message, at(0))]
 
     async def keep() -> None:
         with tempfile.TemporaryDirectory() as name:

@@ -56,7 +56,7 @@ def received(source: Any, body: bytes) -> Incoming:
     message = ReceivedMessage(
         lock_token="t", message_id="m", sequence_number=1, enqueued_at=at(1), body=body
     )
-    return read(source, message, at(1))
+    return read(source, message, at(1))[0]
 
 
 def changed(body: bytes, *path: str) -> list[bytes]:

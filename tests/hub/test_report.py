@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import func, select, text
 
 from bridge.hub.alarm_sinks import context_of
-from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.housekeeping import FleetMonitor, forget
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.report import report_of, time_line
 from bridge.hub.store import alarms
+from bridge.hub.store.alarms import AlarmContext, events_of
 from bridge.hub.store.lists import machines_named
 from bridge.hub.store.rows import micros
 from bridge.hub.store.store import Store

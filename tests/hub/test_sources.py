@@ -261,8 +261,8 @@ def test_source_is_drained_once_nothing_waits_in_it(
     broker_less: SourceReader, clock: FakeClock
 ) -> None:
     one = broker_less
-    old = read(one.config, message(heard=-60.0), at(0))
-    new = read(one.config, message(heard=0.0), at(0))
+    (old,) = read(one.config, message(heard=-60.0), at(0))
+    (new,) = read(one.config, message(heard=0.0), at(0))
 
     assert one.listening() is None
     one._connected()
@@ -293,8 +293,8 @@ def message(heard: float | None, **fields: Any) -> ReceivedMessage:
 
 
 def test_message_is_read_whatever_the_broker_tells(broker_less: SourceReader) -> None:
-    bare = read(broker_less.config, message(None), at(9))
-    broken = read(broker_less.config, message(0, fault="no AMQP"), at(9))
+    (bare,) = read(broker_less.config, message(None), at(9))
+    (broken,) = read(broker_less.config, message(0, fault="no AMQP"), at(9))
 
     assert bare.heard == at(9)
     assert bare.fact is not None

@@ -12,7 +12,7 @@ import pytest
 from bridge.events.identity import Identity
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import Housekeeping
-from bridge.hub.store import alarms, told_keys
+from bridge.hub.store import accepting, alarms
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
@@ -163,7 +163,7 @@ async def test_stranger_pushes_no_key_out(plain: HubWorld) -> None:
     await plain.store.keep([tells(vm(0), KEY)])
     await plain.store.keep([tells(vm(0), key) for key in keys])
     found = await waiting(plain)
-    assert len(found) == told_keys.MOST_OF_MACHINE
+    assert len(found) == accepting.MOST_OF_MACHINE
     assert ("web-0", KEY.key_id) in found
     _, page = await plain.ask("GET", "/bridges", {"User": "ann"})
     assert "Further keys of this machine are refused." in page
@@ -173,7 +173,7 @@ async def test_stranger_pushes_no_key_out(plain: HubWorld) -> None:
 
 @pytest.mark.slow
 async def test_list_of_waiting_keys_is_bounded(plain: HubWorld) -> None:
-    batch = [tells(vm(number), KEY) for number in range(told_keys.MOST + 2)]
+    batch = [tells(vm(number), KEY) for number in range(accepting.MOST + 2)]
     for start in range(0, len(batch), 100):
         await plain.store.keep(batch[start : start + 100])
     found, count = await plain.get("/api/v1/keys"), 0
@@ -181,7 +181,7 @@ async def test_list_of_waiting_keys_is_bounded(plain: HubWorld) -> None:
     while found["next"]:
         count += len(found["keys"])
         found = await plain.get(f"/api/v1/keys?cursor={found['next']}")
-    assert count + len(found["keys"]) == told_keys.MOST
+    assert count + len(found["keys"]) == accepting.MOST
     _, page = await plain.ask("GET", "/bridges", {"User": "ann"})
     assert "The list is full" in page
     assert "and 1800 more" in page

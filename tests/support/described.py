@@ -20,6 +20,7 @@ class Described:
     def __init__(self, document: Json) -> None:
         self.document = document
         self._components = {"components": _closed(document["components"])}
+        self._validators: dict[str, Draft202012Validator] = {}
         self._ways = [(_pattern(path), path) for path in document["paths"]]
 
     def way(self, path: str) -> str | None:
@@ -58,9 +59,11 @@ class Described:
 
     def faults(self, schema: Mapping[str, Any], value: object) -> list[str]:
         """Return where a value is not as a schema of the description says."""
-        validator = Draft202012Validator(
-            {**_closed(schema), **self._components}, format_checker=FormatChecker()
-        )
+        name = json.dumps(schema)
+        if (validator := self._validators.get(name)) is None:
+            validator = self._validators[name] = Draft202012Validator(
+                {**_closed(schema), **self._components}, format_checker=FormatChecker()
+            )
         return [f"{e.json_path}: {e.message}" for e in validator.iter_errors(value)]
 
 

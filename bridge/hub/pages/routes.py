@@ -36,8 +36,8 @@ from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.pins import Doubt
 from bridge.hub.store import lists
+from bridge.hub.store.accepting import MOST_OF_MACHINE
 from bridge.hub.store.store import Store
-from bridge.hub.store.told_keys import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 

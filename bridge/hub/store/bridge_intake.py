@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import orjson
+from msgspec.structs import asdict, astuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -23,7 +24,7 @@ from sqlalchemy import (
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import MOST_OFFERS, BridgeState, bridge_in, has_terms, of_report
-from bridge.hub.facts import Note, NoteKind, kept_name, table, text
+from bridge.hub.facts import Note, NoteKind, table, text
 from bridge.hub.fold import State
 from bridge.hub.pins import Runs
 from bridge.hub.store import rows
@@ -110,13 +111,10 @@ def _fresh(
 
 
 def _bridge(state: BridgeState, origin: str) -> Values:
-    machine = state.machine
     return {
         "vm_id": state.vm_id,
         "origin": origin,
-        "subscription": machine.subscription,
-        "group": machine.group,
-        "name": kept_name(state.reporter.name),
+        **asdict(state.machine),
         "resource": state.reporter.resource_id.lower(),
         "heard": rows.micros(state.heard),
         "first_heard": rows.micros(state.heard),
@@ -151,12 +149,10 @@ def _offer(report: BridgeReport, origin: str) -> Values | None:
     offer = report.data.get("approvals")
     if not has_terms(report) or not isinstance(offer, dict):
         return None
-    machine, heard = of_report(report).machine, rows.micros(report.heard)
+    heard = rows.micros(report.heard)
     place = {
         "vm_id": report.reporter.vm_id,
-        "subscription": machine.subscription,
-        "group": machine.group,
-        "name": machine.name,
+        **asdict(of_report(report).machine),
         "origin": origin,
         "prefix": report.prefix,
     }
@@ -233,12 +229,7 @@ def keep_machines(
         return
     connection.execute(delete(machines).where(machines.c.event_key.in_(list(changed))))
     values: list[Values] = [
-        {
-            "event_key": key,
-            "subscription": machine.subscription,
-            "group": machine.group,
-            "name": machine.name,
-        }
+        {"event_key": key, **asdict(machine)}
         for key, found in changed.items()
         for machine in found
     ]
@@ -352,5 +343,5 @@ def _stop(report: BridgeReport) -> Note:
 
 
 def _machine_of(report: BridgeReport) -> tuple[str, str, str]:
-    machine = of_report(report).machine
-    return machine.subscription, machine.group, machine.name
+    found: tuple[str, str, str] = astuple(of_report(report).machine)
+    return found

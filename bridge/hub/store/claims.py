@@ -34,11 +34,10 @@ from bridge.hub.facts import Address
 from bridge.hub.fold import State
 from bridge.hub.store import rows
 from bridge.hub.store.current import current_event, event_bridges, offers_of
-from bridge.hub.store.deciding import void
+from bridge.hub.store.deciding import close, void
 from bridge.hub.store.engine import lock
 from bridge.hub.store.rows import (
     Entry,
-    alarm,
     mark_changed,
     micros,
     moment_of,
@@ -404,23 +403,6 @@ def _differs(row: Any, end: End) -> bool:
     """Whether an end differs from the stored state of a decision."""
     before = (row.state, row.outcome, row.outcome_reason)
     return before != (end.state.value, end.outcome, end.reason)
-
-
-def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
-    """Store the end of a decision, with an entry in the record and an alarm."""
-    change = update(decisions).where(decisions.c.id == row.id)
-    connection.execute(
-        change.values(
-            state=end.state.value,
-            outcome=end.outcome,
-            outcome_reason=end.reason,
-            closed=rows.micros(now),
-            due=None,
-        )
-    )
-    detail = f"{end.outcome}: {end.reason}" if end.reason else end.outcome
-    record(connection, Entry.of(row, now, what=end.state.value, detail=detail))
-    alarm(connection, Entry.of(row, now, what=end.state.value, detail=detail))
 
 
 def void_votes(connection: Connection, states: Mapping[str, State]) -> None:

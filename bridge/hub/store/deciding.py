@@ -1,6 +1,7 @@
 """Counts votes and commits decisions, each in one transaction with its record entry."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from bridge.hub.decisions import (
     LIVE,
     MAYBE_SENT,
     DecisionState,
+    End,
     Vote,
     arm_message,
     expiry,
@@ -217,16 +219,24 @@ def _is_valid(row: Any, current: CurrentEvent) -> bool:
 
 def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
     """Make a decision void that has not been carried out."""
+    end = End(state=DecisionState.VOID, outcome="", reason=why)
+    close(connection, row, end, situation.now)
+
+
+def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
+    """Store the end of a decision, with an entry in the record and an alarm."""
     change = update(decisions).where(decisions.c.id == row.id)
     connection.execute(
         change.values(
-            state=DecisionState.VOID.value,
-            outcome_reason=why,
-            closed=micros(situation.now),
+            state=end.state.value,
+            outcome=end.outcome,
+            outcome_reason=end.reason,
+            closed=micros(now),
             due=None,
         )
     )
-    entry = Entry.of(row, situation.now, what="void", detail=why)
+    detail = ": ".join(filter(None, (end.outcome, end.reason)))
+    entry = Entry.of(row, now, what=end.state.value, detail=detail)
     record(connection, entry)
     alarm(connection, entry)
 

@@ -24,6 +24,7 @@ from bridge.hub.fold import Folded, fold_in
 from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading, is_surplus
 from bridge.hub.pins import Pins
 from bridge.hub.store import rows
+from bridge.hub.store.accepting import keep_told
 from bridge.hub.store.alarms import note_slow
 from bridge.hub.store.bridge_intake import (
     keep_bridges,
@@ -42,7 +43,6 @@ from bridge.hub.store.tables import (
     messages,
     unreadable,
 )
-from bridge.hub.store.told_keys import keep_told
 
 _NO_PINS = Pins()
 _MOST_UNREADABLE = 1000  # of each kind

@@ -192,7 +192,7 @@ told_keys = Table(
     _text("resource"),  # the resource id in lower case
     _moment("first_heard"),
     _moment("heard"),
-    Column("body", LargeBinary, nullable=False),  # ``told_keys.ToldKey`` as JSON
+    Column("body", LargeBinary, nullable=False),  # ``accepting.ToldKey`` as JSON
     Index("told_keys_key", "key"),
     Index("told_keys_resource", "resource"),
     Index("told_keys_heard", "heard"),

@@ -228,7 +228,7 @@ async def test_message_over_64_kib_is_no_message_of_a_bridge(
     given = ReceivedMessage(
         lock_token="t", message_id="m", sequence_number=1, enqueued_at=None, body=body
     )
-    found = read(BUS, given, at(0))
+    (found,) = read(BUS, given, at(0))
     async with open_store(sqlite_config) as store:
         await store.keep([found])
         (aside,) = await rows(store, unreadable)
