@@ -53,6 +53,7 @@ class DueTimes(Struct):
     max_backoff: float
     has_pending: bool = False
     _offset: float | None = None  # wall clock minus monotonic clock
+    _reads: int = 0  # of the state file, that were followed
     _kept_at: float = 0.0
 
     @property
@@ -69,17 +70,19 @@ class DueTimes(Struct):
         now = self.clock.now().timestamp()
         offset = now - self.clock.monotonic()
         if self._offset is None:
-            await self._begin(now)
+            await self._begin()
         elif (back := self._offset - offset) > _JUMP:
             await self.outbox.deliveries.make_earlier(self.sink, back)
         self._offset = offset
+        if (reads := self.outbox.state.reads) != self._reads:
+            self._reads = reads
+            await self.outbox.deliveries.make_due(
+                self.sink, beyond=now + self.max_backoff, now=now
+            )  # the clock may have been set since an earlier run
+            self.circuit.owe_release()  # the sink may be back by now
 
-    async def _begin(self, now: float) -> None:
-        """Continue after a restart, even if the clock was set in between."""
-        await self.outbox.deliveries.make_due(
-            self.sink, beyond=now + self.max_backoff, now=now
-        )
-        self.circuit.owe_release()  # the sink may be back by now
+    async def _begin(self) -> None:
+        """Continue after a restart."""
         seconds = await self.outbox.ages.load(self.sink)
         self.circuit.running = RunningTime(seconds)
         self.circuit.running.run(self.clock.monotonic())
