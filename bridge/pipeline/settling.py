@@ -11,6 +11,7 @@ is killed in this time, these deliveries are made a second time.
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -128,6 +129,12 @@ class Settling(Struct):
     landed: dict[int, Delivery] = field(default_factory=dict)
     record_at: float = 0.0
     is_parked: bool = False
+    _delivered: Any = None  # metrics of this sink, which cost more to look up
+    _seconds: Any = None
+
+    def __post_init__(self) -> None:
+        self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
+        self._seconds = self.metrics.delivery_seconds.labels(self.sink)
 
     @property
     def under_way(self) -> set[int]:
@@ -167,9 +174,8 @@ class Settling(Struct):
         if not self.landed:
             self.record_at = self.clock.monotonic() + _MOMENT
         self.landed[delivery.id] = delivery
-        self.metrics.deliveries.labels(self.sink, "delivered").inc()
-        seconds = max(0.0, now - delivery.created)
-        self.metrics.delivery_seconds.labels(self.sink).observe(seconds)
+        self._delivered.inc()
+        self._seconds.observe(max(0.0, now - delivery.created))
         if delivery.not_before is not None and now > delivery.not_before:
             self.metrics.late.labels(self.sink).inc()
         if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
@@ -181,12 +187,10 @@ class Settling(Struct):
         It may only during a backlog: others use the slots meanwhile, many more wait,
         and none of them is urgent.
         """
-        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
-        if not self.attempts.is_full or more < _BACKLOG:
+        if not self.attempts.is_full or len(self.landed) >= _MOST_LANDED:
             return False
-        if len(self.landed) >= _MOST_LANDED or (
-            self.clock.monotonic() >= self.record_at
-        ):
+        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
+        if more < _BACKLOG or self.clock.monotonic() >= self.record_at:
             return False
         return not await self.outbox.deliveries.has_urgent(self.sink, now=now)
 
