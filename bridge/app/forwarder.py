@@ -66,7 +66,7 @@ async def run(
     daemon_threads.lend()
     log_unseen_errors(asyncio.get_running_loop())
     async with AsyncExitStack() as stack:
-        lock = stack.enter_context(statefile.locked(path))
+        lock = await stack.enter_async_context(statefile.locking(path))
         metrics = Metrics(
             (sink.name for sink in config.sinks),
             __version__,

@@ -261,7 +261,8 @@ class Outbox:
         """
         found, dropped = list[Ready](), list[OutgoingEvent]()
         number, is_durable = self._number, not self.database.is_degraded
-        if self._number_on_disk is None and self.sign is not None:
+        is_known = self._number_on_disk is not None or self.database.is_blank
+        if self.sign is not None and not is_known:
             self._number_on_disk = number
         for outgoing in events:
             window = _window(outgoing, now)

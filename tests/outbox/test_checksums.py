@@ -219,6 +219,7 @@ async def next_life(
         await parts.observer.restore()
         for _ in documents:
             await parts.poller.step()
+            await parts.outbox.state.write({})  # what is committed is on the disk
             due, _ = await parts.outbox.deliveries.due(SINK, now=NOW, limit=9)
             parts.sink.taken += due
             for one in due:

@@ -377,6 +377,31 @@ async def test_event_dropped_in_memory_stays_dropped_on_the_disk(
     assert [name for name, _, _ in await on_disk(state_path)] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("at", ["PRAGMA", "SELECT"])
+async def test_start_on_a_disk_that_hangs_is_in_memory(
+    at: str, state_path: Path
+) -> None:
+    """The file is being opened, or read for the first time."""
+    async with opened(state_path) as outbox:
+        await put(outbox, "1", key="L")
+    disk, timings = Hanging(), Timings(patience=PATIENCE, closing=1.0)
+    disk.freeze(at)
+    async with Database.open(
+        state_path, may_degrade=True, timings=timings, connect=disk.open
+    ) as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "2")
+        assert not outbox.state.knows_earlier_runs
+        assert await names(outbox) == ["2"]
+
+        disk.thaw()
+        await healed(outbox)
+        assert sorted(map(str, await deliver(outbox))) == ["1", "2"]
+        assert await outbox.observations.load(CHECKPOINT) == b"2"
+    found = {(name, state) for name, state, _ in await on_disk(state_path)}
+    assert found == {("1", "delivered"), ("2", "delivered")}
+
+
 async def test_ids_of_a_file_that_was_not_read_are_given_to_nobody_else(
     state_path: Path,
 ) -> None:

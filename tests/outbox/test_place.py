@@ -363,6 +363,24 @@ async def test_file_of_a_newer_version_is_left_alone_when_it_can_be_locked(
 # -- the lock of another process -------------------------------------------------
 
 
+async def test_start_that_read_nothing_ends_if_another_has_the_lock_by_then(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lib" / "state.db"
+    path.parent.touch()
+
+    async def start() -> None:
+        async with running(path) as outbox:
+            await put(outbox, "1")
+            path.parent.unlink()
+            with locked(path):
+                await outbox.database.heal()
+                await outbox.database.died()
+
+    with pytest.raises(OutboxLockedError):
+        await start()
+
+
 @contextmanager
 def held(path: Path, how: str) -> Iterator[None]:
     """Let another process, so to say, hold the file without end."""

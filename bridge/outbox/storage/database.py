@@ -27,10 +27,12 @@ from msgspec.structs import replace
 from bridge.foundation.errors import (
     OutboxError,
     OutboxFullError,
+    OutboxLockedError,
     OutboxThreadDiedError,
     OutboxUnavailableError,
 )
 from bridge.outbox.storage.connection import (
+    NOT_OURS,
     SHORT_BUSY_SECONDS,
     Connect,
     Connection,
@@ -79,7 +81,6 @@ class Database:
         self._on_trouble = on_trouble
         self._desk = Desk(driver, timings)
         self._desk.since = self._waits_since
-        self.patiently = self._desk.patiently
         self._desk.given_up = self.hangs
         self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
@@ -290,7 +291,7 @@ class Database:
         return await future
 
     def _adopt(self, snapshot: Any) -> None:
-        if self.adopt is not None and self.snapshot is not None:
+        if self.adopt and self.snapshot:
             self.adopt(snapshot)
 
     def _demand_life(self) -> None:
@@ -410,18 +411,17 @@ class Database:
         self._desk.is_hanging = True
         self._degrade(fault)
         error = OutboxUnavailableError(f"the state file hangs: {fault}")
-        if self._asking is not None:
-            self._asking.answer(None, error)
-            self._asking = None
+        if (ask := self._asking) is not None:
+            is_opening, self._asking = ask.work == self._open_file, None
+            self.is_blank = self.is_blank or is_opening
+            ask.answer(None, None if is_opening else error)
         while self._asks:
             self._asks.popleft().answer(None, error)
 
     def _degrade(self, fault: str) -> None:
         if self._fault is None:
-            log.error(
-                "state file cannot be written: going on in memory",
-                extra={"fault": fault},
-            )
+            fields = {"fault": fault}
+            log.error("state file cannot be written: going on in memory", extra=fields)
         self._fault, self._is_writing_back = fault, False
         for commit in self._journal.waiting():
             commit.tell(is_written=False)
@@ -443,9 +443,8 @@ class Database:
             self._healing = self._loop.create_future()
             self._next_soon()
         patience = self._desk.timings.patience
-        await asyncio.wait(
-            {self._healing}, timeout=None if patience == math.inf else patience
-        )
+        limit = None if patience == math.inf else patience
+        await asyncio.wait({self._healing}, timeout=limit)
 
     def _regain(self) -> tuple[bool, Any]:
         """Return whether the file was opened again, and what ``adopt`` needs then."""
@@ -456,7 +455,9 @@ class Database:
     def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
         if error is not None:
             self._end_healing()
-            if is_damage(error) or not isinstance(error, sqlite3.Error | OutboxError):
+            is_theirs = self.is_blank and isinstance(error, OutboxLockedError)
+            is_passing = isinstance(error, sqlite3.Error | OutboxError)
+            if is_theirs or is_damage(error) or not is_passing:
                 self._died(error)
             return
         is_new, snapshot = found
@@ -503,9 +504,8 @@ class Database:
         """
         opened = self._loop.create_future()
         self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
-        with self._desk.patiently():
-            self._start(self._open_file, self._opened)
-            await opened
+        self._start(self._open_file, self._opened)
+        await opened
 
     def _open_file(self) -> tuple[str | None, bool]:
         """Open the file, or what can be read of it.
@@ -545,11 +545,14 @@ class Database:
 
     def _died(self, error: BaseException | None) -> None:
         """Fail all questions, and all later ones, with an error."""
-        why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
-        self._death = OutboxThreadDiedError(
-            f"the thread of the state file has died ({why.removesuffix(': ')})"
-        )
-        log.error("thread of the state file died", extra={"fault": why})
+        if isinstance(error, NOT_OURS):
+            self._death = error
+        else:
+            why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
+            self._death = OutboxThreadDiedError(
+                f"the thread of the state file has died ({why.removesuffix(': ')})"
+            )
+            log.error("thread of the state file died", extra={"fault": why})
         for commit in self._journal.waiting():
             commit.tell(is_written=False)
         for ask in (self._asking, *self._asks):
