@@ -82,6 +82,7 @@ async def run(
         await stack.enter_async_context(
             port.serve(config.http, status_source, listeners.get("health"))
         )
+        await stack.enter_async_context(port.serve_commands(lock, status_source))
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )

@@ -43,7 +43,7 @@ class Wakeups(Struct, frozen=True):
         self.of(sink).set()
 
     def wake_all(self) -> None:
-        """Wake all relays and the rules: another process has changed something."""
+        """Wake all relays and the rules: what waits was changed."""
         self.rules.set()
         for event in self._events.values():
             event.set()
@@ -196,7 +196,7 @@ class State:
         return reads.snapshot(db), reads.newest(db) if self.database.is_blank else None
 
     def _adopt(self, found: object) -> None:
-        """Take over what the file has: another process, or an earlier run wrote it."""
+        """Take over what the file has: an earlier run wrote it."""
         assert isinstance(found, tuple)  # noqa: S101 - for mypy  # nosec B101
         snapshot, part = found
         if part is not None:

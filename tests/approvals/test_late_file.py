@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.outbox.ledger import select
 from tests.approvals.after_world import SIEM, Life, Stage, after_rule, reboot
+from tests.support.book import sent_to
 
 PREPARE, RESTORE = ("prepare", "scheduled"), ("restore", "ended")
 
@@ -54,9 +54,7 @@ async def found_again(life: Life, back: Callable[[], None]) -> None:
 
 async def published(life: Life) -> list[tuple[str, str, str]]:
     """Return EventId, transition and id of what was published, oldest first."""
-    found = await life.file.database.read(
-        lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
-    )
+    found = await life.file.database.read(lambda db: sent_to(db, SIEM))
     events = [CloudEvent.from_json(delivery.body) for delivery in found]
     return [
         (str(event.text("correlationid")), str(event.data["transition"]), event.id)

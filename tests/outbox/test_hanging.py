@@ -32,7 +32,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.workers import run_workers
 from bridge.outbox import reads
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.connection import Connection, connect
@@ -40,6 +40,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
+from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
@@ -107,7 +108,7 @@ async def healed(outbox: Outbox) -> None:
 async def on_disk(path: Path) -> list[tuple[str | None, str, bool]]:
     """Return what is on the disk: id, state, whether it was durable when committed."""
     async with Outbox.open(path, router({A: route()})) as outbox:
-        found = await Ledger(outbox.database).find(Selection())
+        found = await Book(outbox).find(Selection())
     return [(one.cloud_event_id, one.state, is_durable(one)) for one in found]
 
 
@@ -514,20 +515,6 @@ async def test_order_is_kept_with_12000_pending(state_path: Path) -> None:
         if place[f"{n} first"] > place[f"{n} second"]
     ]
     assert wrong == []
-
-
-async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> None:
-    disk = Hanging()
-    async with opened(state_path, disk) as outbox:
-        await put(outbox, "1", "2", key=None)
-        async with Database.open(state_path) as other:
-            (one, _) = await due(outbox)
-            await Ledger(other).discard(Selection(id=one.id), now=NOW)
-        await outbox.database.compare()  # as the housekeeping does
-        disk.freeze()
-        await put(outbox, "3", key=None)
-
-        assert await names(outbox) == ["2", "3"]
 
 
 async def test_what_was_committed_just_before_the_disk_hangs_is_known_in_memory(

@@ -205,20 +205,6 @@ async def test_only_the_commit_at_fault_is_refused(
     assert [r.message for r in caplog.records] == ["change lost on its way to disk"]
 
 
-async def test_delivery_that_another_process_has_settled_stays_settled(
-    state_path: Path,
-) -> None:
-    async with opened(state_path) as database:
-        assert await written(database, {FIRST: WAITS})
-        with closing(connect(state_path)) as other:
-            other.execute("UPDATE deliveries SET state = 'discarded'")
-        assert await written(database, {FIRST: SENT})
-        state = "SELECT state FROM deliveries"
-        assert await database.read(lambda db: db.execute(state).fetchone()) == (
-            "discarded",
-        )
-
-
 async def test_question_of_a_cancelled_caller_is_answered_all_the_same(
     state_path: Path,
 ) -> None:

@@ -68,7 +68,7 @@ class Database:
         is_blank: whether reads are answered from an empty file, because the real one
             could not be read since the start.
         snapshot: reads what ``adopt`` needs; called on the worker.
-        adopt: takes that in the loop, when others have changed the file.
+        adopt: takes that in the loop, when the file was opened again.
     """
 
     def __init__(
@@ -238,12 +238,11 @@ class Database:
 
         return await self._ask(partial(self._file.read, job), taken)
 
-    async def run(self, job: Callable[[Connection], T], *, moves: bool = True) -> T:
+    async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job in a transaction of its own, after all that was put before.
 
         Args:
-            job: runs on the worker.
-            moves: whether it may change what waits, so that this is read anew.
+            job: runs on the worker; it changes nothing that memory has.
 
         Raises:
             OutboxUnavailableError: the disk fails.
@@ -254,24 +253,8 @@ class Database:
             text = f"the state file cannot be written: {self._fault}"
             raise OutboxUnavailableError(text)
 
-        def work() -> tuple[T, Any]:
-            result = self._file.run(job)
-            snapshot = self.snapshot if moves else None
-            return result, snapshot and snapshot(self._file.db)
-
-        def then(found: tuple[T, Any]) -> T:
-            result, snapshot = found
-            if moves:
-                self._adopt(snapshot)
-            return result
-
-        found: T = await self._ask(work, then, is_read=False)
+        found: T = await self._ask(partial(self._file.run, job), _same, is_read=False)
         return found
-
-    async def compare(self) -> None:
-        """Adopt what other processes have changed."""
-        if self.snapshot is not None:
-            await self.read(self.snapshot, self._adopt)
 
     async def _ask(
         self,
