@@ -145,6 +145,7 @@ class State:
                 self.database.is_blank = True  # the disk has failed since the opening
                 await self.database.read(_loaded, then=self._load)
             self.database.snapshot, self.database.adopt = self._look, self._adopt
+            self.database.healed = self.wakeups.wake_all
             self.is_loaded = True
 
     async def ready(self) -> None:

@@ -444,8 +444,10 @@ async def test_event_whose_earlier_step_is_only_on_the_disk_waits(
 
         assert "other" in await deliver(outbox)
         assert outbox.database.is_degraded
+        outbox.wakeups.of(A).clear()
         disk.thaw()
         await healed(outbox)
+        assert outbox.wakeups.of(A).is_set()
         assert await deliver(outbox) == ["first", "second"]
 
 

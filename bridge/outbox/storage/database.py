@@ -69,6 +69,7 @@ class Database:
             could not be read since the start.
         snapshot: reads what ``adopt`` needs; called on the worker.
         adopt: takes that in the loop, when the file was opened again.
+        healed: called when the disk works again: what waits there can be read.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Database:
         self.is_blank = False
         self.snapshot: Callable[[Connection], Any] | None = None
         self.adopt: Callable[[Any], object] | None = None
+        self.healed: Callable[[], object] = lambda: None
         self._file = file
         self._on_trouble = on_trouble
         self._desk = Desk(driver, timings)
@@ -455,6 +457,7 @@ class Database:
         self._fault = None
         self._end_healing()
         log.info("state file can be written again")
+        self.healed()
 
     def _end_healing(self) -> None:
         healing, self._healing = self._healing, None
