@@ -140,6 +140,7 @@ class Outbox:
         reply: Reply | None = None,
         named: Mapping[str, bytes] | None = None,
         settle: Settlement | None = None,
+        waits: bool = True,
     ) -> bool:
         """Commit all arguments together: all of them or none.
 
@@ -159,9 +160,12 @@ class Outbox:
             reply: the reply to the sender of an approval.
             named: values by their names, see ``Observations.load``.
             settle: the end of a delivery.
+            waits: whether to wait for the disk. What is committed later, or is sent, is
+                behind this commit in any case.
 
         Returns:
-            Whether it is on the disk; False after 3 s without an answer of the disk.
+            Whether it is on the disk; False after 3 s without an answer of the disk, or
+            if nobody waits for that.
 
         Raises:
             OutboxFullError: there is no room for an event of a checkpoint.
@@ -182,7 +186,7 @@ class Outbox:
             messages={decision.message for decision in decisions},
         )
         written = await self.state.in_turn(decide, asked)
-        return await asyncio.shield(written)
+        return await asyncio.shield(written) if waits else False
 
     def _decide(  # noqa: PLR0913 - all parts of one commit
         self,

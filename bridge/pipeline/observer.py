@@ -243,6 +243,7 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
+                waits=self.document is None,
             )
         self._held = rest
 

@@ -76,6 +76,7 @@ async def append_and_due(count: int, state: str) -> float:
             script = _FILL.format(rows=count, sink=SINK, state=state)
             for statement in script.split(";")[:2]:
                 await outbox.database.run(partial(_execute, statement))
+        async with Outbox.open(path, router()) as outbox:
             times = []
             for number in range(300):
                 began = time.perf_counter()

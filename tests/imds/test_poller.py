@@ -109,6 +109,7 @@ class Rig:
 
     async def deliveries(self) -> list[Delivery]:
         """Return what waits, in the order in which it was published."""
+        await settled(self.outbox)
         found = []
         for _ in range(20):
             due, _ = await self.outbox.deliveries.due(SINK, now=9e9, limit=100)

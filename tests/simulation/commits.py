@@ -22,14 +22,19 @@ class Commits:
     life: "Life"
     _checkpoint: bytes | None = None
 
-    def note(self, rows: Rows, *, is_durable: bool) -> None:
-        """Note what is kept by now: rows, and the document if it has changed."""
+    def note(self, rows: Rows, shown: Shown | None, *, is_durable: bool) -> None:
+        """Note what is kept by now: rows, and the document if it has changed.
+
+        Args:
+            rows: what is kept.
+            shown: the document that had been read when they were committed.
+            is_durable: whether they are on the disk.
+        """
         life, world = self.life, self.life.world
         self._note_rows(rows, is_durable=is_durable)
         if world.plan.has("commands"):
             judge_successes(life)
         (checkpoint,) = rows.get(("meta", (CHECKPOINT,))) or (None,)
-        shown = life.imds.shown
         if (
             isinstance(checkpoint, bytes)
             and checkpoint != self._checkpoint

@@ -13,6 +13,7 @@ from bridge.outbox.storage.driver import Done, Timings
 from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Row, Rows
 from bridge.outbox.storage.schema import TABLES
+from tests.simulation.edges import Shown
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -107,20 +108,29 @@ class InlineDatabase(Database):
         then: Callable[[bool], None] | None = None,
         late: Callable[[], None] | None = None,
     ) -> None:
-        def answered(is_written: bool) -> None:  # noqa: FBT001 - a callback
-            if then is not None:
-                then(is_written)
-            self.life.commits.note(rows, is_durable=is_written)
-
         if not self.is_degraded:
             self.given |= {key for table, key in rows if table == "items"}
+        answered = partial(self._noted, self.life.imds.shown, rows, then)
         super().put(rows, answered, late)
+
+    def _noted(
+        self,
+        shown: Shown | None,
+        rows: Rows,
+        then: Callable[[bool], None] | None,
+        is_written: bool,  # noqa: FBT001 - a callback
+    ) -> None:
+        if then is not None:
+            then(is_written)
+        self.life.commits.note(rows, shown, is_durable=is_written)
 
     def note_written(self) -> None:
         """Show the judge what is on the disk, though nobody awaits it any more."""
         for commit in self._journal.with_disk:
-            if commit.then is not None:
-                self.life.commits.note(commit.rows, is_durable=True)
+            if isinstance(commit.then, partial):
+                self.life.commits.note(
+                    commit.rows, commit.then.args[0], is_durable=True
+                )
 
     async def heal(self) -> None:
         """Write everything that gathers, if there is room."""

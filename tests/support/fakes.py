@@ -18,7 +18,7 @@ from bridge.foundation.workers import Worker
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata
-from bridge.outbox.records import Checkpoint, Delivery
+from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Deliver
 
@@ -229,9 +229,7 @@ class FullOutbox(Outbox):
     def __init__(self, outbox: Outbox) -> None:
         vars(self).update(vars(outbox))
 
-    async def commit(  # type: ignore[override]  # what a poller says
-        self, events: Sequence[OutgoingEvent], *, now: float, checkpoint: Checkpoint
-    ) -> None:
+    async def commit(self, events: Sequence[OutgoingEvent], **parts: Any) -> bool:
         if self.is_full:
             raise OutboxFullError("neither disk nor memory has room")
-        await super().commit(events, now=now, checkpoint=checkpoint)
+        return await super().commit(events, **parts)
