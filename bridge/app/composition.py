@@ -153,9 +153,7 @@ class Forwarder:
         housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
-            relays=relays,
             clock=around.clock,
-            metrics=around.metrics,
             retention=config.state.retention,
             max_size=config.state.max_size,
         )

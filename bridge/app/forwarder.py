@@ -66,7 +66,7 @@ async def run(
     daemon_threads.lend()
     log_unseen_errors(asyncio.get_running_loop())
     async with AsyncExitStack() as stack:
-        lock = stack.enter_context(statefile.locked(path))
+        lock = await stack.enter_async_context(statefile.locking(path))
         metrics = Metrics(
             (sink.name for sink in config.sinks),
             __version__,
@@ -82,6 +82,7 @@ async def run(
         await stack.enter_async_context(
             port.serve(config.http, status_source, listeners.get("health"))
         )
+        await stack.enter_async_context(port.serve_commands(lock, status_source))
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )

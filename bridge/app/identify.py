@@ -186,7 +186,11 @@ def _completed(identity: Identity, last: Identity | None) -> Identity:
 
 async def remembered(database: Database) -> Identity | None:
     """Return the identity that was stored before the restart; None if there is none."""
-    body = await database.read(lambda db: load(db, IDENTITY))
+    return decoded(await database.read(lambda db: load(db, IDENTITY)))
+
+
+def decoded(body: bytes | None) -> Identity | None:
+    """Return the identity in the value ``IDENTITY``; None = none, or it is damaged."""
     if body is None:
         return None
     try:

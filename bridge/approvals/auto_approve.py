@@ -7,12 +7,13 @@
         ─▶ a rule approves, but its commands have not succeeded ─▶ withheld, published
                                                                    once
 
-An event is approved once for its present content. The intent before the POST and the
-decision are stored, so a restart neither repeats nor forgets them. Other VMs that see
-the same event may approve it, too: the second VM finds it Started, or IMDS answers 200
-again. If a request ends before any POST, no outcome is published, because no person had
-asked. The outcome ``withheld`` is published once for each content and reason, also
-across restarts.
+While the state file of an earlier run cannot be read, no rule approves: it is not known
+what was approved before. An event is approved once for its present content. The intent
+before the POST and the decision are stored, so a restart neither repeats nor forgets
+them. Other VMs that see the same event may approve it, too: the second VM finds it
+Started, or IMDS answers 200 again. If a request ends before any POST, no outcome is
+published, because no person had asked. The outcome ``withheld`` is published once for
+each content and reason, also across restarts.
 """
 
 import asyncio
@@ -76,15 +77,24 @@ class AutoApprover:
     async def run(self, stop: asyncio.Event) -> None:
         """Approve events until ``stop`` is set; first continue the stored intents."""
         wake = self.context.outbox.wakeups.rules
+        is_first = True
         async with asyncio.TaskGroup() as flows, waking(stop, wake):
-            for intent in await self.context.outbox.approvals.open_initiatives():
-                initiative = Initiative(rule=str(intent.rule), content=intent.message)
-                self._begin(intent.event_id, initiative, flows)
             while not stop.is_set():
                 wake.clear()
-                left = await self.step(flows)
+                left = float("inf")
+                if self.context.outbox.state.knows_earlier_runs:
+                    if is_first:
+                        await self._go_on(flows)
+                        is_first = False
+                    left = await self.step(flows)
                 if not stop.is_set():
                     await self._pause(wake, left)
+
+    async def _go_on(self, flows: asyncio.TaskGroup) -> None:
+        """Go on with what an earlier run has begun."""
+        for intent in await self.context.outbox.approvals.open_initiatives():
+            initiative = Initiative(rule=str(intent.rule), content=intent.message)
+            self._begin(intent.event_id, initiative, flows)
 
     async def _pause(self, wake: asyncio.Event, left: float) -> None:
         """Wait until a delay is over or the next look is due, or ``wake`` is set."""

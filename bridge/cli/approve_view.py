@@ -18,16 +18,15 @@ from bridge.cli.ending import fail
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
+from bridge.diagnostics.outbox_access import access
 from bridge.events.document import ScheduledEvent, parse_time
+from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
 from bridge.outbox.admin import Ledger, Wanted
-from bridge.outbox.statefile import is_there
-from bridge.outbox.storage.database import Database
 from bridge.sinks.base import ApprovalAddress
 
 _MOST_NAMES = 10
-_HEAD = 1024  # bytes of a CloudEvent in which its type is
 _APPROVE = "Azure starts the event now, on all its machines."
 _REFUSE = (
     "All votes are deleted. The event can still be approved, here or elsewhere, and "
@@ -146,9 +145,7 @@ def stored(path: Path, config: Config, event_id: str) -> SeenEvent | None:
 
     None is also returned for an event that is over, or was cut to fit a message.
     """
-    wanted = Wanted(
-        event_id=event_id, fits=lambda body: b".scheduledevent." in body[:_HEAD]
-    )
+    wanted = Wanted(event_id=event_id, is_step=True)
     found = _read_here(
         path, config, lambda ledger: ledger.published(newest=1, wanted=wanted)
     )
@@ -164,13 +161,13 @@ def _read_here(
     """Read from the local state file; None = there is none, or it cannot be read."""
 
     async def asked(state: Path) -> T:
-        async with Database.open(state) as database:
-            return await read(Ledger(database))
+        async with access(state, SystemClock()) as ledger:
+            return await read(ledger)
 
     try:
         state = Path(configuration.load_state(path, os.environ).path)
         door.enter_for(config, state)
-        return run(asked(state)) if is_there(state) else None
+        return run(asked(state))
     except BridgeError:
         return None
 

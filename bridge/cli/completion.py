@@ -19,10 +19,10 @@ from click.shell_completion import CompletionItem
 from bridge.cli import door
 from bridge.cli.long_running import run
 from bridge.configuration import load as configuration
+from bridge.diagnostics.outbox_access import access
+from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
-from bridge.outbox.admin import Ledger
-from bridge.outbox.statefile import is_there
-from bridge.outbox.storage.database import Database
+from bridge.outbox.admin import EventIds
 
 _MOST = 50
 # No character that is special in a shell, and no hyphen first: that is an option.
@@ -48,7 +48,7 @@ def event_ids(
         settings, _ = configuration.load_settings(_file(ctx), os.environ)
         door.enter(settings)
         state = Path(settings.state.path)
-        known = run(_known(state)) if is_there(state) else []
+        known = run(_known(state))
     except BridgeError:
         return []
     start = incomplete.casefold()
@@ -67,5 +67,5 @@ def _file(ctx: click.Context) -> Path:
 
 
 async def _known(state: Path) -> list[str]:
-    async with Database.open(state) as database:
-        return await Ledger(database).event_ids(newest=_MOST)
+    async with access(state, SystemClock()) as ledger:
+        return await ledger.ask(EventIds(newest=_MOST))

@@ -261,14 +261,14 @@ async def _with_identity(
     if source is not None:
         sample, who = await _sample(config, source)
         return sample, ShownIdentity(who)
-    shown_as = ShownIdentity(await dry_run.known_here(config))
+    shown_as = ShownIdentity(await dry_run.known_here(config, SystemClock()))
     event_context = dry_run.event_context_of(config, shown_as.identity)
     return samples.sample(event_context, SystemClock().now()), shown_as
 
 
 async def _sample(config: Settings, source: IO[bytes]) -> tuple[Sample, Identity]:
     """Return the given event, and the VM that would publish it."""
-    here = await dry_run.known_here(config)
+    here = await dry_run.known_here(config, SystemClock())
     event_context = dry_run.event_context_of(config, here)
     try:
         found = samples.read(source.read(), event_context, SystemClock().now())
@@ -276,7 +276,7 @@ async def _sample(config: Settings, source: IO[bytes]) -> tuple[Sample, Identity
         fail(f"--event {error}", code=WRONG)
     if here.is_known:
         return found, here
-    return found, await dry_run.known_here(config, found.reporter)
+    return found, await dry_run.known_here(config, SystemClock(), found.reporter)
 
 
 def _note(text: str) -> None:

@@ -1,7 +1,6 @@
 """``sebridge events``: list observed events and their deliveries."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import UTC
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,14 @@ from bridge.cli.common import config_option
 from bridge.cli.ending import WRONG, fail
 from bridge.cli.long_running import until_stopped
 from bridge.cli.outbox import act, stored
-from bridge.cli.rows import Gist, Show, event_rows, step_of, watching
+from bridge.cli.rows import Show, event_rows, watching
 from bridge.cli.rows import events as rows_of_events
+from bridge.diagnostics.outbox_access import AskAnew
 from bridge.events.document import parse_time
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.values import Duration
 from bridge.outbox.admin import Ledger, Observation, Wanted
 from bridge.outbox.records import DeliveryState, value_of
-from bridge.outbox.storage.database import Database
 
 _AT_ONCE = 1000
 
@@ -117,45 +116,31 @@ def events(  # noqa: PLR0913  each is an option
         fail(
             "--state is not for --follow: states change later; use --watch", code=WRONG
         )
-    wanted = Wanted(
-        event_id=event, since=since or 0, state=state, fits=partial(_fits, kinds)
-    )
+    wanted = Wanted(event_id=event, since=since or 0, state=state, kinds=kinds)
     display = display_of(as_json=as_json, utc=utc)
     if not (follow or watch):
         display.once(
             act(
                 stored(path),
-                lambda book, _: book.published(newest=last, wanted=wanted),
+                lambda book: book.published(newest=last, wanted=wanted),
             )
         )
         return
-    file = stored(path).path
+    clock = SystemClock()
+    ledger = Ledger(AskAnew(stored(path).path, clock))
 
     async def work(stop: asyncio.Event) -> None:
-        async with Database.open(file) as database:
-            ledger = Ledger(database)
-            if watch:
-                await watching(
-                    lambda: ledger.published(newest=last, wanted=wanted),
-                    display.again,
-                    clock=SystemClock(),
-                    stop=stop,
-                )
-                return
-            await following(
-                ledger, wanted, last, display, clock=SystemClock(), stop=stop
+        if watch:
+            await watching(
+                lambda: ledger.published(newest=last, wanted=wanted),
+                display.again,
+                clock=clock,
+                stop=stop,
             )
+            return
+        await following(ledger, wanted, last, display, clock=clock, stop=stop)
 
     until_stopped(work)
-
-
-def _fits(kinds: Sequence[str], body: bytes) -> bool:
-    """Whether an event has one of these types; any, if none is named."""
-    if not kinds:
-        return True
-    gist = Gist.of(body)
-    found = {gist.event_type.lower(), step_of(gist.type).lower(), gist.type.lower()}
-    return not found.isdisjoint(kind.lower() for kind in kinds)
 
 
 def display_of(*, as_json: bool, utc: bool = False) -> Show[Observation]:

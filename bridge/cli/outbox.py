@@ -4,12 +4,12 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.cli import completion, door
 from bridge.cli.common import Suggesting, config_option, echo_json
@@ -25,14 +25,13 @@ from bridge.cli.rows import (
     watching,
 )
 from bridge.configuration import load as configuration
+from bridge.diagnostics.outbox_access import AskAnew, access, demand_file
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Ask, Ledger, Newest, Selection
 from bridge.outbox.admin import as_json as as_json_of
 from bridge.outbox.records import Delivery, DeliveryState, value_of
-from bridge.outbox.statefile import is_there
-from bridge.outbox.storage.database import Database
 
 _LARGEST = 2**63 - 1  # the largest integer of SQLite
 
@@ -86,26 +85,25 @@ def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> Non
     """
     chosen = selection(None, **meant)
     if watch:
-        watch_deliveries(stored(path).path, chosen, as_json=as_json)
+        ask = AskAnew(stored(path).path, SystemClock())
+        watch_deliveries(ask, chosen, as_json=as_json)
         return
-    found = act(stored(path), lambda ledger, _: ledger.find(chosen))
+    found = act(stored(path), lambda ledger: ledger.find(chosen))
     show(found, as_json=as_json)
 
 
-def watch_deliveries(state: Path, chosen: Selection, *, as_json: bool) -> None:
+def watch_deliveries(ask: Ask, chosen: Selection, *, as_json: bool) -> None:
     """Show deliveries until Ctrl-C; a delivery that was shown stays in the table."""
     shown = set[int]()
 
     async def work(stop: asyncio.Event) -> None:
-        async with Database.open(state) as database:
-            ledger = Ledger(database)
+        async def look() -> list[Delivery]:
+            also = tuple(sorted(shown)[-MOST:])
+            found = await ask(Newest(selection=chosen, count=MOST, also=also))
+            shown.update(one.id for one in found)
+            return found
 
-            async def look() -> list[Delivery]:
-                found = await ledger.newest(chosen, MOST, also=shown)
-                shown.update(one.id for one in found)
-                return found
-
-            await watching(look, display.again, clock=SystemClock(), stop=stop)
+        await watching(look, display.again, clock=SystemClock(), stop=stop)
 
     display = Show(
         listing=deliveries,
@@ -132,7 +130,7 @@ def show_(
     Example: sebridge outbox show 42
     """
     chosen = replace(selection(None, **meant), id=number)
-    found = act(stored(path), lambda ledger, _: ledger.find(chosen))
+    found = act(stored(path), lambda ledger: ledger.find(chosen))
     if number is not None and not found:
         fail(f"there is no delivery {number}")
     whole = [{**as_json_of(one), "event": value_of(one.body)} for one in found]
@@ -156,9 +154,8 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
     """
     chosen = selection(("dead",), **meant)
     state = stored(path)
-    sent, late, hastened = act(
-        state, lambda ledger, now: ledger.retry(chosen, now=now, force=force)
-    )
+    done = act(state, lambda ledger: ledger.retry(chosen, force=force), changes=True)
+    sent, late, hastened = done.sent, done.late, done.hastened
     for delivery in late:
         text = f"delivery {delivery.id} left out: a later step was already delivered"
         click.echo(f"{text} (--force sends it anyway)", err=True)
@@ -186,8 +183,9 @@ def discard(path: Path, *, as_json: bool, is_all: bool, **meant: str | None) -> 
     chosen = selection(("dead",), **meant)
     state = stored(path)
     if not (is_all or any(meant.values())):
+        demand_file(state.path)
         confirm_all(state.path)
-    found = act(state, lambda ledger, now: ledger.discard(chosen, now=now))
+    found = act(state, lambda ledger: ledger.discard(chosen), changes=True)
     show(found, as_json=as_json)
     if not as_json:
         click.echo(f"{summary(found)} discarded")
@@ -202,7 +200,7 @@ def summary(found: Sequence[Delivery]) -> str:
 
 def nothing(state: "StateFile", chosen: Selection) -> None:
     """Print to standard error why no delivery was found."""
-    for line in act(state, lambda ledger, _: missed(ledger, chosen, state.sinks)):
+    for line in act(state, lambda ledger: missed(ledger, chosen, state.sinks)):
         click.echo(f"not found: {printable(line)}", err=True)
 
 
@@ -243,33 +241,32 @@ T = TypeVar("T")
 
 
 class StateFile(Struct, frozen=True):
-    """A state file that exists, and the names of the sinks of its configuration."""
+    """A state file, and the names of the sinks of its configuration."""
 
     path: Path
     sinks: Sequence[str]
 
 
-def act(state: StateFile, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
-    """Open a state file and run ``work`` with its deliveries."""
+def act(
+    state: StateFile, work: Callable[[Ledger], Awaitable[T]], *, changes: bool = False
+) -> T:
+    """Run ``work`` with the deliveries of a state file, which it may change."""
 
     async def working() -> T:
-        async with Database.open(state.path) as database:
-            return await work(Ledger(database), SystemClock().now().timestamp())
+        async with access(state.path, SystemClock(), changes=changes) as ledger:
+            return await work(ledger)
 
     return run(working())
 
 
 def stored(path: Path) -> StateFile:
-    """Return the state file of a configuration; end the command if there is none.
+    """Return the state file of a configuration.
 
     From now on this process has no rights of root, if the file is another account's.
     """
     settings, sinks = configuration.load_settings(path, os.environ)
     door.enter(settings)
-    state = Path(settings.state.path)
-    if not is_there(state):
-        fail(f"there is no state file {state}: no forwarder has run with it yet")
-    return StateFile(state, sinks)
+    return StateFile(Path(settings.state.path), sinks)
 
 
 def selection(

@@ -26,6 +26,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.printable import printable
 from bridge.health.status_view import Cell, Mood
 from bridge.outbox.admin import Observation
+from bridge.outbox.ledger import step_of
 from bridge.outbox.records import Delivery, value_of
 
 _GAP = "  "
@@ -254,15 +255,6 @@ def _resources(value: object) -> str:
     found = [str(one) for one in value] if isinstance(value, list) else []
     more = len(found) - _MOST_RESOURCES
     return ",".join(found[:_MOST_RESOURCES]) + (f",+{more}" if more > 0 else "")
-
-
-def step_of(kind: str) -> str:
-    """Return the part of a CloudEvent's type that names the step.
-
-    For example ``started`` for a scheduled event, ``bridge.started`` for the bridge.
-    """
-    parts = kind.split(".")[-3:-1]
-    return ".".join(parts).removeprefix("scheduledevent.") or kind or "-"
 
 
 def _at(moment: datetime, *, utc: bool = False) -> str:

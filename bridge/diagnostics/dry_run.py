@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge import __version__
-from bridge.app.identify import makeshift_source, remembered
+from bridge.app.identify import IDENTITY, decoded, makeshift_source
 from bridge.configuration.config import Config, Settings
 from bridge.configuration.environment import no_such_sink
 from bridge.configuration.load import hidden
+from bridge.diagnostics.outbox_access import access
 from bridge.events import samples
 from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent
@@ -38,7 +39,7 @@ from bridge.foundation.values import PLACEHOLDERS
 from bridge.foundation.waiting import waiting_for
 from bridge.imds.client import open_client
 from bridge.net.http_client import open_session
-from bridge.outbox.storage.database import Database
+from bridge.outbox.admin import Named
 from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
@@ -70,26 +71,29 @@ def chosen(config: Config, names: Sequence[str]) -> Config:
 # -- the publishing VM ---------------------------------------------------------
 
 
-async def known_here(config: Settings, otherwise: Identity | None = None) -> Identity:
+async def known_here(
+    config: Settings, clock: Clock, otherwise: Identity | None = None
+) -> Identity:
     """Return the identity of this VM without asking instance metadata.
 
     It comes from ``[identity]``, then from the state file of the local forwarder.
 
     Args:
         config: the settings of the forwarder.
+        clock: the clock of this machine.
         otherwise: the identity to use if there is no state file.
     """
-    last = await _last_known(Path(config.state.path))
+    last = await _last_known(Path(config.state.path), clock)
     return (last or otherwise or Identity()).overridden(config.identity)
 
 
-async def _last_known(path: Path) -> Identity | None:
+async def _last_known(path: Path, clock: Clock) -> Identity | None:
     """Return the identity in the local state file; None if it cannot be read."""
     try:
         if not await asyncio.to_thread(path.is_file):
             return None
-        async with Database.open(path) as database:
-            return await remembered(database)
+        async with access(path, clock) as ledger:
+            return decoded(await ledger.ask(Named(name=IDENTITY)))
     except (OutboxError, OSError):
         return None
 
@@ -111,7 +115,7 @@ async def _asked(
         trouble = str(error)
     else:
         return found.overridden(config.identity), None
-    known = await known_here(config)
+    known = await known_here(config, clock)
     who = f"{known.vm_name} is used" if known.vm_name else "it is not known"
     return known, f"the identity of this VM could not be read ({trouble}): {who}"
 

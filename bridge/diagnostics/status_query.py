@@ -1,6 +1,7 @@
 """Get the status from the running forwarder, or else from its state file."""
 
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,8 +11,8 @@ from msgspec import Struct
 
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
+from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
 from bridge.events.identity import Identity
-from bridge.events.routing import Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError
@@ -19,8 +20,6 @@ from bridge.health.report import StatusReport, report, sink_of, stored
 from bridge.net.addresses import ListenAddress
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statefile import is_there
-from bridge.outbox.storage.database import Database
-from bridge.outbox.store import Outbox
 from bridge.traffic.config import TrafficConfig
 
 T = TypeVar("T")
@@ -65,7 +64,13 @@ async def status(config: Settings, sinks: Sequence[str], clock: Clock) -> Status
 
 
 async def running(config: Settings) -> StatusReport | None:
-    """Ask the forwarder of this configuration for its status; None if none answers."""
+    """Ask the forwarder of this configuration for its status; None if none answers.
+
+    Whoever may not use the socket beside the state file asks at the health port.
+    """
+    with suppress(OutboxError):
+        if (forwarder := forwarder_of(Path(config.state.path))) is not None:
+            return await forwarder.status()
     if not config.http.listen:
         return None
     token = config.http.token
@@ -89,10 +94,8 @@ def _existing(path: Path) -> Path:
 
 async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
     path = _existing(Path(config.state.path))
-    async with Database.open(path) as database:
-        identity = await remembered(database) or Identity()
-        router = Router(routes={}, scope="all", identity=identity)
-        outbox = Outbox(database, router)
+    async with outbox_of(path) as outbox:
+        identity = await remembered(outbox.database) or Identity()
         body = await outbox.observations.load(CHECKPOINT)
         watch = Watch.from_json(body) if body else Watch()
         now = clock.now().timestamp()

@@ -168,3 +168,20 @@ def _moments(watch: Watch) -> Iterator[Moment]:
     for known in watch.known.values():
         moments += [known.seen, known.since]
     return (moment for moment in moments if moment is not None)
+
+
+def joined(earlier: Watch, present: Watch) -> Watch:
+    """Return what two runs know, of which the later one did not know the earlier.
+
+    Whatever only the earlier one knew was last seen by it. So the next document shows
+    that it is gone, or that the incarnation went down in between.
+    """
+    last, number = earlier.incarnation, present.incarnation
+    is_lower = number is None or (last is not None and number < last)
+    return Watch(
+        incarnation=last if is_lower else number,
+        known={**earlier.known, **present.known},
+        seen=earlier.seen or present.seen,
+        fall=present.fall or earlier.fall,
+        was_complete=present.was_complete,
+    )

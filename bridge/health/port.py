@@ -1,4 +1,4 @@
-"""The health port: open from the start; its server is loaded at the first connection.
+"""The health port, and the socket for commands; open from the start.
 
     listening ──first connection──▶ load the HTTP server ──▶ it gets all connections
 
@@ -10,18 +10,29 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from functools import partial
 
 from msgspec import Struct, field
 
 from bridge.foundation.background import in_background
+from bridge.foundation.clock import Bell, Clock
 from bridge.health.config import HttpConfig
 from bridge.health.status import StatusSource
+from bridge.net import local_socket
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import Port, addresses, listen, listening
+from bridge.outbox.lock import StateLock
 
 log = logging.getLogger(__name__)
+
+_LOOK_EVERY, _SLACK = 10.0, 2.0  # seconds; together with a poll of IMDS
+_LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 
 
 @asynccontextmanager
@@ -43,7 +54,17 @@ async def serve(
         yield
         return
     async with AsyncExitStack() as stack:
-        lazy_server = _LazyServer(config, status_source, stack)
+
+        def load() -> Loaded:
+            # Only loaded at the first connection: it costs memory.
+            from bridge.health.server import (  # noqa: PLC0415 - see above
+                application,
+                opened,
+            )
+
+            return opened(application(config, status_source))
+
+        lazy_server = _LazyServer(load, stack)
         port = Port("http.listen")
         status_source.ports.append(port)
         begins = {
@@ -78,15 +99,107 @@ async def _listen(
     return server
 
 
+# -- the socket on which commands ask --------------------------------------------------
+
+
+@asynccontextmanager
+async def serve_commands(
+    lock: StateLock, status_source: StatusSource
+) -> AsyncIterator[None]:
+    """Answer the commands of this machine while the context is open.
+
+    Args:
+        lock: of the state file, beside which the socket lies. As long as the lock is
+            not held, there is no socket.
+        status_source: the parts that the commands ask.
+    """
+
+    def load() -> Loaded:
+        # Only loaded at the first connection: it costs memory.
+        from bridge.health.server import commands, opened  # noqa: PLC0415 - see above
+
+        return opened(commands(status_source))
+
+    clock = status_source.clock
+    async with AsyncExitStack() as stack:
+        lazy_server = _LazyServer(load, stack)
+        command_socket = _CommandSocket(lock, lazy_server.protocol, clock)
+        name = "command socket"
+        try:
+            async with (
+                in_background(command_socket.keep, name=name, clock=clock),
+                in_background(lazy_server.answer, name=name, clock=clock, may_end=True),
+            ):
+                yield
+        finally:
+            await command_socket.close()
+            lazy_server.close()
+
+
+class _CommandSocket(Struct):
+    """Makes the socket beside the state file, and makes it anew if it is gone."""
+
+    lock: StateLock
+    protocol: Callable[[], asyncio.Protocol]
+    clock: Clock
+    _end: Callable[[], object] | None = None
+    _file: local_socket.FileId | None = None
+    _fault: str | None = None
+
+    async def keep(self) -> None:
+        """Make it whenever it is not there."""
+        never = Bell()
+        while True:
+            await self._make()
+            await self.clock.wait(never, _LOOK_EVERY, slack=_SLACK)
+
+    async def _make(self) -> None:
+        path = self.lock.path
+        if self._end and local_socket.identity_of(path) == self._file:
+            return
+        await self.close()
+        if (fault := self.lock.fault()) is None:
+            try:
+                self._end = await local_socket.serve(path, self.protocol)
+            except OSError as error:
+                fault = error.strerror or str(error)
+            else:
+                self._file = local_socket.identity_of(path)
+        if fault is not None and fault != self._fault:
+            address = local_socket.address_of(path)
+            log.warning(
+                "commands cannot ask this forwarder: tried again",
+                extra={"path": address, "fault": fault},
+            )
+        self._fault = fault
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        end, self._end = self._end, None
+        if end is None:
+            return
+        end()
+        if local_socket.identity_of(self.lock.path) != self._file:
+            return  # another forwarder may have made it
+        with suppress(TimeoutError):  # a disk may hang
+            async with asyncio.timeout(_LAST_WAIT):
+                await asyncio.to_thread(local_socket.remove, self.lock.path)
+
+
+# -- a server that is loaded at the first connection -----------------------------------
+
+Loaded = AbstractAsyncContextManager[Callable[[], asyncio.Protocol]]
+
+
 class _LazyServer(Struct):
     """Loads the HTTP server at the first connection, and passes connections to it.
 
     Attributes:
+        load: loads the server.
         stack: closes the server.
     """
 
-    config: HttpConfig
-    status_source: StatusSource
+    load: Callable[[], Loaded]
     stack: AsyncExitStack
     _waiting: dict[asyncio.Transport, None] = field(default_factory=dict)
     _called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,12 +213,7 @@ class _LazyServer(Struct):
     async def answer(self) -> None:
         """Load the server at the first connection; pass it all waiting connections."""
         await self._called.wait()
-        # Only loaded at the first connection: it costs memory.
-        from bridge.health.server import opened  # noqa: PLC0415 - see above
-
-        make = await self.stack.enter_async_context(
-            opened(self.config, self.status_source)
-        )
+        make = await self.stack.enter_async_context(self.load())
         self._make = make
         for transport in tuple(self._waiting):  # the oldest connection first
             _give(transport, make())

@@ -1,5 +1,7 @@
 """The server of the health port: /livez /readyz /metrics /status, and a page at /.
 
+Beside it, the server of the socket on which the commands of this machine ask.
+
 A foreign web page can make a browser on this machine send requests here, under a host
 name that resolves to 127.0.0.1 (DNS rebinding). So without a token, the Host header
 must be localhost or a loopback address. ``/readyz`` answers every request, because a
@@ -22,6 +24,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.events.build import rfc3339
+from bridge.foundation.errors import OutboxError
 from bridge.health.config import HttpConfig
 from bridge.health.report import (
     ClockReport,
@@ -36,11 +39,13 @@ from bridge.health.report import (
 from bridge.health.status import Receiver, StatusSource
 from bridge.net.addresses import is_loopback
 from bridge.net.connection_limit import Guard
+from bridge.outbox.admin import AnyQuestion, Discard, Page, Retry
 
 log = logging.getLogger(__name__)
 
 _OPEN_PATHS = {"/livez", "/readyz"}
 _MOST_CONNECTIONS = 32
+_QUESTION = msgspec.msgpack.Decoder(AnyQuestion)
 _SHUTDOWN_SECONDS = 1.0  # for responses in progress; a client may never read one
 _WRONG_HOST = "without http.token, only localhost and loopback addresses are answered\n"
 
@@ -64,11 +69,11 @@ class Missing(StrEnum):
 
 @asynccontextmanager
 async def opened(
-    config: HttpConfig, status_source: StatusSource
+    app: web.Application,
 ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
-    """Set up the server; yield the factory of protocols for connections."""
+    """Set up a server; yield the factory of protocols for connections."""
     guard = Guard(most=_MOST_CONNECTIONS)
-    runner = guard.runner(application(config, status_source), _SHUTDOWN_SECONDS)
+    runner = guard.runner(app, _SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         yield guard.maker(runner)
@@ -77,7 +82,7 @@ async def opened(
 
 
 def application(config: HttpConfig, status_source: StatusSource) -> web.Application:
-    """Return the web application, not listening yet."""
+    """Return the web application of the health port, not listening yet."""
 
     @web.middleware
     async def authorize(
@@ -129,6 +134,51 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
     app.router.add_get("/status", status)
     app.router.add_get("/metrics", metrics)
     return app
+
+
+def commands(source: StatusSource) -> web.Application:
+    """Return the web application that commands of this machine ask.
+
+    Only who may use its socket can reach it, so it asks for no token.
+    """
+
+    async def status(_: web.Request) -> web.Response:
+        return _json(await running_status(source))
+
+    async def ask(request: web.Request) -> web.Response:
+        if (outbox := source.outbox) is None:
+            return web.Response(status=503, text="the forwarder is starting: try again")
+        try:
+            question = _QUESTION.decode(await request.read())
+        except msgspec.DecodeError as error:
+            return web.Response(status=400, text=f"no such question: {error}")
+        now = source.clock.now().timestamp()
+        answer: object = await question.answer(outbox, now)
+        if isinstance(question, Retry):
+            for relay in source.relays:
+                if question.selection.sink in {None, relay.sink}:
+                    relay.resume()
+        if isinstance(answer, Page) and isinstance(question, Discard):
+            for one in answer.found:
+                source.metrics.deliveries.labels(one.sink, "discarded").inc()
+        return web.Response(body=msgspec.msgpack.encode(answer))
+
+    app = web.Application(middlewares=[_explained])
+    app.router.add_get("/status", status)
+    app.router.add_post("/outbox", ask)
+    return app
+
+
+@web.middleware
+async def _explained(
+    request: web.Request,
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> web.StreamResponse:
+    """Answer with the error if the state file does not answer."""
+    try:
+        return await handler(request)
+    except OutboxError as error:
+        return web.Response(status=503, text=str(error))
 
 
 async def running_status(source: StatusSource) -> StatusReport:

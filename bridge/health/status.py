@@ -19,6 +19,10 @@ from bridge.pipeline.relay import Relay
 from bridge.signing.own_key import EventSigner
 from bridge.telemetry.metrics import Metrics
 
+_BLANK = (
+    ", nor read: what earlier runs did is not known, so no rule approves, and no "
+    "command restores"
+)
 _PATIENCE = 1.0  # seconds; a probe waits for the answer
 
 
@@ -157,8 +161,10 @@ class StatusSource(Struct):
             for relay in self.relays
             if relay.obstacle is not None
         ]
-        if self.outbox.database.fault:
-            found.append(f"state: cannot be written ({self.outbox.database.fault})")
+        database = self.outbox.database
+        if database.fault:
+            text = f"state: cannot be written ({database.fault})"
+            found.append(text + database.is_blank * _BLANK)
         return found + self._closed_ports()
 
     def _closed_ports(self) -> list[str]:

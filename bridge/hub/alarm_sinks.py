@@ -144,9 +144,7 @@ async def open_alarms(
         upkeep = Housekeeping(
             outbox=outbox,
             observer=_NoDocument(),
-            relays=[worker.relay for worker in workers],
             clock=clock,
-            metrics=metrics,
             retention=file.state.retention,
             max_size=file.state.max_size,
         )

@@ -10,7 +10,7 @@ were read last does. The rest is read again shortly before it is sent.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
 from msgspec import Struct, field
@@ -61,8 +61,6 @@ class Image(Struct):
         lost: called with the sink of each delivery that is given up here.
         woken: called with each sink for which there may be work.
         next_item, next_delivery: the ids that the next rows get.
-        is_doubtful: another process may have settled what was being written when the
-            file was read: only another look at the file can tell.
         steps: the deliveries of EventIds to sinks that act, by sink and key; of those
             that were asked for.
     """
@@ -73,7 +71,6 @@ class Image(Struct):
     limits: Limits = field(default_factory=Limits)
     next_item: int = 1
     next_delivery: int = 1
-    is_doubtful: bool = False
     sinks: dict[str, Lines] = field(default_factory=dict)
     steps: dict[tuple[str, str], dict[int, reads.Step]] = field(default_factory=dict)
     _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
@@ -181,6 +178,18 @@ class Image(Struct):
 
     # -- out -----------------------------------------------------------------
 
+    def revive(self, found: Sequence[tuple[Waiting, Delivery]]) -> None:
+        """Let deliveries wait that were settled; their contents are on the disk."""
+        sinks = dict[str, list[Waiting]]()
+        for one, was in found:
+            self.count(one.sink, was.state, -1)
+            sinks.setdefault(one.sink, []).append(one)
+            if (known := self.steps.get((one.sink, one.key or ""))) is not None:
+                known[one.id] = ("pending", was.body)
+        for sink, more in sinks.items():
+            self._lines(sink).add_all(more)
+        self._total += len(found)
+
     def find(self, delivery: Delivery) -> Waiting | None:
         """Return the record of a delivery; None if it does not wait any more."""
         lines = self.sinks.get(delivery.sink)
@@ -196,10 +205,9 @@ class Image(Struct):
         error: tuple[str, str] | None = None,
     ) -> bool:
         """Settle a delivery; return whether another one of its line follows."""
-        one.attempts += state != "discarded" and (
-            error is None or error[1] != "backlog"
-        )
-        one.last_error, one.reason = error or (None, None)
+        if state != "discarded":
+            one.attempts += error is None or error[1] != "backlog"
+            one.last_error, one.reason = error or (None, None)
         put(rows, one, state, settled=now)
         self.count(one.sink, state)
         if state == "dead":
@@ -224,6 +232,8 @@ class Image(Struct):
         """Count deliveries of a sink that are in a state."""
         counts = self._counts.setdefault(sink, {})
         counts[state] = counts.get(state, 0) + by
+        if state == "dead" and not counts[state]:
+            self._dead_errors.pop(sink, None)
 
     def tallies(self, as_set_now: Callable[[float], float]) -> dict[str, Tally]:
         """Return the tally of each sink that ever had a delivery."""
@@ -303,35 +313,23 @@ class Image(Struct):
     # -- what the file has ---------------------------------------------------
 
     def adopt(self, found: "reads.Snapshot") -> bool:
-        """Take over what another process, or an earlier run, has left in the file.
+        """Take over what an earlier run has left in the file.
 
-        What is not written yet is newer than the file.
+        What is in memory is newer than the file.
 
         Returns:
-            Whether something waits now that did not, or is due earlier.
+            Whether something waits now that did not.
         """
-        is_unwritten, here = self.database.is_unwritten, set[int]()
+        is_unwritten = self.database.is_unwritten
         fresh = dict[str, list[Waiting]]()
-        moved = set[str]()
         for row in found.waiting:
-            number, sink = row.id, row.sink
-            here.add(number)
-            if is_unwritten(("deliveries", (number,))):
+            lines = self.sinks.get(row.sink)
+            is_known = lines is not None and row.id in lines.waiting
+            if is_known or is_unwritten(("deliveries", (row.id,))):
                 continue
-            lines = self.sinks.get(sink)
-            one = None if lines is None else lines.waiting.get(number)
-            if one is None:
-                row.sink = sys.intern(sink)
-                row.key = None if row.key is None else sys.intern(row.key)
-                fresh.setdefault(row.sink, []).append(row)
-            elif row.due < one.due:
-                one.due, one.attempts = row.due, row.attempts
-                moved.add(sink)
-        for sink in moved:
-            self.sinks[sink].renew()
-        gone = self._settled(here, found.last_delivery)
-        for one in gone:
-            self._drop(one)
+            row.sink = sys.intern(row.sink)
+            row.key = None if row.key is None else sys.intern(row.key)
+            fresh.setdefault(row.sink, []).append(row)
         for sink, more in fresh.items():
             self._lines(sink).add_all(more)
             self._total += len(more)
@@ -339,26 +337,7 @@ class Image(Struct):
             if item.damage is None and item.id not in self._held:
                 self._remember(item)
         self._adopt_counts(found)
-        return bool(moved or fresh or gone)
-
-    def _settled(self, here: Collection[int], last: int) -> list[Waiting]:
-        """Return what waits, but not in the file; note whether that leaves a doubt.
-
-        Args:
-            here: what waits in the file.
-            last: the highest id that the file has had.
-        """
-        waiting = (w for lines in self.sinks.values() for w in lines.waiting.values())
-        is_unwritten, gone = self.database.is_unwritten, list[Waiting]()
-        self.is_doubtful = False
-        for one in waiting:
-            if one.id in here:
-                continue
-            if not is_unwritten(("deliveries", (one.id,))):
-                gone.append(one)
-            elif one.id <= last:
-                self.is_doubtful = True
-        return gone
+        return bool(fresh)
 
     def _adopt_counts(self, found: "reads.Snapshot") -> None:
         self._counts = {sink: dict(states) for sink, states in found.counts.items()}

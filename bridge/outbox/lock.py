@@ -18,11 +18,12 @@ import sqlite3
 import stat
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from bridge.foundation.errors import (
     ForeignFolderError,
@@ -44,6 +45,7 @@ _OFFSET, _LENGTH = 0x40000000, 512
 _HOW = os.O_RDWR | sum(
     getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
 )
+_LAST_WAIT = 1.0  # seconds
 _HELD_ERRORS = (errno.EACCES, errno.EAGAIN)
 # ``struct flock`` of Linux on 64 bits: type, whence, start, length, pid.
 _FLOCK = "hhqqi0q"
@@ -74,6 +76,7 @@ class StateLock(Struct):
     """
 
     path: Path
+    _guard: threading.Lock = field(default_factory=threading.Lock)
     _handle: int | None = None
     _file: FileId | None = None
     _trouble: str | None = "it was not taken yet"
@@ -89,7 +92,11 @@ class StateLock(Struct):
         Raises:
             OutboxLockedError: another forwarder holds it.
         """
-        self.release()
+        with self._guard:
+            self._take()
+
+    def _take(self) -> None:
+        self._release()
         try:
             handle = self._opened()
         except OSError as error:
@@ -120,13 +127,21 @@ class StateLock(Struct):
             OutboxLockedError: another forwarder holds it.
             OutboxUnavailableError: it cannot be taken now.
         """
-        if self.fault() is not None:
-            self.take()
+        with self._guard:
+            if self.fault() is not None:
+                self._take()
         if self._trouble is not None:
             raise OutboxUnavailableError(self._trouble)
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock, unless it is being taken on a disk that hangs."""
+        if self._guard.acquire(timeout=_LAST_WAIT):
+            try:
+                self._release()
+            finally:
+                self._guard.release()
+
+    def _release(self) -> None:
         handle, self._handle = self._handle, None
         self._trouble = "it was released"
         if handle is not None:

@@ -1,7 +1,7 @@
 """The state in memory that all topics of the outbox share, and its way to the disk."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -11,7 +11,7 @@ from bridge.outbox import reads
 from bridge.outbox.facts import Asked, Facts
 from bridge.outbox.image import Image
 from bridge.outbox.line import Waiting
-from bridge.outbox.records import Content, Item
+from bridge.outbox.records import CHECKPOINT, Content, Item
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.file import MUCH, give_back
@@ -43,7 +43,7 @@ class Wakeups(Struct, frozen=True):
         self.of(sink).set()
 
     def wake_all(self) -> None:
-        """Wake all relays and the rules: another process has changed something."""
+        """Wake all relays and the rules: what waits was changed."""
         self.rules.set()
         for event in self._events.values():
             event.set()
@@ -94,6 +94,13 @@ class State:
     Attributes:
         clocks: by the sink's name, a function that returns its running time now. For a
             sink without a function, the saved running time counts.
+        reads: how often memory was filled from the file; 2 = it was read late.
+        is_joining: whether the file was read late, and no document was compared with
+            the checkpoint of the earlier run yet.
+        read_late: called when the file of an earlier run can be read only now, with its
+            checkpoint, that of this run (None = it has none yet), and the keys of all
+            EventIds that this run has seen; returns the checkpoint of both, None = as
+            it is.
 
     Args:
         database: the file.
@@ -106,10 +113,20 @@ class State:
         self.facts = Facts(database)
         self.image = Image(database, lost, self.wakeups.wake)
         self.clocks = dict[str, Callable[[], float]]()
+        self.read_late: (
+            Callable[[bytes, bytes | None, Collection[str]], bytes | None] | None
+        ) = None
+        self.reads = 0
+        self.is_joining = False
         self.is_loaded = False
         self._loading = asyncio.Lock()
 
     # -- what the file has ---------------------------------------------------
+
+    @property
+    def knows_earlier_runs(self) -> bool:
+        """Whether it is known what earlier runs did: the file may not be readable."""
+        return not (self.database.is_blank or self.is_joining)
 
     async def load(self) -> None:
         """Read what the file has; every question does that before the first answer.
@@ -121,14 +138,14 @@ class State:
             if self.is_loaded:
                 return
             try:
-                with self.database.patiently():
-                    await self.database.read(_loaded, then=self._load)
+                await self.database.read(_loaded, then=self._load)
             except OutboxUnavailableError:
                 if not self.database.is_degraded:
                     raise
-                self.database.is_blank = True  # the disk fails since the opening
+                self.database.is_blank = True  # the disk has failed since the opening
                 await self.database.read(_loaded, then=self._load)
             self.database.snapshot, self.database.adopt = self._look, self._adopt
+            self.database.healed = self.wakeups.wake_all
             self.is_loaded = True
 
     async def ready(self) -> None:
@@ -169,6 +186,7 @@ class State:
             self.facts.asking -= 1
 
     def _load(self, found: tuple[reads.Snapshot, reads.Part]) -> None:
+        self.reads += 1
         self.facts.load_meta(found[0].meta)
         self.facts.load(found[1])
         self.image.adopt(found[0])
@@ -179,16 +197,30 @@ class State:
         return reads.snapshot(db), reads.newest(db) if self.database.is_blank else None
 
     def _adopt(self, found: object) -> None:
-        """Take over what the file has: another process, or an earlier run wrote it."""
+        """Take over what the file has: an earlier run wrote it."""
         assert isinstance(found, tuple)  # noqa: S101 - for mypy  # nosec B101
         snapshot, part = found
         if part is not None:
-            self.facts.load(part)
-            self.database.put(self._told_again())
+            self._take_over(snapshot, part)
         self.facts.load_meta(snapshot.meta)
         self.image.steps.clear()
-        if self.image.adopt(snapshot):
+        if self.image.adopt(snapshot) or part is not None:
             self.wakeups.wake_all()
+
+    def _take_over(self, snapshot: reads.Snapshot, part: reads.Part) -> None:
+        """Take over what an earlier run knew, before anything is written."""
+        self.reads += 1
+        facts, earlier = self.facts, snapshot.meta.get(CHECKPOINT)
+        unwritten = self.database.unwritten()
+        seen = {str(key[0]) for table, key in unwritten if table == "sightings"}
+        facts.load(part)
+        rows = self._told_again()
+        if isinstance(earlier, bytes) and self.read_late is not None:
+            self.is_joining = True
+            both = self.read_late(earlier, facts.value(CHECKPOINT), seen)
+            if both is not None:
+                facts.name({CHECKPOINT: both}, rows)
+        self.database.put(rows)
 
     def _told_again(self) -> Rows:
         """Return the counts that began without the file, with those of the file."""

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 _LONGEST_WHY = 64
 _LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
+_LOCK_SECONDS = 3.0
 _CHECK_SECONDS = 2.0  # delays every start
 _SUSPECT_SECONDS = 15.0
 _LOOK_BUSY_SECONDS = 0.5  # may pass twice: at opening and at closing
@@ -135,6 +136,23 @@ def locked(path: Path) -> Iterator[StateLock]:
 
 
 @asynccontextmanager
+async def locking(path: Path) -> AsyncIterator[StateLock]:
+    """Lock the state file as ``locked`` does, also if its disk hangs: then later.
+
+    Raises:
+        OutboxLockedError: another forwarder uses it.
+    """
+    lock = StateLock(path)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOCK_SECONDS):
+                await asyncio.to_thread(lock.take)
+        yield lock
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
 async def open_database(
     path: Path,
     vm_id: str | None,
@@ -162,13 +180,11 @@ async def open_database(
     trouble, clock = Trouble.of(path), clock or SystemClock()
     place = Place(path, lock, vm_id, lambda: _examine(path, vm_id, trouble, clock))
     try:
-        trouble.begin()
         async with Database.open(
             path, may_degrade=True, on_trouble=trouble.meet, place=place
         ) as database:
             if vm_id:
                 set_owner(database, vm_id)
-            trouble.open()
             # A commit does not prove that the file is sound: a start that fails on a
             # damaged row has often committed something before.
             async with in_background(
@@ -196,6 +212,14 @@ def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> N
         OutboxUnavailableError: it cannot be opened or moved now.
         OutboxError: it must not be used.
     """
+    trouble.begin()
+    try:
+        _check(path, vm_id, trouble, clock)
+    finally:
+        trouble.open()
+
+
+def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> None:
     _use_fresh(path)
     if trouble.is_hopeless and is_there(path):
         why = (

@@ -25,7 +25,6 @@ from bridge.outbox import clock_jumps
 from bridge.outbox.deliveries import Deliveries, log_drop
 from bridge.outbox.facts import Asked
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
-from bridge.outbox.other_processes import OtherProcesses
 from bridge.outbox.pruning import prune, shrink, size
 from bridge.outbox.records import (
     REPLIES,
@@ -111,7 +110,6 @@ class Outbox:
         self.approvals = Approvals(state)
         self.commands = Commands(state)
         self.pruning = Pruning(state)
-        self.other_processes = OtherProcesses(database)
         self.sign: Sign | None = None
         self._number_on_disk: int | None = None  # of the last signed event
 
@@ -261,7 +259,8 @@ class Outbox:
         """
         found, dropped = list[Ready](), list[OutgoingEvent]()
         number, is_durable = self._number, not self.database.is_degraded
-        if self._number_on_disk is None and self.sign is not None:
+        is_known = self._number_on_disk is not None or self.database.is_blank
+        if self.sign is not None and not is_known:
             self._number_on_disk = number
         for outgoing in events:
             window = _window(outgoing, now)
@@ -391,8 +390,7 @@ class Pruning(Struct, frozen=True):
             self.state.database.put(rows)
         written = clock_jumps.written_before(left, before)
         pruned = await self.state.database.run(
-            partial(prune, now=now, alive=alive, before=written, limit=limit),
-            moves=False,
+            partial(prune, now=now, alive=alive, before=written, limit=limit)
         )
         facts.forget(pruned.gone)
         self.state.image.forget(pruned.counts)
@@ -417,9 +415,7 @@ class Pruning(Struct, frozen=True):
         too_many = await self.state.database.read(lambda db: size(db) - most)
         if too_many <= 0:
             return 0, 0
-        shrunk = await self.state.database.run(
-            partial(shrink, most=most, limit=limit), moves=False
-        )
+        shrunk = await self.state.database.run(partial(shrink, most=most, limit=limit))
         self.state.image.forget(shrunk.counts)
         return shrunk.items, shrunk.left
 

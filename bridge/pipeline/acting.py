@@ -142,7 +142,7 @@ class ActingRelay(Relay):
         await times.follow()
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
-        if not self._at_start.is_decided:
+        if not self._at_start.is_decided and self.outbox.state.knows_earlier_runs:
             await self._at_start.decide(outbox, pending)
         first = self._first_of(pending)
         standings = await outbox.standings([*first, *self._under_way])
@@ -207,6 +207,9 @@ class ActingRelay(Relay):
         closed = self.pace.opens_at - self.clock.monotonic()
         if left > 0 or closed > 0:
             return max(left, closed)
+        is_restore = self.actor.action(run.step.event) is Action.RESTORE
+        if is_restore and not self.outbox.state.knows_earlier_runs:
+            return _LONGEST_WAIT
         if self._may_begin(run.step):
             self._runs.append(run)
             self.pace.take(run.began)

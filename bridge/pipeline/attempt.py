@@ -183,9 +183,10 @@ class Attempts(Struct):
             return False
         if self._goes_first(delivery, now):
             return True
-        urgent = sum(is_urgent(a.delivery, now) for a in self._may_be_urgent)
-        if taken - urgent >= self.slots:
-            return False
+        if taken >= self.slots:
+            urgent = sum(is_urgent(a.delivery, now) for a in self._may_be_urgent)
+            if taken - urgent >= self.slots:
+                return False
         return self.circuit.lets_through(monotonic, is_first=not self._all)
 
     def may_go_on(self, delivery: Delivery, now: float) -> bool:

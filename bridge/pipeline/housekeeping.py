@@ -1,4 +1,4 @@
-"""Cares for the state file: deletes old rows, notices changes by other processes.
+"""Cares for the state file: deletes old rows, and notices if the file is gone.
 
 The age of a row is measured by the wall clock. If the clock is set while the bridge
 runs, the jump is recorded. Otherwise all rows would become older at once.
@@ -6,7 +6,6 @@ runs, the jump is recorded. Otherwise all rows would become older at once.
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,16 +15,13 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
-from bridge.outbox.other_processes import Stamp
+from bridge.outbox.lock import FileId, identity_of, lock_of
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.relay import Relay
-from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY, _SLACK = 2.5, 1.0  # about every 2 s, together with a poll of IMDS
-_ASK_EVERY = 10.0  # because the modification time of a file is not exact
 _PRUNE_EVERY = 3600.0
 _SHRINK_EVERY = 60.0
 _SHRINK_STEP = 20  # rows at a time, so as not to delete too many
@@ -33,73 +29,10 @@ _STEP = 500
 _JUMP = 60.0  # rows are kept for days: a smaller jump of the clock does not matter
 
 
-class _OutsideChanges(msgspec.Struct):
-    """Notices what other processes did to the deliveries, and wakes the relays.
-
-    Attributes:
-        version: SQLite's data_version at the last look.
-        stamp: the stamp of the state file at the last look.
-        ask_at: from this time on, read data_version even if the stamp is the same;
-            monotonic seconds.
-        retries: how often a person has asked for a retry, by sink; None = all sinks.
-        discarded: the number of discarded deliveries, by sink.
-    """
-
-    outbox: Outbox
-    relays: Sequence[Relay]
-    clock: Clock
-    metrics: Metrics
-    version: int | None = None
-    stamp: Stamp | None = None
-    ask_at: float = float("-inf")
-    retries: dict[str | None, int] = msgspec.field(default_factory=dict)
-    discarded: dict[str, int] = msgspec.field(default_factory=dict)
-
-    async def look(self) -> None:
-        """Check whether another process has changed something since the last look."""
-        is_doubtful = self.outbox.image.is_doubtful
-        if not self._may_have_changed() and not is_doubtful:
-            return
-        version = await self.outbox.other_processes.data_version()
-        if version != self.version or is_doubtful:
-            await self._follow(is_first=self.version is None)
-        self.version = version
-
-    async def count(self) -> None:
-        """Count the discarded deliveries again, after some rows were deleted."""
-        tallies = await self.outbox.deliveries.tallies()
-        self.discarded = {sink: tally.discarded for sink, tally in tallies.items()}
-
-    def _may_have_changed(self) -> bool:
-        """Return whether to read data_version: the stamp has changed, or is old."""
-        stamp, now = self.outbox.other_processes.stamp(), self.clock.monotonic()
-        if stamp is not None and stamp == self.stamp and now < self.ask_at:
-            return False
-        self.stamp, self.ask_at = stamp, now + _ASK_EVERY
-        return True
-
-    async def _follow(self, *, is_first: bool) -> None:
-        before, retries = self.discarded, await self.outbox.other_processes.retries()
-        if not is_first:
-            await self.outbox.database.compare()
-        await self.count()
-        if not is_first:
-            self.outbox.wakeups.wake_all()
-            asked = {s for s, n in retries.items() if n != self.retries.get(s)}
-            for relay in self.relays:
-                if asked & {None, relay.sink}:
-                    relay.resume()
-                more = self.discarded.get(relay.sink, 0) - before.get(relay.sink, 0)
-                counter = self.metrics.deliveries.labels(relay.sink, "discarded")
-                counter.inc(max(more, 0))
-        self.retries = retries
-
-
 class _Pruning(msgspec.Struct):
     """Deletes old rows, and delivered rows of a file that is too large."""
 
     housekeeping: "Housekeeping"
-    outside: _OutsideChanges
     prune_at: float = float("-inf")
     shrink_at: float = float("-inf")
     is_too_large: bool = False
@@ -121,7 +54,6 @@ class _Pruning(msgspec.Struct):
             alive=frozenset(housekeeping.observer.watch.known),
             limit=_STEP,
         )
-        await self.outside.count()
         if gone < _STEP:
             self.prune_at = housekeeping.clock.monotonic() + _PRUNE_EVERY
 
@@ -154,7 +86,7 @@ class Watching(Protocol):
 
 @dataclass(slots=True)
 class Housekeeping:
-    """Prunes once an hour; wakes the relays after ``sebridge outbox`` has acted.
+    """Prunes once an hour; has a state file that was removed written anew.
 
     Attributes:
         retention: how long delivered rows are kept, in seconds.
@@ -163,22 +95,17 @@ class Housekeeping:
 
     outbox: Outbox
     observer: Watching
-    relays: Sequence[Relay]
     clock: Clock
-    metrics: Metrics
     retention: float
     max_size: int
     name: str = "upkeep"
-    _outside: _OutsideChanges = field(init=False)
     _pruning: _Pruning = field(init=False)
+    _files: tuple[FileId | None, FileId | None] | None = None  # state file and lock
     _offset: float | None = None  # wall clock minus monotonic clock
     _has_failed: bool = False
 
     def __post_init__(self) -> None:
-        self._outside = _OutsideChanges(
-            self.outbox, self.relays, self.clock, self.metrics
-        )
-        self._pruning = _Pruning(self, self._outside)
+        self._pruning = _Pruning(self)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the state file in order until ``stop`` is set."""
@@ -209,9 +136,22 @@ class Housekeeping:
             await self.outbox.database.heal()
         if is_settled(self.clock):  # else rows may look older than they are
             await self._follow_clock()
-        await self._outside.look()
+        await self._look_for_files()
         if is_settled(self.clock) and not self.outbox.database.is_degraded:
             await self._pruning.step()
+
+    async def _look_for_files(self) -> None:
+        """Use the file once if it, or its lock, was removed: that is noticed then.
+
+        Only then, because the thread of the state file costs an idle forwarder a third
+        of the CPU of its poll. The attributes of open files are in memory.
+        """
+        database = self.outbox.database
+        path = str(database.path)
+        files = (identity_of(path), identity_of(lock_of(path)))
+        if files != self._files and not database.is_degraded:
+            await database.read(_nothing)
+        self._files = files
 
     async def _follow_clock(self) -> None:
         """Correct the age of all rows if the wall clock was set."""
@@ -221,6 +161,10 @@ class Housekeeping:
         if abs(by) > _JUMP:
             await self.outbox.pruning.follow_clock(by=by, now=now)
         self._offset = offset
+
+
+def _nothing(_: object) -> None:
+    """Ask nothing of the file."""
 
 
 class StateWatch(msgspec.Struct, frozen=True):

@@ -7,16 +7,17 @@ together with the new watch.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
-from bridge.events.watch import Moment, Watch
+from bridge.events.watch import Moment, Watch, joined
 from bridge.foundation.clock import Clock, PauseMeter, is_settled
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.records import CHECKPOINT, Checkpoint
@@ -64,22 +65,37 @@ class Observer(Struct):
     _is_anchored: bool = False  # whether restored moments have a monotonic time
     _told: float = 0.0  # the pauses that events have told of, in seconds
     _held: Held = field(default_factory=Held)
+    _earlier: Watch | None = None  # of a run whose state file was read late
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def restore(self) -> None:
         """Load the watch that was stored before the restart."""
+        self.outbox.state.read_late = self._join
         await self.outbox.observations.load_again()
         body = await self.outbox.observations.load(CHECKPOINT)
-        if body is None:
-            return
-        try:
-            self.watch = Watch.from_json(body)
+        if body is not None and (watch := _decoded(body)) is not None:
+            self.watch = watch
             self._anchor(self._moment())
-        except msgspec.DecodeError as error:  # SQLite itself found no damage
-            log.error(  # noqa: TRY400 - a traceback would not help
-                "checkpoint in the state file is damaged: starting without it",
-                extra={"fault": str(error)},
-            )
+
+    def _join(
+        self, earlier: bytes, ours: bytes | None, seen: Collection[str]
+    ) -> bytes | None:
+        """Take over what an earlier run knew: see ``State.read_late``."""
+        if (watch := _decoded(earlier)) is None:
+            self.outbox.state.is_joining = False
+            return None
+        known = {key: one for key, one in watch.known.items() if key not in seen}
+        self._earlier = replace(watch, known=known)
+        if ours is None:
+            return None
+        return joined(self._earlier, Watch.from_json(ours)).to_json()
+
+    @property
+    def _before(self) -> Watch:
+        """What is known, together with what an earlier run knew."""
+        return (
+            self.watch if self._earlier is None else joined(self._earlier, self.watch)
+        )
 
     def _anchor(self, now: Moment) -> None:
         """Count the age of restored events by the monotonic clock from now on.
@@ -119,7 +135,7 @@ class Observer(Struct):
     @property
     def _is_settled(self) -> bool:
         """Whether the same document again would change nothing."""
-        return self.watch.fall is None and not self._again
+        return self.watch.fall is None and not self._again and self._earlier is None
 
     def is_touch_due(self, *, has_read: bool) -> bool:
         """Return whether to store when the document was last seen.
@@ -142,7 +158,7 @@ class Observer(Struct):
         if self.watch.seen is None:
             return
         async with self._committing:
-            published = self._held.published_part(self.watch)
+            published = self._held.published_part(self._before)
             body = published.to_json(self._moment())
             await self.outbox.observations.save({CHECKPOINT: body})
 
@@ -179,7 +195,7 @@ class Observer(Struct):
         return exact(document.canonical) != exact(self.document.canonical)
 
     async def _compare(self, document: Document, now: Moment) -> None:
-        before, again = self.watch, self._again
+        earlier, before, again = self._earlier, self._before, self._again
         is_any_gone = not before.known.keys() <= document.events.keys()
         after, steps = diff(
             before,
@@ -211,6 +227,9 @@ class Observer(Struct):
         await self._commit(held, after, now, sightings, again - unseen)
         if steps:
             self._told = self.pauses.total
+        if earlier is not None and self._earlier is earlier:
+            self._earlier, self.outbox.state.is_joining = None, False
+            self.outbox.wakeups.wake_all()
         self.watch, self._touched = after, self.clock.monotonic()
         self.changed()
         self.outbox.wakeups.rules.set()
@@ -220,7 +239,7 @@ class Observer(Struct):
         """Publish the held observations that need not wait any longer."""
         if self._held.observations:
             now = self._moment()
-            await self._commit(self._held, self.watch, now, frozenset(), frozenset())
+            await self._commit(self._held, self._before, now, frozenset(), frozenset())
 
     async def _commit(
         self,
@@ -243,7 +262,7 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
-                waits=self.document is None,
+                waits=self.document is None or self._earlier is not None,
             )
         self._held = rest
 
@@ -255,6 +274,18 @@ class Observer(Struct):
             return []
         causes = [cause for cause, _ in publications]
         return events_of(publications, await self.outbox.facts.counts(causes))
+
+
+def _decoded(body: bytes) -> Watch | None:
+    """Return the watch of a checkpoint; None = it is damaged."""
+    try:
+        return Watch.from_json(body)
+    except msgspec.DecodeError as error:  # SQLite itself found no damage
+        log.error(  # noqa: TRY400 - a traceback would not help
+            "checkpoint in the state file is damaged: starting without it",
+            extra={"fault": str(error)},
+        )
+        return None
 
 
 def _report(

@@ -260,7 +260,9 @@ class Relay:
         next_due = await self._begin_due(tasks, now)
         if settling.landed and not await settling.has_time(now):
             settling.record()
-            next_due = await self._begin_due(tasks, now)  # what has followed them
+            has_urgent = self.outbox.deliveries.has_urgent
+            if not self._attempts.is_full or await has_urgent(self.sink, now=now):
+                next_due = await self._begin_due(tasks, now)  # what has followed them
         self._attempts.looked()
         if self._attempts.is_one_wanted and not self._stop.is_set():
             await self._begin_beside(tasks, now)

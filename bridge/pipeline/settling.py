@@ -11,6 +11,7 @@ is killed in this time, these deliveries are made a second time.
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -52,6 +53,7 @@ class DueTimes(Struct):
     max_backoff: float
     has_pending: bool = False
     _offset: float | None = None  # wall clock minus monotonic clock
+    _reads: int = 0  # of the state file, that were followed
     _kept_at: float = 0.0
 
     @property
@@ -68,17 +70,19 @@ class DueTimes(Struct):
         now = self.clock.now().timestamp()
         offset = now - self.clock.monotonic()
         if self._offset is None:
-            await self._begin(now)
+            await self._begin()
         elif (back := self._offset - offset) > _JUMP:
             await self.outbox.deliveries.make_earlier(self.sink, back)
         self._offset = offset
+        if (reads := self.outbox.state.reads) != self._reads:
+            self._reads = reads
+            await self.outbox.deliveries.make_due(
+                self.sink, beyond=now + self.max_backoff, now=now
+            )  # the clock may have been set since an earlier run
+            self.circuit.owe_release()  # the sink may be back by now
 
-    async def _begin(self, now: float) -> None:
-        """Continue after a restart, even if the clock was set in between."""
-        await self.outbox.deliveries.make_due(
-            self.sink, beyond=now + self.max_backoff, now=now
-        )
-        self.circuit.owe_release()  # the sink may be back by now
+    async def _begin(self) -> None:
+        """Continue after a restart."""
         seconds = await self.outbox.ages.load(self.sink)
         self.circuit.running = RunningTime(seconds)
         self.circuit.running.run(self.clock.monotonic())
@@ -125,6 +129,12 @@ class Settling(Struct):
     landed: dict[int, Delivery] = field(default_factory=dict)
     record_at: float = 0.0
     is_parked: bool = False
+    _delivered: Any = None  # metrics of this sink, which cost more to look up
+    _seconds: Any = None
+
+    def __post_init__(self) -> None:
+        self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
+        self._seconds = self.metrics.delivery_seconds.labels(self.sink)
 
     @property
     def under_way(self) -> set[int]:
@@ -164,9 +174,8 @@ class Settling(Struct):
         if not self.landed:
             self.record_at = self.clock.monotonic() + _MOMENT
         self.landed[delivery.id] = delivery
-        self.metrics.deliveries.labels(self.sink, "delivered").inc()
-        seconds = max(0.0, now - delivery.created)
-        self.metrics.delivery_seconds.labels(self.sink).observe(seconds)
+        self._delivered.inc()
+        self._seconds.observe(max(0.0, now - delivery.created))
         if delivery.not_before is not None and now > delivery.not_before:
             self.metrics.late.labels(self.sink).inc()
         if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
@@ -178,12 +187,10 @@ class Settling(Struct):
         It may only during a backlog: others use the slots meanwhile, many more wait,
         and none of them is urgent.
         """
-        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
-        if not self.attempts.is_full or more < _BACKLOG:
+        if not self.attempts.is_full or len(self.landed) >= _MOST_LANDED:
             return False
-        if len(self.landed) >= _MOST_LANDED or (
-            self.clock.monotonic() >= self.record_at
-        ):
+        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
+        if more < _BACKLOG or self.clock.monotonic() >= self.record_at:
             return False
         return not await self.outbox.deliveries.has_urgent(self.sink, now=now)
 

@@ -30,7 +30,6 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
-from bridge.outbox.ledger import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
@@ -40,6 +39,7 @@ from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.telemetry.metrics import Metrics
 from tests.pipeline.acting_world import ScriptedRunner, config_of
+from tests.support.book import sent_to
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -237,9 +237,7 @@ class Life:
 
     async def published(self) -> list[CloudEvent]:
         """Return the events about outcomes, oldest first."""
-        found = await self.file.database.read(
-            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
-        )
+        found = await self.file.database.read(lambda db: sent_to(db, SIEM))
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".startrequest." in event.type]
 
@@ -267,9 +265,7 @@ class Life:
 
     async def states(self) -> list[str]:
         """Return the states of the command's deliveries, oldest first."""
-        found = await self.file.database.read(
-            lambda db: select(db, "d.sink = ? ORDER BY d.id", (DRAIN,))
-        )
+        found = await self.file.database.read(lambda db: sent_to(db, DRAIN))
         return [delivery.state for delivery in found]
 
 

@@ -29,12 +29,12 @@ from bridge.foundation.errors import (
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
-from bridge.outbox.ledger import select
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
+from tests.support.book import sent_to
 from tests.support.builders import SINK, body_of, event_context_of, router
 from tests.support.fakes import START, settled
 
@@ -269,9 +269,7 @@ class World:
 
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""
-        found = await self.outbox.database.read(
-            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
-        )
+        found = await self.outbox.database.read(lambda db: sent_to(db, SINK))
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".startrequest." in event.type]
 

@@ -29,7 +29,6 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient
 from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
 from bridge.imds.poller import Poller
-from bridge.outbox.ledger import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Done, Timings
 from bridge.outbox.storage.file import File
@@ -40,6 +39,7 @@ from tests.approvals.approval_world import message
 from tests.simulation.life import end_all
 from tests.simulation.machine import InlineDriver
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall, true_time
+from tests.support.book import sent_to
 from tests.support.builders import SINK, event_context_of, imds_event, observed, router
 
 if TYPE_CHECKING:
@@ -257,9 +257,7 @@ class SlowWorld:
 
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""
-        found = await self.outbox.database.read(
-            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
-        )
+        found = await self.outbox.database.read(lambda db: sent_to(db, SINK))
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".startrequest." in event.type]
 

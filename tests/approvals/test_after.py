@@ -22,7 +22,7 @@ from bridge.health.report import HoldReport
 from bridge.health.server import running_status
 from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
 from bridge.traffic.config import TrafficConfig
@@ -36,6 +36,7 @@ from tests.approvals.after_world import (
     reboot,
 )
 from tests.approvals.approval_world import message
+from tests.support.book import Book
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -248,7 +249,7 @@ async def test_manual_retry_of_a_command_leads_to_the_approval(stage: Stage) -> 
     async with stage.life() as life:
         await life.sees(reboot())
         await is_held(life, FAILED)
-        await Ledger(life.outbox.database).retry(
+        await Book(life.outbox).retry(
             Selection(sink=DRAIN, states=("dead",)),
             now=stage.clock.now().timestamp(),
             force=False,
@@ -265,7 +266,7 @@ async def test_discarded_step_is_no_success(
     async with stage.life() as life:
         await life.sees(reboot())
         await is_held(life, WAITS)
-        await Ledger(life.outbox.database).discard(Selection(sink=DRAIN), now=1.0)
+        await Book(life.outbox).discard(Selection(sink=DRAIN), now=1.0)
 
         await is_held(life, NOT_RUN)
         assert not stage.runner.ran

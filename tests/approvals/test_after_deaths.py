@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.runs import Runs
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
 from tests.approvals.after_world import DRAIN, Life, Stage, reboot
+from tests.support.book import Book
 from tests.support.builders import EVENT_ID, router, started
 
 WORSE = reboot(DurationInSeconds=60)
@@ -191,7 +192,7 @@ async def test_intent_from_before_a_restart_needs_a_success(
             assert not stage.imds.posts
             assert not await life.file.approvals.open_initiatives()
 
-            await Ledger(life.file.database).retry(
+            await Book(life.file).retry(
                 Selection(sink=DRAIN, states=("delivered",)),
                 now=stage.clock.now().timestamp(),
                 force=True,

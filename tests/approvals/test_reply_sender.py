@@ -15,11 +15,12 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.hashing import hash32
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
+from tests.support.book import Book
 from tests.support.sink_fixtures import drained
 
 
@@ -142,7 +143,7 @@ async def test_dead_reply_can_be_listed_and_retried(
     await outbox.deliveries.dead_letter(
         dead, now=0, error="no", reason=Reason.NOT_FOUND
     )
-    ledger = Ledger(outbox.database)
+    ledger = Book(outbox)
 
     assert await ledger.find(Selection(states=("dead",))) == []
     (found,) = await ledger.find(Selection(sink=REPLIES, states=("dead",)))

@@ -24,14 +24,18 @@ from bridge import __version__
 from bridge.cli.long_running import until_stopped
 from bridge.cli.main import ELSEWHERE, main
 from bridge.cli.simulate import simulator_extra
+from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError, Reason, install_command
 from bridge.health import port as health
 from bridge.health.config import HttpConfig
+from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.lock import StateLock
+from bridge.outbox.statefile import locked
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
+from tests.support.book import Book
 from tests.support.builders import outgoing, router
 from tests.support.fakes import START, FakeClock
 from tests.support.ports import free_port
@@ -1313,11 +1317,18 @@ def test_bug_of_a_long_running_command_is_a_traceback() -> None:
 def test_running_forwarder_sees_retry_and_discard(
     deliveries: Path,
 ) -> None:
+    """The forwarder has the lock: the command cannot open the file itself."""
+    clock, path = SystemClock(), deliveries.with_name("state.db")
+
     async def act(outbox: Outbox) -> None:
-        await asyncio.to_thread(sebridge, "outbox", "retry", "-c", str(deliveries))
-        await outbox.database.compare()
+        source = StatusSource(clock=clock, metrics=Metrics([SINK], "1"), outbox=outbox)
+        with locked(path) as lock:
+            async with serve_commands(lock, source):
+                await asyncio.to_thread(
+                    sebridge, "outbox", "retry", "-c", str(deliveries)
+                )
         due, _ = await outbox.deliveries.due(SINK, now=2 * NOW, limit=9)
         assert [one.cloud_event_id for one in due] == ["4", "5", "3"]
-        assert len(await Ledger(outbox.database).find(Selection())) == 5
+        assert len(await Book(outbox).find(Selection())) == 5
 
     in_outbox(deliveries, act)

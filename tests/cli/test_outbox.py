@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 
 from bridge.cli.main import main
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.disks import hide
@@ -38,7 +39,7 @@ def config(tmp_path: Path) -> Path:
                 outgoing("3", key="L"),
             ]
             await outbox.commit(events, now=NOW)
-            first, _, third = await Ledger(outbox.database).find(Selection())
+            first, _, third = await Book(outbox).find(Selection())
             await outbox.deliveries.postpone(
                 first, due=NOW * 2, error="busy", reason=Reason.SERVER
             )
@@ -61,7 +62,7 @@ def outbox(command: str, config: Path, *arguments: str) -> Result:
 def deliveries(config: Path) -> list[Delivery]:
     async def find() -> list[Delivery]:
         async with Outbox.open(config.with_name("state.db"), router()) as opened:
-            return await Ledger(opened.database).find(Selection())
+            return await Book(opened).find(Selection())
 
     return asyncio.run(find())
 

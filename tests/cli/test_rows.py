@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.cli.rows import Gist, Listing, Row, delivery_row, event_rows, step_of
+from bridge.cli.rows import Gist, Listing, Row, delivery_row, event_rows
 from bridge.health.status_view import Cell
 from bridge.outbox.admin import Observation
+from bridge.outbox.ledger import step_of
 from bridge.outbox.records import Delivery
 from tests.support.strategies import JSON_VALUES
 

@@ -13,9 +13,10 @@ import pytest
 
 from bridge.cli.events import display_of, following
 from bridge.cli.rows import Show, deliveries, delivery_row, watching
-from bridge.outbox.admin import Ledger, Selection, Wanted, as_json
+from bridge.outbox.admin import Selection, Wanted, as_json
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.fakes import START, FakeClock, settled
@@ -54,7 +55,7 @@ async def test_watch_shows_pending_and_then_delivered(
     json_too: bool,
 ) -> None:
     """Where lines cannot be redrawn, each change is one line, and nothing else is."""
-    stop, ledger = asyncio.Event(), Ledger(outbox.database)
+    stop, ledger = asyncio.Event(), Book(outbox)
     look = watching(
         lambda: ledger.newest(Selection(), 9),
         show(json_too=json_too).again,
@@ -90,7 +91,7 @@ def _row(line: str, *, json_too: bool) -> tuple[str, str]:
 async def test_shown_delivery_stays_although_it_no_longer_fits_the_filter(
     outbox: Outbox,
 ) -> None:
-    ledger, chosen = Ledger(outbox.database), Selection(states=("pending",))
+    ledger, chosen = Book(outbox), Selection(states=("pending",))
 
     assert [one.id for one in await ledger.newest(chosen, 1)] == [2]
     await deliver(outbox, "2")
@@ -107,9 +108,9 @@ async def test_events_are_followed_until_the_stop(
 ) -> None:
     stop = asyncio.Event()
     display = display_of(as_json=True)
-    ledger = Ledger(outbox.database)
+    ledger = Book(outbox)
     task = asyncio.create_task(
-        following(ledger, Wanted(), 1, display, clock=clock, stop=stop)
+        following(ledger.at(NOW), Wanted(), 1, display, clock=clock, stop=stop)
     )
     for name in ("new-1", "new-2"):
         await settled(outbox)

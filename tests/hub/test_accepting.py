@@ -170,6 +170,7 @@ async def test_key_that_waits_no_more_is_refused(world: HubWorld) -> None:
     [
         (b"{", {}, 400),
         (b"[]", {}, 400),
+        (b'{"decision": "\xff", "keys": [{"id": "x"}]}', {}, 400),
         (b'{"decision": "accept", "keys": []}', {}, 400),
         (b'{"decision": "keep", "keys": [{"id": "x"}]}', {}, 400),
         (b'{"decision": "accept", "keys": [{"id": "x"}]}', {"X-Sebridge": ""}, 403),

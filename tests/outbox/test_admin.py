@@ -1,18 +1,23 @@
 """Looking at deliveries and acting on them, in the order of their publication."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Ledger, Selection, as_json
+from bridge.outbox.admin import Selection, as_json
 from bridge.outbox.records import Delivery, DeliveryState, Reply
+from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
+from tests.support.hanging import Hanging
 
 NOW = 1_800_000_000.0
 A, B = "a", "b"
@@ -21,9 +26,9 @@ DEAD = Selection(states=("dead",))
 
 
 @pytest.fixture
-async def ledger(outbox: Outbox) -> Ledger:
+async def ledger(outbox: Outbox) -> Book:
     outbox.router = router({A: route()})
-    return Ledger(outbox.database)
+    return Book(outbox)
 
 
 async def put(outbox: Outbox, *names: str, key: str | None = None) -> None:
@@ -53,16 +58,14 @@ def names(deliveries: list[Delivery]) -> list[str | None]:
     return [delivery.cloud_event_id for delivery in deliveries]
 
 
-async def states(ledger: Ledger) -> dict[str | None, str]:
+async def states(ledger: Book) -> dict[str | None, str]:
     return {d.cloud_event_id: d.state for d in await ledger.find(EVERYTHING)}
 
 
 # -- looking -------------------------------------------------------------------
 
 
-async def test_deliveries_are_found_oldest_first(
-    ledger: Ledger, outbox: Outbox
-) -> None:
+async def test_deliveries_are_found_oldest_first(ledger: Book, outbox: Outbox) -> None:
     await put(outbox, "1", "2", "3")
 
     assert names(await ledger.find(EVERYTHING)) == ["1", "2", "3"]
@@ -82,7 +85,7 @@ async def test_deliveries_are_found_oldest_first(
 async def test_deliveries_are_found_by_state(
     wanted: tuple[DeliveryState, ...] | None,
     expected: list[str],
-    ledger: Ledger,
+    ledger: Book,
     outbox: Outbox,
 ) -> None:
     await put(outbox, "1", "2", "3")
@@ -93,7 +96,7 @@ async def test_deliveries_are_found_by_state(
 
 @pytest.mark.parametrize("event_id", ["AbC-1", "ABC-1", "abc-1"])
 async def test_deliveries_are_found_by_event_id_without_case(
-    event_id: str, ledger: Ledger, outbox: Outbox
+    event_id: str, ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", key="ABC-1")
     await put(outbox, "2", key="OTHER")
@@ -102,7 +105,7 @@ async def test_deliveries_are_found_by_event_id_without_case(
     assert names(await ledger.find(Selection(event_id=event_id))) == ["1"]
 
 
-async def test_deliveries_are_found_by_sink(ledger: Ledger, outbox: Outbox) -> None:
+async def test_deliveries_are_found_by_sink(ledger: Book, outbox: Outbox) -> None:
     outbox.router = router({A: route(), B: route()})
     await put(outbox, "1")
 
@@ -111,7 +114,7 @@ async def test_deliveries_are_found_by_sink(ledger: Ledger, outbox: Outbox) -> N
     assert found.sink == B
 
 
-async def test_delivery_is_found_by_number(ledger: Ledger, outbox: Outbox) -> None:
+async def test_delivery_is_found_by_number(ledger: Book, outbox: Outbox) -> None:
     await put(outbox, "1", "2")
     _, second = await ledger.find(EVERYTHING)
 
@@ -129,20 +132,20 @@ async def test_delivery_is_found_by_number(ledger: Ledger, outbox: Outbox) -> No
     ],
 )
 async def test_what_nobody_has_is_not_found(
-    selection: Selection, ledger: Ledger, outbox: Outbox
+    selection: Selection, ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", key="K")
 
     assert await ledger.find(selection) == []
 
 
-async def test_so_many_are_found_at_most(ledger: Ledger, outbox: Outbox) -> None:
+async def test_so_many_are_found_at_most(ledger: Book, outbox: Outbox) -> None:
     await put(outbox, "1", "2", "3")
 
     assert names(await ledger.find(EVERYTHING, limit=2)) == ["1", "2"]
 
 
-async def test_replies_are_nobodys_business(ledger: Ledger, outbox: Outbox) -> None:
+async def test_replies_are_nobodys_business(ledger: Book, outbox: Outbox) -> None:
     reply = Reply(key="r", body=b"{}")
     await outbox.commit([], now=NOW, reply=reply)
 
@@ -154,7 +157,7 @@ async def test_replies_are_nobodys_business(ledger: Ledger, outbox: Outbox) -> N
 # -- sending again ---------------------------------------------------------------
 
 
-async def test_dead_letter_is_due_again_at_once(ledger: Ledger, outbox: Outbox) -> None:
+async def test_dead_letter_is_due_again_at_once(ledger: Book, outbox: Outbox) -> None:
     await put(outbox, "1", "2")
     await became(outbox, **{"1": "dead", "2": "delivered"})
 
@@ -164,9 +167,7 @@ async def test_dead_letter_is_due_again_at_once(ledger: Ledger, outbox: Outbox) 
     assert await due(outbox) == ["1"]
 
 
-async def test_dead_letter_sent_again_begins_anew(
-    ledger: Ledger, outbox: Outbox
-) -> None:
+async def test_dead_letter_sent_again_begins_anew(ledger: Book, outbox: Outbox) -> None:
     """Else its old attempts would make it a dead letter after the next one."""
     await put(outbox, "1")
     await became(outbox, **{"1": "dead"})
@@ -178,7 +179,7 @@ async def test_dead_letter_sent_again_begins_anew(
 
 
 async def test_dead_letters_of_one_event_go_in_their_order(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", "2", key="K")
     await became(outbox, **{"1": "dead", "2": "dead"})
@@ -191,7 +192,7 @@ async def test_dead_letters_of_one_event_go_in_their_order(
 
 
 async def test_dead_letter_goes_before_what_waits_behind_it(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", "2", key="K")
     await became(outbox, **{"1": "dead"})
@@ -203,7 +204,7 @@ async def test_dead_letter_goes_before_what_waits_behind_it(
 
 
 async def test_dead_letter_that_a_later_step_overtook_is_left_out(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     """It would send old news after new."""
     await put(outbox, "1", "2", "3", key="K")
@@ -216,7 +217,7 @@ async def test_dead_letter_that_a_later_step_overtook_is_left_out(
 
 
 async def test_overtaken_dead_letter_goes_when_it_is_forced(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", "2", key="K")
     await became(outbox, **{"1": "dead", "2": "delivered"})
@@ -229,7 +230,7 @@ async def test_overtaken_dead_letter_goes_when_it_is_forced(
 
 @pytest.mark.parametrize("key", [None, "OTHER"])
 async def test_only_a_step_of_the_same_event_overtakes(
-    key: str | None, ledger: Ledger, outbox: Outbox
+    key: str | None, ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", key="K" if key else None)
     await put(outbox, "2", key=key)
@@ -241,7 +242,7 @@ async def test_only_a_step_of_the_same_event_overtakes(
 
 
 async def test_what_another_sink_got_overtakes_nothing(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", key="K")
     await became(outbox, **{"1": "dead"})
@@ -255,9 +256,7 @@ async def test_what_another_sink_got_overtakes_nothing(
     assert names(sent) == ["1"]
 
 
-async def test_waiting_delivery_is_tried_at_once(
-    ledger: Ledger, outbox: Outbox
-) -> None:
+async def test_waiting_delivery_is_tried_at_once(ledger: Book, outbox: Outbox) -> None:
     await put(outbox, "1")
     (delivery,) = await outbox.deliveries.of_cloud_event(A, "1")
     await outbox.deliveries.postpone(
@@ -271,7 +270,7 @@ async def test_waiting_delivery_is_tried_at_once(
 
 
 async def test_discarded_delivery_can_be_taken_back(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1")
     await ledger.discard(EVERYTHING, now=NOW)
@@ -281,7 +280,7 @@ async def test_discarded_delivery_can_be_taken_back(
     assert await due(outbox) == ["1"]
 
 
-async def test_tallies_follow(ledger: Ledger, outbox: Outbox) -> None:
+async def test_tallies_follow(ledger: Book, outbox: Outbox) -> None:
     await put(outbox, "1", "2")
     await became(outbox, **{"1": "dead", "2": "dead"})
 
@@ -316,10 +315,10 @@ async def backlog(outbox: Outbox, size: int) -> None:
 WORK: dict[str, Callable[[Outbox, Delivery], Awaitable[object]]] = {
     "commit": lambda outbox, _: outbox.commit([outgoing("more", key="K")], now=NOW),
     "deliver": lambda outbox, delivery: outbox.deliveries.delivered(delivery, now=NOW),
-    "retry": lambda outbox, delivery: Ledger(outbox.database).retry(
+    "retry": lambda outbox, delivery: Book(outbox).retry(
         Selection(id=delivery.id), now=NOW, force=False
     ),
-    "discard": lambda outbox, delivery: Ledger(outbox.database).discard(
+    "discard": lambda outbox, delivery: Book(outbox).discard(
         Selection(id=delivery.id), now=NOW
     ),
 }
@@ -348,7 +347,7 @@ async def all_become(outbox: Outbox, state: str) -> None:
 
 
 async def test_overtaken_dead_letters_are_found_in_one_pass(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     costs = []
     for size in (50, 500):
@@ -365,7 +364,7 @@ async def test_overtaken_dead_letters_are_found_in_one_pass(
 
 @pytest.mark.parametrize("change", ["retry", "discard"])
 async def test_many_deliveries_of_one_event_cost_no_more_for_each(
-    change: str, ledger: Ledger, outbox: Outbox
+    change: str, ledger: Book, outbox: Outbox
 ) -> None:
     """The forwarder waits for the file meanwhile, and for a second at most."""
     waiting = Selection(states=("pending",))
@@ -388,7 +387,7 @@ async def test_many_deliveries_of_one_event_cost_no_more_for_each(
 
 
 async def test_discarded_delivery_is_never_due_and_can_be_seen(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", "2")
     await became(outbox, **{"1": "dead"})
@@ -400,7 +399,7 @@ async def test_discarded_delivery_is_never_due_and_can_be_seen(
 
 
 async def test_next_step_is_due_once_the_one_before_it_is_discarded(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", "2", key="K")
     first, _ = await ledger.find(EVERYTHING)
@@ -411,7 +410,7 @@ async def test_next_step_is_due_once_the_one_before_it_is_discarded(
 
 
 async def test_discarded_delivery_is_pruned_after_retention(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1")
     await ledger.discard(EVERYTHING, now=NOW + 50)
@@ -424,7 +423,7 @@ async def test_discarded_delivery_is_pruned_after_retention(
 
 
 async def test_what_was_delivered_cannot_be_given_up(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     """It would be shown as never sent."""
     await put(outbox, "1")
@@ -436,7 +435,7 @@ async def test_what_was_delivered_cannot_be_given_up(
 
 
 async def test_what_is_discarded_already_is_not_discarded_again(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     """Else it would be kept for another retention each time."""
     await put(outbox, "1")
@@ -446,7 +445,7 @@ async def test_what_is_discarded_already_is_not_discarded_again(
 
 
 async def test_delivery_given_up_in_flight_stays_given_up(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1")
     (in_flight,) = await outbox.deliveries.of_cloud_event(A, "1")
@@ -457,11 +456,36 @@ async def test_delivery_given_up_in_flight_stays_given_up(
     assert await states(ledger) == {"1": "discarded"}
 
 
+async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
+    state_path: Path,
+) -> None:
+    """The failed attempt is committed while the command reads the file."""
+    disk = Hanging()
+    async with Database.open(state_path, connect=disk.open) as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "1", "2")
+        (first,) = await outbox.deliveries.of_cloud_event(A, "1")
+        disk.freeze("SELECT id FROM deliveries")
+        discarding = asyncio.create_task(
+            Book(outbox).discard(Selection(id=first.id), now=NOW)
+        )
+        await asyncio.to_thread(disk.hung.wait)
+        failure = outbox.deliveries.postpone(
+            first, due=NOW, error="503", reason=Reason.SERVER
+        )
+        disk.thaw()
+
+        assert names(await discarding) == ["1"]
+        await failure
+        assert await due(outbox) == ["2"]
+        assert await states(Book(outbox)) == {"1": "discarded", "2": "pending"}
+
+
 # -- as JSON -------------------------------------------------------------------
 
 
 async def test_delivery_is_shown_as_the_contract_has_it(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1", key="Abc")
 
@@ -481,7 +505,7 @@ async def test_delivery_is_shown_as_the_contract_has_it(
 
 
 async def test_settled_delivery_has_no_next_attempt(
-    ledger: Ledger, outbox: Outbox
+    ledger: Book, outbox: Outbox
 ) -> None:
     await put(outbox, "1")
     await became(outbox, **{"1": "dead"})
@@ -510,7 +534,7 @@ async def test_each_event_has_its_first_pending_step_due_and_no_other(
 ) -> None:
     path = tmp_path_factory.mktemp("ledger") / "state.db"
     async with Outbox.open(path, router({A: route()})) as outbox:
-        ledger = Ledger(outbox.database)
+        ledger = Book(outbox)
         for number, (action, key) in enumerate(actions):
             await act(action, key, str(number), outbox, ledger)
 
@@ -519,7 +543,7 @@ async def test_each_event_has_its_first_pending_step_due_and_no_other(
         assert set(await due(outbox)) == set(first.values())
 
 
-async def act(action: str, key: str, name: str, outbox: Outbox, ledger: Ledger) -> None:
+async def act(action: str, key: str, name: str, outbox: Outbox, ledger: Book) -> None:
     found, _ = await outbox.deliveries.due(A, now=NOW + 1, limit=100)
     mine = [d.cloud_event_id or "" for d in found if d.key == key]
     if action == "put":

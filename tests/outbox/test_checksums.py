@@ -13,7 +13,7 @@ import pytest
 from bridge.app.identify import remembered, settle
 from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
-from bridge.outbox.admin import Ledger, Observation, Selection
+from bridge.outbox.admin import Observation, Selection
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import (
     CHECKPOINT,
@@ -32,6 +32,7 @@ from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.meta import save
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -126,9 +127,7 @@ async def test_damaged_delivery_is_shown_and_stays_dead_when_sent_again(
     async with Outbox.open(state_path, router()) as outbox:
         for _ in range(2):
             assert await outbox.deliveries.due(SINK, now=NOW, limit=9) == ([], None)
-            (delivery,), _, _ = await Ledger(outbox.database).retry(
-                dead, now=NOW, force=False
-            )
+            (delivery,), _, _ = await Book(outbox).retry(dead, now=NOW, force=False)
             assert delivery.cloud_event_id == "waits"
 
 
@@ -219,6 +218,7 @@ async def next_life(
         await parts.observer.restore()
         for _ in documents:
             await parts.poller.step()
+            await parts.outbox.state.write({})  # what is committed is on the disk
             due, _ = await parts.outbox.deliveries.due(SINK, now=NOW, limit=9)
             parts.sink.taken += due
             for one in due:
@@ -244,7 +244,7 @@ async def test_event_whose_step_was_damaged_is_published_again_under_a_new_id(
 
     assert (transition, announced) == ("scheduled", True)
     async with open_database(state_path, ME.vm_id) as database:
-        (dead,) = await Ledger(database).find(Selection(states=("dead",)))
+        (dead,) = await Book.of(database).find(Selection(states=("dead",)))
     assert dead.cloud_event_id != number
 
 
@@ -358,7 +358,7 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
         (second, _), _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert second.cloud_event_id in {"second", "third"}
         await outbox.commit([outgoing("next", key="M")], now=NOW)
-        assert max(d.id for d in await Ledger(database).find(Selection())) == 5
+        assert max(d.id for d in await Book.of(database).find(Selection())) == 5
         tally = (await outbox.deliveries.tallies())[SINK]
         assert (tally.pending, tally.dead, tally.delivered) == (3, 0, 1)
 
@@ -386,7 +386,7 @@ async def test_row_that_cannot_be_read_is_one_dead_row(
 
     assert len(taken) == 2  # B, and A again
     async with open_database(state_path, ME.vm_id) as database:
-        (dead,) = await Ledger(database).find(Selection(states=("dead",)))
+        (dead,) = await Book.of(database).find(Selection(states=("dead",)))
         assert dead.id == 1
         assert dead.last_error == "it could not be read in a damaged state file"
     assert len(list(state_path.parent.glob("state.db.corrupt-*"))) == 1
@@ -441,7 +441,7 @@ async def test_intact_delivery_in_any_state_is_no_damage(
         runs = Runs(outbox, SINK)
         (delivery,) = await runs.pending(NOW)
         if state == "discarded":
-            await Ledger(outbox.database).discard(Selection(), now=NOW)
+            await Book(outbox).discard(Selection(), now=NOW)
         elif state != "pending":
             await runs.settle(delivery, state, [], now=NOW)
     fresh = tmp_path / "fresh.db"
@@ -450,7 +450,7 @@ async def test_intact_delivery_in_any_state_is_no_damage(
 
     assert found.unreadable == 0
     async with Outbox.open(fresh, router()) as outbox:
-        states = [d.state for d in await Ledger(outbox.database).find(Selection())]
+        states = [d.state for d in await Book(outbox).find(Selection())]
         assert states == ([state] if state in {"pending", "dead"} else [])
         await outbox.observations.load_again()
         assert outbox.observations.again == frozenset()
@@ -467,7 +467,7 @@ async def test_delivery_in_no_state_of_ours_is_damaged(
 
     assert found.unreadable == 1
     async with Outbox.open(fresh, router()) as outbox:
-        (dead,) = await Ledger(outbox.database).find(Selection(states=("dead",)))
+        (dead,) = await Book(outbox).find(Selection(states=("dead",)))
         assert dead.cloud_event_id == "waits"
         await outbox.observations.load_again()
         assert outbox.observations.again == {"K"}
@@ -552,10 +552,8 @@ async def test_outcome_and_count_that_cannot_be_read_are_left_out(
                 data=data,
             )
             await outbox.approvals.save(decision, now=NOW)
-        await outbox.observations.save({"retry:": b"\xff"})
 
         assert await outbox.approvals.recent_outcomes(9) == [b'{"outcome": "relayed"}']
-        assert await outbox.other_processes.retries() == {}
 
 
 # -- what is kept beside deliveries ------------------------------------------------

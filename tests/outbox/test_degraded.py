@@ -15,15 +15,15 @@ import pytest
 
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import statefile
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
-from bridge.outbox.ledger import select
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.store import Outbox
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.signing.own_key import EventSigner
 from tests.signing.test_dsse import KEY
+from tests.support.book import Book, sent_to
 from tests.support.builders import outgoing, route, router
 from tests.support.disks import Disk
 from tests.support.outboxes import publish_counts
@@ -50,7 +50,7 @@ async def deliver(outbox: Outbox, name: str) -> None:
 
 
 async def states(outbox: Outbox) -> dict[str | None, str]:
-    found = await Ledger(outbox.database).find(Selection())
+    found = await Book(outbox).find(Selection())
     return {one.cloud_event_id: one.state for one in found}
 
 
@@ -130,7 +130,7 @@ async def test_what_was_in_memory_is_on_disk_when_there_is_room_again(
         assert outbox.database.fault is None
         await put(outbox, "4", body=b"four")
     async with Outbox.open(disk.state, router({A: route()})) as outbox:
-        found = await Ledger(outbox.database).find(Selection())
+        found = await Book(outbox).find(Selection())
         assert [(one.cloud_event_id, one.state) for one in found] == [
             ("1", "delivered"),
             ("2", "delivered"),
@@ -370,7 +370,7 @@ async def test_long_journal_is_done_on_disk_in_its_order(state_path: Path) -> No
         while outbox.database.is_degraded:
             await outbox.database.heal()
     async with Outbox.open(state_path, router({A: route()})) as outbox:
-        found = await Ledger(outbox.database).find(Selection())
+        found = await Book(outbox).find(Selection())
         assert [one.cloud_event_id for one in found] == [str(n) for n in range(count)]
         assert [one.id for one in found] == list(range(1, count + 1))
         assert [one.state for one in found] == ["delivered"] + ["pending"] * (count - 1)
@@ -400,7 +400,7 @@ async def test_sinks_that_were_chosen_in_memory_are_those_on_the_disk(
             await deliver(outbox, "1")
         await outbox.database.heal()
 
-        found = await Ledger(outbox.database).find(Selection())
+        found = await Book(outbox).find(Selection())
         assert [(one.sink, one.state) for one in found] == [
             (A, "delivered"),
             ("b", "pending"),
@@ -418,9 +418,7 @@ async def test_event_in_memory_is_signed_without_a_number(disk: Disk) -> None:
         await outbox.database.heal()
         await put(outbox, "3")
 
-        found = await outbox.database.read(
-            lambda db: select(db, "d.sink = ? ORDER BY d.id", (A,))
-        )
+        found = await outbox.database.read(lambda db: sent_to(db, A))
     events = [SignedEvent.parse(one.body) for one in found]
     chains = [json.loads(one.data)["chain"]["n"] for one in events]
     assert chains == [1, None, 2]

@@ -32,7 +32,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.workers import run_workers
 from bridge.outbox import reads
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.connection import Connection, connect
@@ -40,6 +40,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
+from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
@@ -107,7 +108,7 @@ async def healed(outbox: Outbox) -> None:
 async def on_disk(path: Path) -> list[tuple[str | None, str, bool]]:
     """Return what is on the disk: id, state, whether it was durable when committed."""
     async with Outbox.open(path, router({A: route()})) as outbox:
-        found = await Ledger(outbox.database).find(Selection())
+        found = await Book(outbox).find(Selection())
     return [(one.cloud_event_id, one.state, is_durable(one)) for one in found]
 
 
@@ -377,6 +378,31 @@ async def test_event_dropped_in_memory_stays_dropped_on_the_disk(
     assert [name for name, _, _ in await on_disk(state_path)] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("at", ["PRAGMA", "SELECT"])
+async def test_start_on_a_disk_that_hangs_is_in_memory(
+    at: str, state_path: Path
+) -> None:
+    """The file is being opened, or read for the first time."""
+    async with opened(state_path) as outbox:
+        await put(outbox, "1", key="L")
+    disk, timings = Hanging(), Timings(patience=PATIENCE, closing=1.0)
+    disk.freeze(at)
+    async with Database.open(
+        state_path, may_degrade=True, timings=timings, connect=disk.open
+    ) as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "2")
+        assert not outbox.state.knows_earlier_runs
+        assert await names(outbox) == ["2"]
+
+        disk.thaw()
+        await healed(outbox)
+        assert sorted(map(str, await deliver(outbox))) == ["1", "2"]
+        assert await outbox.observations.load(CHECKPOINT) == b"2"
+    found = {(name, state) for name, state, _ in await on_disk(state_path)}
+    assert found == {("1", "delivered"), ("2", "delivered")}
+
+
 async def test_ids_of_a_file_that_was_not_read_are_given_to_nobody_else(
     state_path: Path,
 ) -> None:
@@ -418,8 +444,10 @@ async def test_event_whose_earlier_step_is_only_on_the_disk_waits(
 
         assert "other" in await deliver(outbox)
         assert outbox.database.is_degraded
+        outbox.wakeups.of(A).clear()
         disk.thaw()
         await healed(outbox)
+        assert outbox.wakeups.of(A).is_set()
         assert await deliver(outbox) == ["first", "second"]
 
 
@@ -489,20 +517,6 @@ async def test_order_is_kept_with_12000_pending(state_path: Path) -> None:
         if place[f"{n} first"] > place[f"{n} second"]
     ]
     assert wrong == []
-
-
-async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> None:
-    disk = Hanging()
-    async with opened(state_path, disk) as outbox:
-        await put(outbox, "1", "2", key=None)
-        async with Database.open(state_path) as other:
-            (one, _) = await due(outbox)
-            await Ledger(other).discard(Selection(id=one.id), now=NOW)
-        await outbox.database.compare()  # as the housekeeping does
-        disk.freeze()
-        await put(outbox, "3", key=None)
-
-        assert await names(outbox) == ["2", "3"]
 
 
 async def test_what_was_committed_just_before_the_disk_hangs_is_known_in_memory(

@@ -23,8 +23,6 @@ from bridge.outbox.storage.driver import Timings
 from bridge.outbox.storage.journal import Journal, Rows
 from bridge.outbox.storage.journal import write as write_rows
 from bridge.outbox.storage.schema import create
-from bridge.outbox.store import Outbox
-from tests.support.builders import router
 from tests.support.hanging import Hanging
 
 BRIEFLY = Timings(patience=0.1, closing=0.2)
@@ -207,20 +205,6 @@ async def test_only_the_commit_at_fault_is_refused(
     assert [r.message for r in caplog.records] == ["change lost on its way to disk"]
 
 
-async def test_delivery_that_another_process_has_settled_stays_settled(
-    state_path: Path,
-) -> None:
-    async with opened(state_path) as database:
-        assert await written(database, {FIRST: WAITS})
-        with closing(connect(state_path)) as other:
-            other.execute("UPDATE deliveries SET state = 'discarded'")
-        assert await written(database, {FIRST: SENT})
-        state = "SELECT state FROM deliveries"
-        assert await database.read(lambda db: db.execute(state).fetchone()) == (
-            "discarded",
-        )
-
-
 async def test_question_of_a_cancelled_caller_is_answered_all_the_same(
     state_path: Path,
 ) -> None:
@@ -231,31 +215,6 @@ async def test_question_of_a_cancelled_caller_is_answered_all_the_same(
         asking.cancel()
         await database.read(values)
     assert found == [{}]
-
-
-@pytest.mark.parametrize("at", ["PRAGMA journal_mode", "SELECT"])
-async def test_disk_that_hangs_at_the_start_is_waited_for(
-    at: str, state_path: Path
-) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
-        await outbox.commit([], now=1.8e9, named={"a": b"1"})
-    disk, loaded = Hanging(), asyncio.Event()
-
-    async def start() -> bytes | None:
-        async with opened(state_path, disk.open) as database:
-            later = Outbox(database, router())
-            await later.state.load()
-            loaded.set()
-            assert not database.is_degraded
-            return await later.observations.load("a")
-
-    disk.freeze(at)
-    starting = asyncio.create_task(start())
-    await asyncio.to_thread(disk.hung.wait, 60)
-    await asyncio.sleep(0.3)
-    assert not loaded.is_set()
-    disk.thaw()
-    assert await starting == b"1"
 
 
 @pytest.mark.parametrize("error", ["SQLITE_CORRUPT", "SQLITE_NOTADB"])

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from bridge.foundation.errors import OutboxLockedError
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import outgoing, route, router
 from tests.support.disks import Disk
 from tests.support.outboxes import publish_counts
@@ -41,7 +42,7 @@ async def put(outbox: Outbox, *names: str) -> None:
 
 
 async def states(outbox: Outbox) -> dict[str | None, str]:
-    found = await Ledger(outbox.database).find(Selection())
+    found = await Book(outbox).find(Selection())
     return {one.cloud_event_id: one.state for one in found}
 
 
@@ -132,7 +133,7 @@ async def test_lock_that_was_removed_is_noticed_and_taken_anew(
         await put(outbox, "1")
         Path(f"{state_path}.lock").unlink()
 
-        await outbox.other_processes.data_version()  # as the housekeeping does
+        await outbox.database.read(lambda _: None)  # as the housekeeping does
 
         assert outbox.database.is_degraded
         await outbox.database.heal()
@@ -194,7 +195,7 @@ async def test_state_file_that_was_removed_alone_is_written_anew(
         await put(outbox, "1")
         for suffix in ("", "-wal", "-shm"):
             Path(f"{state_path}{suffix}").unlink()
-        await outbox.other_processes.data_version()
+        await outbox.database.read(lambda _: None)
         await outbox.database.heal()
         await put(outbox, "2")
 
@@ -361,6 +362,24 @@ async def test_file_of_a_newer_version_is_left_alone_when_it_can_be_locked(
 
 
 # -- the lock of another process -------------------------------------------------
+
+
+async def test_start_that_read_nothing_ends_if_another_has_the_lock_by_then(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lib" / "state.db"
+    path.parent.touch()
+
+    async def start() -> None:
+        async with running(path) as outbox:
+            await put(outbox, "1")
+            path.parent.unlink()
+            with locked(path):
+                await outbox.database.heal()
+                await outbox.database.died()
+
+    with pytest.raises(OutboxLockedError):
+        await start()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.policy import RelayPolicy
@@ -26,6 +26,7 @@ from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.telemetry.metrics import Metrics
+from tests.support.book import Book
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -193,12 +194,12 @@ class World:
         await self.look()
 
     async def states(self) -> list[str]:
-        found = await Ledger(self.outbox.database).find(Selection(sink=DRAIN))
+        found = await Book(self.outbox).find(Selection(sink=DRAIN))
         return [delivery.state for delivery in found]
 
     async def results(self) -> list[dict[str, Any]]:
         """Return what the other sink got of commands, in order."""
-        found = await Ledger(self.outbox.database).find(Selection(sink=SIEM))
+        found = await Book(self.outbox).find(Selection(sink=SIEM))
         bodies = [orjson.loads(delivery.body) for delivery in found]
         return [body for body in bodies if ".command." in body["type"]]
 

@@ -13,7 +13,7 @@ from bridge.events.routing import Route, When
 from bridge.foundation.rate_limit import Pace
 from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import Delivery, Success
 from bridge.outbox.runs import Runs
 from bridge.sinks.acting import Actor, Ending, Step
@@ -29,6 +29,7 @@ from tests.pipeline.acting_world import (
     rebooting,
     worlds,
 )
+from tests.support.book import Book
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -250,7 +251,7 @@ async def test_overtaken_step_is_not_run_when_a_person_retries_it(
     await world.see(reboot(DurationInSeconds=9))
     assert await world.states() == ["dead", "delivered"]
 
-    await Ledger(world.outbox.database).retry(
+    await Book(world.outbox).retry(
         Selection(sink=DRAIN, states=("dead",)),
         now=world.clock.now().timestamp(),
         force=True,
@@ -476,7 +477,7 @@ async def test_stop_of_the_bridge_is_no_attempt_and_no_failure(world: World) -> 
         await working
 
     assert world.runner.cancelled == 1
-    (pending,) = await Ledger(world.outbox.database).find(Selection(sink=DRAIN))
+    (pending,) = await Book(world.outbox).find(Selection(sink=DRAIN))
     assert (pending.state, pending.attempts) == ("pending", 0)
     assert await world.results() == []
     world.begin_new_life()
@@ -532,7 +533,7 @@ async def test_result_is_published_to_all_others_and_to_no_command(make: Make) -
     data = result["data"]
     assert (data["sink"], data["action"], data["exitCode"]) == (DRAIN, "prepare", 0)
     assert (data["output"], data["seconds"]) == ("drained", 2.5)
-    second = await Ledger(world.outbox.database).find(Selection(sink="second"))
+    second = await Book(world.outbox).find(Selection(sink="second"))
     assert [d.type for d in second] == ["sebridge.scheduledevent.scheduled.v1"]
 
 
@@ -704,7 +705,7 @@ async def test_run_that_cannot_even_begin_or_hangs_is_tried_again(
 async def the_one_of(world: World) -> Delivery:
     """Return the one delivery of the command."""
     await settled(world.outbox)
-    (found,) = await Ledger(world.outbox.database).find(Selection(sink=DRAIN))
+    (found,) = await Book(world.outbox).find(Selection(sink=DRAIN))
     return found
 
 
@@ -729,7 +730,7 @@ class Faulty:
 async def test_success_of_an_event_that_has_gone_is_not_kept(world: World) -> None:
     """It goes between the end of the command and the commit that settles the run."""
     await world.see(reboot(), looks=False)
-    (delivery,) = await Ledger(world.outbox.database).find(Selection(sink=DRAIN))
+    (delivery,) = await Book(world.outbox).find(Selection(sink=DRAIN))
     await world.see(looks=False)
     late = Success(sink=DRAIN, key=EVENT_ID, appearance=0, content=b"{}", at=1.0)
     runs = Runs(world.outbox, DRAIN)
@@ -743,7 +744,7 @@ async def test_success_of_what_a_person_has_discarded_is_not_kept(
     world: World,
 ) -> None:
     await world.see(reboot(), looks=False)
-    ledger = Ledger(world.outbox.database)
+    ledger = Book(world.outbox)
     (delivery,) = await ledger.find(Selection(sink=DRAIN))
     await ledger.discard(Selection(sink=DRAIN), now=1.0)
     late = Success(sink=DRAIN, key=EVENT_ID, appearance=0, content=b"{}", at=1.0)

@@ -9,10 +9,10 @@ import pytest
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import When
-from bridge.outbox.ledger import select
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
 from tests.approvals.after_world import SIEM, Life, Stage, reboot
+from tests.support.book import sent_to
 from tests.support.builders import EVENT_ID, ME
 
 RESTORE, PREPARE = ("restore", ""), ("prepare", "scheduled")
@@ -27,9 +27,7 @@ def stage(tmp_path: Path) -> Stage:
 
 async def results(life: Life) -> list[dict[str, Any]]:
     """Return what was published of commands, oldest first."""
-    found = await life.file.database.read(
-        lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
-    )
+    found = await life.file.database.read(lambda db: sent_to(db, SIEM))
     bodies = [orjson.loads(delivery.body) for delivery in found]
     return [body for body in bodies if ".command." in body["type"]]
 

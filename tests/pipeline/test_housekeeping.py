@@ -1,7 +1,6 @@
-"""Housekeeping: old rows go in steps, and what another process changes is noticed."""
+"""Housekeeping: old rows go in steps, and a file that is removed is noticed."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,11 @@ from typing import Any
 import pytest
 
 from bridge.events.build import EventContext
-from bridge.foundation.errors import OutboxCorruptError, Reason, RefusedDeliveryError
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.errors import OutboxCorruptError
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.outbox import statefile
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.pruning import size
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
@@ -22,9 +20,8 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox, Pruning
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
-from bridge.pipeline.policy import RelayPolicy
-from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
+from tests.support.book import Book
 from tests.support.builders import (
     EVENT_ID,
     SINK,
@@ -34,7 +31,7 @@ from tests.support.builders import (
     outgoing,
     router,
 )
-from tests.support.fakes import FakeClock, FakeMetadata, RecordingSink, settled
+from tests.support.fakes import FakeClock, FakeMetadata, settled
 from tests.support.hanging import Hanging
 
 WEEK = 7 * 86400.0
@@ -63,35 +60,11 @@ def observer(
 
 
 @pytest.fixture
-def sink() -> RecordingSink:
-    return RecordingSink()
-
-
-@pytest.fixture
-def relay(
-    outbox: Outbox, clock: FakeClock, metrics: Metrics, sink: RecordingSink
-) -> Relay:
-    return Relay(
-        sink=SINK,
-        deliver=sink,
-        outbox=outbox,
-        clock=clock,
-        metrics=metrics,
-        policy=RelayPolicy(backoff=RetryPolicy(), max_age=86400, slots=4),
-        chance=lambda: 1.0,
-    )
-
-
-@pytest.fixture
-def housekeeping(
-    outbox: Outbox, observer: Observer, relay: Relay, clock: FakeClock, metrics: Metrics
-) -> Housekeeping:
+def housekeeping(outbox: Outbox, observer: Observer, clock: FakeClock) -> Housekeeping:
     return Housekeeping(
         outbox=outbox,
         observer=observer,
-        relays=[relay],
         clock=clock,
-        metrics=metrics,
         retention=WEEK,
         max_size=256 * 1024 * 1024,
     )
@@ -106,7 +79,7 @@ async def delivered(outbox: Outbox, clock: FakeClock, count: int) -> None:
 
 
 async def left(outbox: Outbox) -> int:
-    return len(await Ledger(outbox.database).find(Selection()))
+    return len(await Book(outbox).find(Selection()))
 
 
 def make(sql: str) -> Callable[[Any], Any]:
@@ -323,7 +296,7 @@ async def test_file_that_grows_too_large_drops_what_is_delivered_oldest_first(
 
     await housekeeping.step()
 
-    found = await Ledger(outbox.database).find(Selection())
+    found = await Book(outbox).find(Selection())
     kept = [one.cloud_event_id for one in found]
     assert kept == [*(f"{n}" for n in range(20, 40)), "new"]
     assert caplog.records == []
@@ -359,75 +332,7 @@ async def test_much_is_dropped_in_steps(
     assert counts == [30, 10, 0, 0]
 
 
-# -- other processes -------------------------------------------------------------
-
-
-async def test_relays_look_again_when_another_process_has_acted(
-    housekeeping: Housekeeping, state_path: Path
-) -> None:
-    news = housekeeping.outbox.wakeups.of(SINK)
-    await housekeeping.step()
-    news.clear()
-
-    async with Outbox.open(state_path, router()) as other:
-        await other.observations.save({"x": b""})
-    await housekeeping.step()
-
-    assert news.is_set()
-
-
-async def test_relays_are_left_alone_when_only_this_process_writes(
-    housekeeping: Housekeeping,
-) -> None:
-    news = housekeeping.outbox.wakeups.of(SINK)
-    await housekeeping.step()
-    news.clear()
-
-    await housekeeping.outbox.observations.save({"x": b""})
-    await housekeeping.step()
-
-    assert not news.is_set()
-
-
-async def test_change_is_noticed_once(
-    housekeeping: Housekeeping, state_path: Path
-) -> None:
-    news = housekeeping.outbox.wakeups.of(SINK)
-    await housekeeping.step()
-    async with Outbox.open(state_path, router()) as other:
-        await other.observations.save({"x": b""})
-    await housekeeping.step()
-    news.clear()
-
-    await housekeeping.step()
-
-    assert not news.is_set()
-
-
-async def test_change_within_one_tick_of_the_files_time_is_noticed_in_the_end(
-    housekeeping: Housekeeping,
-    state_path: Path,
-    clock: FakeClock,
-) -> None:
-    news, log = housekeeping.outbox.wakeups.of(SINK), Path(f"{state_path}-wal")
-    await housekeeping.outbox.observations.save({"x": bytes(100_000)})
-    await housekeeping.step()
-    # What is written back is written over: the log does not grow.
-    checkpoint = make("PRAGMA wal_checkpoint(RESTART)")
-    await housekeeping.outbox.database.read(checkpoint)
-    await housekeeping.step()
-    before = log.stat()
-    async with Outbox.open(state_path, router()) as other:
-        await other.observations.save({"x": b""})
-    os.utime(log, ns=(before.st_atime_ns, before.st_mtime_ns))
-    await housekeeping.step()
-    assert log.stat().st_size == before.st_size
-    assert not news.is_set()
-
-    clock.pass_by(30)
-    await housekeeping.step()
-
-    assert news.is_set()
+# -- a file that is removed ------------------------------------------------------
 
 
 async def test_look_at_an_unchanged_file_does_not_ask_its_thread(
@@ -467,126 +372,10 @@ def replaced(housekeeping: Housekeeping, outbox: Outbox) -> Housekeeping:
     return Housekeeping(
         outbox=outbox,
         observer=housekeeping.observer,
-        relays=[],
         clock=housekeeping.clock,
-        metrics=housekeeping.metrics,
         retention=WEEK,
         max_size=256 * 1024 * 1024,
     )
-
-
-REFUSED = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
-
-
-async def look(relay: Relay) -> None:
-    """Let the relay look, and what it begins end."""
-    async with asyncio.TaskGroup() as group:
-        await relay.step(group)
-
-
-async def parked(relay: Relay, sink: RecordingSink, clock: FakeClock) -> None:
-    """Let a delivery be refused until the sink is parked."""
-    sink.always = REFUSED
-    await relay.outbox.commit([outgoing("1")], now=clock.now().timestamp())
-    while relay.state != "parked":
-        await look(relay)
-        clock.pass_by(60)
-
-
-@pytest.mark.parametrize("asked", [SINK, None])
-async def test_parked_sink_is_tried_at_once_when_a_person_asks_for_it(  # noqa: PLR0913, PLR0917 - fixtures
-    housekeeping: Housekeeping,
-    relay: Relay,
-    sink: RecordingSink,
-    clock: FakeClock,
-    state_path: Path,
-    asked: str | None,
-) -> None:
-    await housekeeping.step()
-    await parked(relay, sink, clock)
-    await look(relay)
-    tried, sink.always = len(sink.tried), None
-
-    async with Outbox.open(state_path, router()) as other:
-        selection = Selection(sink=asked, states=("dead",))
-        now = clock.now().timestamp()
-        await Ledger(other.database).retry(selection, now=now, force=False)
-    await housekeeping.step()
-    await look(relay)
-
-    assert (relay.state, len(sink.tried)) == ("ok", tried + 1)
-
-
-async def test_sink_that_nobody_asked_for_stays_parked(
-    housekeeping: Housekeeping,
-    relay: Relay,
-    sink: RecordingSink,
-    clock: FakeClock,
-    state_path: Path,
-) -> None:
-    await housekeeping.step()
-    await parked(relay, sink, clock)
-
-    async with Outbox.open(state_path, router()) as other:
-        selection = Selection(sink="other")
-        await Ledger(other.database).retry(selection, now=0, force=False)
-    await housekeeping.step()
-
-    assert relay.state == "parked"
-
-
-async def test_what_another_process_discards_is_counted(
-    housekeeping: Housekeeping, metrics: Metrics, clock: FakeClock, state_path: Path
-) -> None:
-    await housekeeping.step()
-    now = clock.now().timestamp()
-    await housekeeping.outbox.commit([outgoing("1"), outgoing("2")], now=now)
-
-    async with Outbox.open(state_path, router()) as other:
-        await Ledger(other.database).discard(Selection(), now=now)
-    await housekeeping.step()
-    clock.pass_by(2 * WEEK)
-    await housekeeping.step()
-
-    labels = {"sink": SINK, "outcome": "discarded"}
-    found = metrics.registry.get_sample_value("sebridge_deliveries_total", labels)
-    assert found == 2
-
-
-async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
-    state_path: Path, observer: Observer, metrics: Metrics, clock: FakeClock
-) -> None:
-    """The failed attempt is being written while the file is read."""
-    disk, now = Hanging(), clock.now().timestamp()
-    async with Database.open(state_path, connect=disk.open) as database:
-        outbox = Outbox(database, router())
-        keeper = Housekeeping(
-            outbox=outbox,
-            observer=observer,
-            relays=[],
-            clock=clock,
-            metrics=metrics,
-            retention=WEEK,
-            max_size=256 * 1024 * 1024,
-        )
-        await outbox.commit([outgoing("1"), outgoing("2")], now=now)
-        (first, *_), _ = await outbox.deliveries.due(SINK, now=now, limit=9)
-        await keeper.step()
-        async with Outbox.open(state_path, router()) as other:
-            await Ledger(other.database).discard(Selection(id=first.id), now=now)
-        disk.freeze("SELECT d.id")
-        look = asyncio.create_task(keeper.step())
-        await asyncio.to_thread(disk.hung.wait)
-        failure = outbox.deliveries.postpone(
-            first, due=now, error="503", reason=Reason.SERVER
-        )
-        disk.thaw()
-        await asyncio.gather(look, failure)
-        clock.pass_by(3)
-        await keeper.step()
-
-        found, _ = await outbox.deliveries.due(SINK, now=now, limit=9)
-        assert [one.cloud_event_id for one in found] == ["2"]
 
 
 # -- while the state file is in trouble ------------------------------------------

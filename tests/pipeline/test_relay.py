@@ -25,12 +25,13 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Ledger, Selection, as_json
+from bridge.outbox.admin import Selection, as_json
 from bridge.outbox.records import Delivery, Tally, not_stored
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Deliver, Relay
 from bridge.telemetry.metrics import FAILURES, Metrics
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, router
 from tests.support.fakes import START, FakeClock, RecordingSink, settled, turns
 
@@ -420,7 +421,7 @@ async def test_no_wish_of_a_sink_lasts_longer_than_an_hour(
     rig.sink.faults.append(throttled(wish))
     await rig.put(outgoing("1"))
     await rig.look()
-    (waiting,) = await Ledger(rig.outbox.database).find(Selection())
+    (waiting,) = await Book(rig.outbox).find(Selection())
     assert as_json(waiting)["nextAttempt"] == "2026-03-02T13:00:00Z"
 
     rig.clock.pass_by(3600)
@@ -891,7 +892,7 @@ async def test_one_attempt_of_an_event_ends_before_the_next_step_begins(
     gate = rig.sink.gate("K1")
     await rig.put(outgoing("K1", key="K"), outgoing("K2", key="K"))
     await rig.look()
-    await Ledger(rig.outbox.database).discard(
+    await Book(rig.outbox).discard(
         Selection(states=("pending",), id=1), now=rig.clock.now().timestamp()
     )
     await rig.look()

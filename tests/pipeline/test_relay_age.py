@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
 from tests.pipeline.test_relay import (
@@ -15,6 +15,7 @@ from tests.pipeline.test_relay import (
     throttled,
 )
 from tests.pipeline.test_relay_recovery import live
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing
 
 HOUR, DAY = 3600.0, 86400.0
@@ -31,7 +32,7 @@ async def failing(rig: Rig, seconds: float = 0.0) -> None:
 
 async def age(rig: Rig) -> float:
     """Return how old the delivery is, as the relay sees it."""
-    (delivery,) = await Ledger(rig.outbox.database).find(Selection())
+    (delivery,) = await Book(rig.outbox).find(Selection())
     return rig.outbox.ages.clocks[SINK]() - delivery.born
 
 
@@ -182,7 +183,7 @@ async def test_what_a_person_sends_again_is_new(outbox: Outbox) -> None:
     async with rig_of(outbox, max_age=600) as rig:
         await failing(rig, 700)
         assert (await rig.tally).dead == 1
-        ledger = Ledger(outbox.database)
+        ledger = Book(outbox)
         await ledger.retry(Selection(), now=rig.clock.now().timestamp(), force=False)
 
         await rig.look()

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
@@ -22,6 +22,7 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
+from tests.support.book import Book
 from tests.support.builders import outgoing, sizes_histogram
 from tests.support.fakes import FakeClock, RecordingSink, turns
 
@@ -68,7 +69,7 @@ class BulkRig(Rig):
 
     async def attempts(self) -> dict[str | None, tuple[str, int]]:
         """Return state and number of attempts of each delivery."""
-        rows = await Ledger(self.outbox.database).find(Selection())
+        rows = await Book(self.outbox).find(Selection())
         return {row.cloud_event_id: (row.state, row.attempts) for row in rows}
 
 

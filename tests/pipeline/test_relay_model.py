@@ -21,13 +21,14 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.pipeline.test_relay import heartbeat, soon
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, router
 from tests.support.fakes import FakeClock, settled, turns
 
@@ -229,7 +230,7 @@ class World:
                 await self.pass_by((0.1, 1.0, 10.0, 50.0)[which])
             case "discard":
                 meant = Selection(id=max(1, self.count - which))
-                await Ledger(self.outbox.database).discard(meant, now=now)
+                await Book(self.outbox).discard(meant, now=now)
                 self.outbox.wakeups.wake_all()
             case "jump":
                 self.clock.jump((-2, 2, 0.5, -0.5)[which] * 86400)
@@ -303,7 +304,7 @@ class World:
             is_transient = isinstance(error, TransientDeliveryError)
             if not is_transient or delivery.id in self.sink.ids or self.sink.repeats:
                 continue
-            ledger = Ledger(self.outbox.database)
+            ledger = Book(self.outbox)
             (row,) = await ledger.find(Selection(id=delivery.id))
             age, tried = self.aged - self.born[delivery.id], delivery.attempts + 1
             if age > MAX_AGE + 1 and tried >= 3:

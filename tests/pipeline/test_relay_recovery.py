@@ -16,7 +16,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.records import Delivery
 from bridge.outbox.storage.connection import Connection
@@ -38,6 +38,7 @@ from tests.pipeline.test_relay import (
     soon,
     throttled,
 )
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.fakes import START, FakeClock, RecordingSink, settled
 
@@ -514,7 +515,7 @@ async def test_next_step_of_an_event_is_not_tried_beside_the_one_before_it(
         server.hangs = 0.0
         await rig.put(outgoing("other"))
         now = rig.clock.now().timestamp()
-        await Ledger(outbox.database).discard(Selection(id=1), now=now)
+        await Book(outbox).discard(Selection(id=1), now=now)
         await live(rig, 20)
 
         assert server.tried.count("other") > 4

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
@@ -21,6 +21,7 @@ from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import Resources
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing
 from tests.support.fakes import FakeClock
 from tests.support.sink_fixtures import sink_config
@@ -92,7 +93,7 @@ async def put(outbox: Outbox, count: int, *, key: str | None = None) -> None:
 
 async def states(outbox: Outbox) -> dict[str, tuple[str, int]]:
     """Return state and number of attempts of each delivery, by CloudEvent id."""
-    found = await Ledger(outbox.database).find(Selection())
+    found = await Book(outbox).find(Selection())
     return {str(row.cloud_event_id): (row.state, row.attempts) for row in found}
 
 

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from bridge.cli.main import main
 from bridge.events.cloudevent import SIGNATURE, CloudEvent
 from bridge.events.truncate import MAX_BYTES
-from bridge.outbox.ledger import select
 from bridge.outbox.store import Outbox
 from bridge.signing.archive import Tally, events_in, examined
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, judge
@@ -25,6 +24,7 @@ from bridge.sinks.webhook.presets import elastic, eventhubs, sentinel, splunk_he
 from bridge.sinks.webhook.presets.preset import RENDER
 from bridge.sinks.webhook.template import load
 from tests.signing.test_dsse import KEY, KEYS, OTHER
+from tests.support.book import sent_to
 from tests.support.builders import SINK, outgoing, router
 from tests.support.sink_fixtures import cloud_event
 
@@ -126,9 +126,7 @@ def test_what_cannot_be_signed_goes_out_unsigned_and_counted() -> None:
 
 
 async def stored(outbox: Outbox) -> list[CloudEvent]:
-    found = await outbox.database.read(
-        lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
-    )
+    found = await outbox.database.read(lambda db: sent_to(db, SINK))
     return [CloudEvent.from_json(one.body) for one in found]
 
 

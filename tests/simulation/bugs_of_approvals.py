@@ -23,8 +23,8 @@ from bridge.outbox import pruning
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.image import Image
 from bridge.outbox.state import State
-from bridge.outbox.storage.journal import Journal
-from bridge.outbox.store import Outbox
+from bridge.outbox.storage.journal import Journal, Rows
+from bridge.outbox.store import Outbox, Pruning
 from bridge.pipeline.settling import DueTimes
 from tests.simulation.planting import Patch, bug
 
@@ -231,17 +231,18 @@ def event_from_memory_is_said_to_be_durable(patch: Patch) -> None:
 
 @bug
 def what_waits_is_pruned(patch: Patch) -> None:
-    prune = pruning.prune
+    prune = Pruning.prune
 
-    def careless(db: sqlite3.Connection, *, before: float, **given: Any) -> Any:
-        db.execute(
-            """DELETE FROM deliveries
-               WHERE item IN (SELECT id FROM items WHERE created < ?)""",
-            (before,),
-        )
-        return prune(db, before=before, **given)
+    async def careless(self: Pruning, *, before: float, **given: Any) -> int:
+        image, rows = self.state.image, Rows()
+        for lines in image.sinks.values():
+            for one in [w for w in lines.waiting.values() if w.created < before]:
+                lines.remove(one)
+                rows["deliveries", (one.id,)] = None
+        self.state.database.put(rows)
+        return await prune(self, before=before, **given)
 
-    patch.setattr("bridge.outbox.store.prune", careless)
+    patch.setattr(Pruning, "prune", careless)
 
 
 @bug

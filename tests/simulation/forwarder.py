@@ -158,9 +158,7 @@ class Forwarder:
         housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
-            relays=relays,
             clock=self.life.clock,
-            metrics=self.metrics,
             retention=plan.retention,
             max_size=10**9,
         )

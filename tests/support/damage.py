@@ -193,9 +193,7 @@ class ForwarderParts:
         housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
-            relays=[self.relay],
             clock=self.clock,
-            metrics=self.metrics,
             retention=7 * 86400.0,
             max_size=10**9,
         )

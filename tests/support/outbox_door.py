@@ -14,12 +14,13 @@ from typing import Self
 
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxError, Reason
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import route, router
 from tests.support.fakes import FakeClock
 from tests.support.hanging import Hanging
@@ -232,7 +233,7 @@ class Door:
                 sink, beyond=self.now + max_backoff, now=self.now
             )
 
-    # -- another process -------------------------------------------------------
+    # -- commands --------------------------------------------------------------
 
     async def retry(
         self, sink: str | None = "a", event_id: str | None = None, *, steps: int = 0
@@ -244,33 +245,25 @@ class Door:
             event_id: only deliveries of this EventId.
             steps: the most thousands of SQLite's steps that it may take; 0 = any.
         """
-        async with Outbox.open(self.path, self.router) as other:
-            if steps:
-                await other.database.run(lambda db: _limited(db, steps))
-            selection = Selection(sink=sink, states=("dead",), event_id=event_id)
-            sent, late, _ = await Ledger(other.database).retry(
-                selection, now=self.now, force=False
-            )
-        await self.noticed()
+        if steps:
+            await self.outbox.database.read(lambda db: _limited(db, steps))
+        selection = Selection(sink=sink, states=("dead",), event_id=event_id)
+        sent, late, _ = await Book(self.outbox).retry(
+            selection, now=self.now, force=False
+        )
         return names_of(sent), names_of(late)
 
     async def discard(
         self, sink: str | None = "a", event_id: str | None = None
     ) -> list[str]:
         """Run ``sebridge outbox discard``; return what was discarded."""
-        async with Outbox.open(self.path, self.router) as other:
-            selection = Selection(sink=sink, event_id=event_id)
-            gone = await Ledger(other.database).discard(selection, now=self.now)
-        await self.noticed()
+        selection = Selection(sink=sink, event_id=event_id)
+        gone = await Book(self.outbox).discard(selection, now=self.now)
         return names_of(gone)
-
-    async def noticed(self) -> None:
-        """Wait until the forwarder knows what another process has done."""
-        await self.outbox.database.compare()
 
     async def states(self) -> dict[tuple[str, str], str]:
         """Return the state of each delivery in the file, by sink and name."""
-        found = await Ledger(self.outbox.database).find(Selection())
+        found = await Book(self.outbox).find(Selection())
         return {(one.sink, str(one.cloud_event_id)): one.state for one in found}
 
 

@@ -15,9 +15,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.admin import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
+from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, router
 from tests.support.disks import Disk
 from tests.support.stopwatch import Stopwatch
@@ -194,7 +195,7 @@ async def holds(kept: Path, promised: int) -> None:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
     async with Outbox.open(kept, router()) as outbox:
-        found = await Ledger(outbox.database).find(Selection())
+        found = await Book(outbox).find(Selection())
         names = [one.cloud_event_id for one in found]
         assert names == [f"{number}" for number in range(promised)]
         assert await outbox.observations.load(CHECKPOINT) == b"%d" % (promised - 1)

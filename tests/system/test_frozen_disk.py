@@ -8,6 +8,7 @@ import json
 import signal
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -114,15 +115,15 @@ async def opened(folder: Path, disk: Frozen) -> AsyncIterator[Scene]:
                 approvals=approvals(at.connection_string),
             )
         )
-        process = await forwarder(config)
+        scene = Scene(at, disk, config, port, await forwarder(config))
         try:
             await settled(config, 0)
-            yield Scene(at, disk, config, port, process)
+            yield scene
         finally:
             disk.thaw()
-            if process.returncode is None:
-                process.send_signal(signal.SIGKILL)
-            await process.wait()
+            if scene.process.returncode is None:
+                scene.process.send_signal(signal.SIGKILL)
+            await scene.process.wait()
 
 
 async def test_frozen_disk_silences_nobody_and_heals(scene: Scene) -> None:
@@ -180,6 +181,43 @@ async def test_approvals_are_relayed_although_the_disk_is_frozen(scene: Scene) -
 
     await scene.until_received(1, "relayed")
     await scene.until_received(1, "started")
+
+
+async def test_start_on_a_frozen_disk_publishes_all_and_goes_on_when_it_thaws(
+    scene: Scene,
+) -> None:
+    first, second = [await scene.schedule(number, "Freeze") for number in (1, 2)]
+    for number in (1, 2):
+        await scene.until_received(number, "scheduled")
+    scene.process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(scene.process.wait(), PATIENCE) == 0
+    await scene.at.control("DELETE", f"events/{second}")
+    scene.disk.freeze()
+
+    scene.process = await forwarder(scene.config)
+    await scene.schedule(3)
+    await scene.until_received(3, "scheduled")
+    text = await scene.until("/readyz", 503)
+    assert "what earlier runs did is not known" in text, text
+    approve = await started(
+        *(sys.executable, "-m", "bridge", "approve", first),
+        *("-c", str(scene.config)),
+    )
+    assert await asyncio.wait_for(approve.wait(), PATIENCE) == 0
+    await scene.until_received(1, "relayed")
+    assert ("2", "ended") not in [(n, what) for n, what, _ in await scene.received()]
+
+    scene.disk.thaw()
+    await scene.until("/readyz", 200)
+    await scene.until_received(2, "ended")
+    count = Counter(name + what for name, what, _ in await scene.received())
+    assert count["1scheduled"] == 2, "it was published anew, as nothing was known of it"
+    assert count["2ended"] == count["2scheduled"] == count["3scheduled"] == 1
+    ids = Counter(
+        str(message["body"]["id"])  # type: ignore[index]  # a CloudEvent
+        for message in await scene.at.messages("/siem")
+    )
+    assert sorted(ids.values())[-2:] == [1, 2]
 
 
 async def test_stop_while_the_disk_is_frozen_ends_within_the_grace(

@@ -15,7 +15,6 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Duration
 from bridge.imds.poller import Poller
-from bridge.outbox.ledger import select
 from bridge.outbox.records import TRAFFIC
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -24,6 +23,7 @@ from bridge.traffic.config import TrafficConfig
 from bridge.traffic.gate import Announcer, Gate
 from bridge.traffic.rotation import Standing, Why, decode
 from tests.approvals.approval_world import World, message, world_of
+from tests.support.book import sent_to
 from tests.support.builders import (
     EVENT_ID,
     ME,
@@ -103,9 +103,7 @@ class Life:
         return self.metrics.registry.get_sample_value("sebridge_traffic_in")
 
     async def events(self) -> list[CloudEvent]:
-        found = await self.outbox.database.read(
-            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
-        )
+        found = await self.outbox.database.read(lambda db: sent_to(db, SINK))
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".traffic-" in event.type]
 

@@ -73,7 +73,7 @@ def keep_bridges(
     query = select(bridges).where(bridges.c.vm_id.in_(names))
     for row in connection.execute(query):
         state, origin = merged[row.vm_id]
-        merged[row.vm_id] = (bridge_in(row.state).joined(state), origin)
+        merged[row.vm_id] = (bridge_in(row.reported).joined(state), origin)
         if row.was_silent:
             quiet.add(row.vm_id)
         if row.stopped is not None:
@@ -119,7 +119,7 @@ def _bridge(state: BridgeState, origin: str) -> Values:
         "heard": rows.micros(state.heard),
         "first_heard": rows.micros(state.heard),
         "was_silent": False,
-        "state": msgspec.json.encode(state),
+        "reported": msgspec.json.encode(state),
     }
 
 

@@ -324,7 +324,7 @@ def _bridge(
     offered: _Offers,
 ) -> BridgeRow:
     mine = offered.of(row)
-    state, place = bridge_in(row.state), (row.subscription, row.group, row.name)
+    state, place = bridge_in(row.reported), (row.subscription, row.group, row.name)
     ends = [gone.get(place), moment_or_none(row.forgotten)]
     known = [end for end in ends if end is not None]
     offer = state.current_offer(mine)

@@ -98,7 +98,7 @@ def bridges_like(
     found: dict[Machine, str] = {}
     for row in connection.execute(query):
         place = {"subscription": row.subscription, "group": row.group}
-        found[Machine(**place, name=row.name)] = bridge_in(row.state).reporter.name
+        found[Machine(**place, name=row.name)] = bridge_in(row.reported).reporter.name
     return [(name, machine) for machine, name in found.items()]
 
 

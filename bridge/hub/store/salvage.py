@@ -50,7 +50,7 @@ from bridge.outbox.recovery.soundness import text_of
 MAGIC = b"SQLite format 3\0"
 _FIRST = (votes, decisions, trail, meta, alarms, bridges, events)
 _JSON = {
-    *(events.c.state, bridges.c.state, alarms.c.data, votes.c.seen),
+    *(events.c.state, bridges.c.reported, alarms.c.data, votes.c.seen),
     *(decisions.c.persons, messages.c.body),
 }
 _OF_PERSONS = {votes, decisions, trail}

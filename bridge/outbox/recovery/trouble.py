@@ -34,6 +34,7 @@ from bridge.foundation.privileges import enter
 _MOST_ENDS = 2  # failed starts in a row; the next start moves the file aside
 _MOST_UNFINISHED = 5  # the same, for starts that were killed while opening the file
 _MOST_MOVES = 2  # in a row; after that, the file is not the cause
+_LAST_WAIT = 1.0  # seconds
 _LONGEST = 500  # characters of a fault
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -65,28 +66,26 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Trouble(Struct):
     """The note beside one state file. Its methods may be called in any thread.
 
-    An error when writing the note is ignored: then the disk has worse problems.
+    An error when writing the note is ignored: then the disk has worse problems. Nothing
+    is read before the first question: the disk may hang.
     """
 
     path: Path
-    note: Note = field(default_factory=Note)
+    _note: Note | None = None
     _is_met: bool = False  # damage was found in this run
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, state: Path) -> "Trouble":
-        """Read the note beside a state file."""
-        trouble = cls(Path(f"{state}.trouble"))
-        try:
-            enter(trouble.path)
-            body = _content(trouble.path)
-        except (OSError, ForeignFolderError):
-            return trouble
-        try:
-            trouble.note = msgspec.json.decode(body, type=Note)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            trouble.note = Note(damage="the note beside the state file cannot be read")
-        return trouble
+        """Return the note beside a state file."""
+        return cls(Path(f"{state}.trouble"))
+
+    @property
+    def note(self) -> Note:
+        """What was noted."""
+        if self._note is None:
+            self._note = _read(self.path)
+        return self._note
 
     @property
     def is_hopeless(self) -> bool:
@@ -123,7 +122,7 @@ class Trouble(Struct):
         if faults:
             fault, ended = faults[0][:_LONGEST], self.note.ended + 1
             self._change(unfinished=0, ended=ended, damage=fault)
-        else:
+        elif self._note is not None:
             self._change(unfinished=0)
 
     def forget(self) -> None:
@@ -136,13 +135,17 @@ class Trouble(Struct):
         return self._is_met and isinstance(error, Exception)
 
     def _change(self, **values: object) -> None:
-        with self._guard:
+        if not self._guard.acquire(timeout=_LAST_WAIT):
+            return  # the disk hangs
+        try:
             note = msgspec.structs.replace(self.note, **values)
             if note != self.note:
-                self.note = note
+                self._note = note
                 with suppress(OSError, ForeignFolderError):
                     enter(self.path)
                     self._write()
+        finally:
+            self._guard.release()
 
     def _write(self) -> None:
         if self.note == Note():
@@ -158,6 +161,18 @@ class Trouble(Struct):
             os.close(handle)
         new.replace(self.path)
         sync_folder(self.path.parent)
+
+
+def _read(path: Path) -> Note:
+    try:
+        enter(path)
+        body = _content(path)
+    except (OSError, ForeignFolderError):
+        return Note()
+    try:
+        return msgspec.json.decode(body, type=Note)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Note(damage="the note beside the state file cannot be read")
 
 
 def _content(path: Path) -> bytes:

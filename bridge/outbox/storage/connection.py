@@ -7,8 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from bridge.foundation.errors import (
+    ForeignDatabaseError,
+    NewerSchemaError,
     OutboxCorruptError,
     OutboxError,
+    OutboxLockedError,
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import enter, make_private, no_file
@@ -22,6 +25,7 @@ _WAL_BYTES = 4 * 1024 * 1024  # after a large transaction, the log is cut to thi
 
 _UNWRITABLE = ("FULL", "IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PROTOCOL")
 _DAMAGED = ("CORRUPT", "NOTADB")
+NOT_OURS = (ForeignDatabaseError, NewerSchemaError, OutboxLockedError)
 
 # One damaged text must not prevent all other rows from being read.
 readable = partial(str, encoding="utf-8", errors="replace")

@@ -27,10 +27,12 @@ from msgspec.structs import replace
 from bridge.foundation.errors import (
     OutboxError,
     OutboxFullError,
+    OutboxLockedError,
     OutboxThreadDiedError,
     OutboxUnavailableError,
 )
 from bridge.outbox.storage.connection import (
+    NOT_OURS,
     SHORT_BUSY_SECONDS,
     Connect,
     Connection,
@@ -66,7 +68,8 @@ class Database:
         is_blank: whether reads are answered from an empty file, because the real one
             could not be read since the start.
         snapshot: reads what ``adopt`` needs; called on the worker.
-        adopt: takes that in the loop, when others have changed the file.
+        adopt: takes that in the loop, when the file was opened again.
+        healed: called when the disk works again: what waits there can be read.
     """
 
     def __init__(
@@ -75,11 +78,11 @@ class Database:
         self.is_blank = False
         self.snapshot: Callable[[Connection], Any] | None = None
         self.adopt: Callable[[Any], object] | None = None
+        self.healed: Callable[[], object] = lambda: None
         self._file = file
         self._on_trouble = on_trouble
         self._desk = Desk(driver, timings)
         self._desk.since = self._waits_since
-        self.patiently = self._desk.patiently
         self._desk.given_up = self.hangs
         self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
@@ -237,12 +240,11 @@ class Database:
 
         return await self._ask(partial(self._file.read, job), taken)
 
-    async def run(self, job: Callable[[Connection], T], *, moves: bool = True) -> T:
+    async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job in a transaction of its own, after all that was put before.
 
         Args:
-            job: runs on the worker.
-            moves: whether it may change what waits, so that this is read anew.
+            job: runs on the worker; it changes nothing that memory has.
 
         Raises:
             OutboxUnavailableError: the disk fails.
@@ -253,24 +255,8 @@ class Database:
             text = f"the state file cannot be written: {self._fault}"
             raise OutboxUnavailableError(text)
 
-        def work() -> tuple[T, Any]:
-            result = self._file.run(job)
-            snapshot = self.snapshot if moves else None
-            return result, snapshot and snapshot(self._file.db)
-
-        def then(found: tuple[T, Any]) -> T:
-            result, snapshot = found
-            if moves:
-                self._adopt(snapshot)
-            return result
-
-        found: T = await self._ask(work, then, is_read=False)
+        found: T = await self._ask(partial(self._file.run, job), _same, is_read=False)
         return found
-
-    async def compare(self) -> None:
-        """Adopt what other processes have changed."""
-        if self.snapshot is not None:
-            await self.read(self.snapshot, self._adopt)
 
     async def _ask(
         self,
@@ -290,7 +276,7 @@ class Database:
         return await future
 
     def _adopt(self, snapshot: Any) -> None:
-        if self.adopt is not None and self.snapshot is not None:
+        if self.adopt and self.snapshot:
             self.adopt(snapshot)
 
     def _demand_life(self) -> None:
@@ -410,18 +396,17 @@ class Database:
         self._desk.is_hanging = True
         self._degrade(fault)
         error = OutboxUnavailableError(f"the state file hangs: {fault}")
-        if self._asking is not None:
-            self._asking.answer(None, error)
-            self._asking = None
+        if (ask := self._asking) is not None:
+            is_opening, self._asking = ask.work == self._open_file, None
+            self.is_blank = self.is_blank or is_opening
+            ask.answer(None, None if is_opening else error)
         while self._asks:
             self._asks.popleft().answer(None, error)
 
     def _degrade(self, fault: str) -> None:
         if self._fault is None:
-            log.error(
-                "state file cannot be written: going on in memory",
-                extra={"fault": fault},
-            )
+            fields = {"fault": fault}
+            log.error("state file cannot be written: going on in memory", extra=fields)
         self._fault, self._is_writing_back = fault, False
         for commit in self._journal.waiting():
             commit.tell(is_written=False)
@@ -443,9 +428,8 @@ class Database:
             self._healing = self._loop.create_future()
             self._next_soon()
         patience = self._desk.timings.patience
-        await asyncio.wait(
-            {self._healing}, timeout=None if patience == math.inf else patience
-        )
+        limit = None if patience == math.inf else patience
+        await asyncio.wait({self._healing}, timeout=limit)
 
     def _regain(self) -> tuple[bool, Any]:
         """Return whether the file was opened again, and what ``adopt`` needs then."""
@@ -456,7 +440,9 @@ class Database:
     def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
         if error is not None:
             self._end_healing()
-            if is_damage(error) or not isinstance(error, sqlite3.Error | OutboxError):
+            is_theirs = self.is_blank and isinstance(error, OutboxLockedError)
+            is_passing = isinstance(error, sqlite3.Error | OutboxError)
+            if is_theirs or is_damage(error) or not is_passing:
                 self._died(error)
             return
         is_new, snapshot = found
@@ -471,6 +457,7 @@ class Database:
         self._fault = None
         self._end_healing()
         log.info("state file can be written again")
+        self.healed()
 
     def _end_healing(self) -> None:
         healing, self._healing = self._healing, None
@@ -503,9 +490,8 @@ class Database:
         """
         opened = self._loop.create_future()
         self._asking = Ask(self._open_file, 0, self._loop.time(), opened, _same)
-        with self._desk.patiently():
-            self._start(self._open_file, self._opened)
-            await opened
+        self._start(self._open_file, self._opened)
+        await opened
 
     def _open_file(self) -> tuple[str | None, bool]:
         """Open the file, or what can be read of it.
@@ -545,11 +531,14 @@ class Database:
 
     def _died(self, error: BaseException | None) -> None:
         """Fail all questions, and all later ones, with an error."""
-        why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
-        self._death = OutboxThreadDiedError(
-            f"the thread of the state file has died ({why.removesuffix(': ')})"
-        )
-        log.error("thread of the state file died", extra={"fault": why})
+        if isinstance(error, NOT_OURS):
+            self._death = error
+        else:
+            why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
+            self._death = OutboxThreadDiedError(
+                f"the thread of the state file has died ({why.removesuffix(': ')})"
+            )
+            log.error("thread of the state file died", extra={"fault": why})
         for commit in self._journal.waiting():
             commit.tell(is_written=False)
         for ask in (self._asking, *self._asks):

@@ -8,12 +8,11 @@ import asyncio
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from bridge.outbox.storage.connection import as_outbox_error
 
@@ -168,16 +167,6 @@ class Desk:
         if self._timer is None:
             self._look_in(self.timings.patience)
         self.driver.start(work, self._end)
-
-    @contextmanager
-    def patiently(self) -> Iterator[None]:
-        """Wait for a disk that hangs without a limit: what it has is needed first."""
-        timings = self.timings
-        self.timings = replace(timings, patience=math.inf)
-        try:
-            yield
-        finally:
-            self.timings = timings
 
     def close(self) -> None:
         """Watch no longer, and end the driver when its work is done."""

@@ -150,10 +150,7 @@ def _made(name: str, typed: tuple[Column, ...], keys: int) -> str:
 
 
 def _put(name: str, names: list[str], keys: int) -> str:
-    """Return the SQL that writes a row, which may be done twice.
-
-    A delivery that another process has settled meanwhile stays settled.
-    """
+    """Return the SQL that writes a row, which may be done twice."""
     others = ", ".join(
         # Counted from 0 if the file could not be read at the start.
         f"{n} = max({name}.{n}, excluded.{n})"
@@ -161,11 +158,10 @@ def _put(name: str, names: list[str], keys: int) -> str:
         else f"{n} = excluded.{n}"
         for n in names[keys:]
     )
-    guard = " WHERE deliveries.state = 'pending'" if name == "deliveries" else ""
     return (
         f"INSERT INTO {name} ({', '.join(names)}) "  # noqa: S608 - our own names  # nosec B608
         f"VALUES ({', '.join('?' * len(names))}) "
-        f"ON CONFLICT ({', '.join(names[:keys])}) DO UPDATE SET {others}{guard}"
+        f"ON CONFLICT ({', '.join(names[:keys])}) DO UPDATE SET {others}"
     )
 
 

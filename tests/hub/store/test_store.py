@@ -215,7 +215,7 @@ async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
 
     (row,) = await rows_of(store, bridges)
     assert moment(row.heard) == at(9)
-    assert bridge_in(row.state).beat.data == {"intervalSeconds": 60}
+    assert bridge_in(row.reported).beat.data == {"intervalSeconds": 60}
 
 
 async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:

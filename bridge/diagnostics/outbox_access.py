@@ -1,0 +1,211 @@
+"""The way of a command to the outbox: the running forwarder, or else the state file.
+
+the forwarder answers at its socket         → it is asked
+nobody has the lock of the state file       → this process opens the file; with the
+lock if it changes something
+a forwarder has it, but does not answer     → an error, after some seconds
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from bridge.events.identity import Identity
+from bridge.events.routing import Router
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import (
+    OutboxError,
+    OutboxLockedError,
+    OutboxUnavailableError,
+)
+from bridge.health.report import StatusReport
+from bridge.net import local_socket
+from bridge.outbox.admin import ANSWERS, Here, Ledger, Question
+from bridge.outbox.statefile import is_there, locked
+from bridge.outbox.storage.database import Database
+from bridge.outbox.store import Outbox
+
+T = TypeVar("T")
+
+_PATIENCE = 10.0  # seconds; the state file answers in 3 s, or says that it does not
+_STATUS_PATIENCE = 4.0
+_STARTS_WITHIN = 5.0  # seconds from the lock to the socket
+_PAUSE = 0.1
+_OK = 200
+
+
+class Forwarder(Struct, frozen=True):
+    """A forwarder that runs on this machine, and answers questions.
+
+    Attributes:
+        path: of its state file.
+    """
+
+    path: Path
+
+    async def __call__(self, question: Question[T]) -> T:
+        """Return its answer.
+
+        Raises:
+            OutboxError: it does not answer, or its state file does not.
+        """
+        asked = msgspec.msgpack.encode(question)
+        body = await self._body("POST", "/outbox", asked, _PATIENCE)
+        try:
+            found: T = msgspec.msgpack.decode(body, type=ANSWERS[type(question)])
+        except msgspec.DecodeError as error:
+            raise self._foreign(error) from error
+        return found
+
+    async def status(self) -> StatusReport:
+        """Return its status.
+
+        Raises:
+            OutboxError: it does not answer.
+        """
+        body = await self._body("GET", "/status", b"", _STATUS_PATIENCE)
+        try:
+            return msgspec.json.decode(body, type=StatusReport)
+        except msgspec.DecodeError as error:
+            raise self._foreign(error) from error
+
+    async def _body(
+        self, verb: str, target: str, body: bytes, patience: float
+    ) -> bytes:
+        try:
+            status, found = await local_socket.ask(
+                self.path, verb, target, body, patience
+            )
+        except TimeoutError as error:
+            text = f"{self._who} has not answered for {patience:g} s: is it stopped?"
+            raise OutboxError(text) from error
+        except OSError as error:
+            text = f"{self._who} has ended meanwhile, or is ending: try again"
+            raise OutboxError(text) from error
+        except ValueError as error:
+            raise self._foreign(error) from error
+        if status != _OK:
+            raise OutboxError(found.decode(errors="replace").strip())
+        return found
+
+    @property
+    def _who(self) -> str:
+        return f"the forwarder that runs on the state file {self.path}"
+
+    def _foreign(self, error: Exception) -> OutboxError:
+        return OutboxError(f"{self._who} answers as another version does: {error}")
+
+
+def forwarder_of(path: Path) -> Forwarder | None:
+    """Return the forwarder that runs on a state file; None = none answers.
+
+    Raises:
+        OutboxError: this user may not ask it.
+    """
+    try:
+        return Forwarder(path) if local_socket.is_answered(path) else None
+    except PermissionError as error:
+        text = f"this user may not ask the forwarder of the state file {path}"
+        raise OutboxError(f"{text}: run this as the user of the service") from error
+
+
+def demand_file(path: Path) -> None:
+    """Make sure that there is a state file.
+
+    Raises:
+        OutboxError: there is none.
+    """
+    if not is_there(path):
+        text = f"there is no state file {path}: no forwarder has run with it yet"
+        raise OutboxError(text)
+
+
+@asynccontextmanager
+async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbox]:
+    """Open a state file that no forwarder uses.
+
+    Args:
+        path: the state file.
+        changes: whether it will be changed: then no forwarder can start meanwhile.
+
+    Raises:
+        OutboxLockedError: a forwarder uses it.
+        OutboxError: there is no such file, or it cannot be used.
+    """
+    await asyncio.to_thread(demand_file, path)
+    async with AsyncExitStack() as stack:
+        if changes:
+            if (fault := stack.enter_context(locked(path)).fault()) is not None:
+                raise OutboxUnavailableError(fault)
+        else:
+            with locked(path):
+                pass  # a forwarder may start while the file is read
+        database = await stack.enter_async_context(Database.open(path))
+        yield Outbox(database, Router(routes={}, scope="all", identity=Identity()))
+
+
+@asynccontextmanager
+async def access(
+    path: Path,
+    clock: Clock,
+    *,
+    changes: bool = False,
+    patience: float = _STARTS_WITHIN,
+) -> AsyncIterator[Ledger]:
+    """Yield the ledger of a state file, whoever has it open.
+
+    Args:
+        path: the state file.
+        clock: the clock of this machine.
+        changes: whether something will be changed.
+        patience: seconds for which a forwarder may have the lock and not answer yet.
+
+    Raises:
+        OutboxError: there is none, or nobody answers.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _opened(path, clock, stack, patience, changes=changes)
+
+
+async def _opened(
+    path: Path, clock: Clock, stack: AsyncExitStack, patience: float, *, changes: bool
+) -> Ledger:
+    until, never = clock.monotonic() + patience, asyncio.Event()
+    while True:
+        if (forwarder := forwarder_of(path)) is not None:
+            return Ledger(forwarder)
+        try:
+            outbox = await stack.enter_async_context(outbox_of(path, changes=changes))
+        except OutboxLockedError as error:
+            if clock.monotonic() >= until:
+                address = local_socket.address_of(path)
+                text = f"{error}, but it does not answer at {address}: see its log"
+                raise OutboxError(text) from error
+        else:
+            return Ledger(Here(outbox, lambda: clock.now().timestamp()))
+        await clock.wait(never, _PAUSE)
+
+
+class AskAnew(Struct, frozen=True):
+    """Finds for each question who answers it: a forwarder may start or end meanwhile.
+
+    Attributes:
+        path: the state file.
+    """
+
+    path: Path
+    clock: Clock
+
+    async def __call__(self, question: Question[T]) -> T:
+        """Return the answer.
+
+        Raises:
+            OutboxError: nobody answers.
+        """
+        async with access(self.path, self.clock) as ledger:
+            return await ledger.ask(question)
