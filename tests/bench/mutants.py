@@ -97,8 +97,12 @@ def changed(node: ast.AST) -> ast.AST | None:
 def mutants(source: str) -> Iterator[Mutant]:
     """Yield all mutants of a module, in the order of its lines."""
     tree = ast.parse(source)
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    options = {one for node in classes for one in node.keywords}  # frozen=True
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
+            if parent in options:
+                continue
             places = value if isinstance(value, list) else [value]
             for number, node in enumerate(places):
                 if not isinstance(node, ast.AST) or (made := changed(node)) is None:

@@ -1,8 +1,9 @@
-"""Each mutant has one change, and the module is as it was for the next."""
+"""Each mutant has one change, none of a class's options; the next begins anew."""
 
 from tests.bench.mutants import mutants, sampled
 
 TEXT = """
+class A(B, frozen=True): x: int
 def f(a, b):
     if a < 1 and b:
         g(a)
@@ -14,14 +15,14 @@ def test_each_mutant_has_one_change() -> None:
     found = list(mutants(TEXT))
 
     assert sorted((one.line, one.before, one.after) for one in found) == [
-        (3, "1", "2"),
-        (3, "a < 1", "a <= 1"),
-        (3, "a < 1 and b", "a < 1 or b"),
-        (3, "if a < 1 and b:", "if not (a < 1 and b):"),
-        (4, "g(a)", "pass"),
-        (5, "2", "3"),
-        (5, "a + 2", "a - 2"),
-        (5, "return a + 2", "return None"),
+        (4, "1", "2"),
+        (4, "a < 1", "a <= 1"),
+        (4, "a < 1 and b", "a < 1 or b"),
+        (4, "if a < 1 and b:", "if not (a < 1 and b):"),
+        (5, "g(a)", "pass"),
+        (6, "2", "3"),
+        (6, "a + 2", "a - 2"),
+        (6, "return a + 2", "return None"),
     ]
     assert len({one.source for one in found}) == len(found)
 
