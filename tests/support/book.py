@@ -15,7 +15,12 @@ from tests.support.builders import router
 
 def sent_to(db: sqlite3.Connection, sink: str) -> list[Delivery]:
     """Return all deliveries to a sink, in whatever state, oldest first."""
-    return ledger.find(db, Selection(sink=sink).condition, 0, 10**6)[0]
+    found = list[Delivery]()
+    at: int | None = 0
+    while at is not None:
+        page, at = ledger.find(db, Selection(sink=sink).condition, at, ledger.PAGE)
+        found += page
+    return found
 
 
 class Book(Struct, frozen=True):
