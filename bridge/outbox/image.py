@@ -203,8 +203,8 @@ class Image(Struct):
         *,
         now: float,
         error: tuple[str, str] | None = None,
-    ) -> bool:
-        """Settle a delivery; return whether another one of its line follows."""
+    ) -> None:
+        """Settle a delivery."""
         if state != "discarded":
             one.attempts += error is None or error[1] != "backlog"
             one.last_error, one.reason = error or (None, None)
@@ -215,10 +215,7 @@ class Image(Struct):
         known = self.steps.get((one.sink, one.key or "")) if self.steps else None
         if known is not None and one.id in known:
             known[one.id] = (state, known[one.id][1])
-        return self._drop(one)
-
-    def _drop(self, one: Waiting) -> bool:
-        follows = self._lines(one.sink).remove(one)
+        self._lines(one.sink).remove(one)
         self._total -= 1
         held = self._held.get(one.item)
         if held is not None:
@@ -226,7 +223,6 @@ class Image(Struct):
             if not held.uses:
                 self._events -= held.is_event
                 del self._held[one.item]
-        return follows
 
     def count(self, sink: str, state: str, by: int = 1) -> None:
         """Count deliveries of a sink that are in a state."""

@@ -11,6 +11,7 @@ delivery.
 """
 
 from bisect import insort
+from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -22,6 +23,7 @@ from msgspec import Struct, field
 _SLACK = 256  # entries out of date, before the heaps are made anew
 _SET_BACK = 1.0  # seconds; by less, the clock is not considered as set back
 _NEVER = float("inf")
+_FEW = 64  # steps; an empty deque needs 760 bytes
 
 Heap = list[tuple[float, int]]
 Window = tuple[float, float]  # from when until when it is urgent
@@ -65,18 +67,21 @@ class Waiting(Struct, gc=False):
         return since, until
 
 
+Steps = list[Waiting] | deque[Waiting]
 _number = attrgetter("id")
 
 
 class Line(Struct):
     """Several deliveries of one EventId, in their order, and when they are urgent."""
 
-    steps: list[Waiting] = field(default_factory=list)  # a deque needs 760 bytes
+    steps: Steps = field(default_factory=list)
     _soon: list[tuple[float, float, int]] = []  # from, until, id
     _begun: list[tuple[float, float, int]] = []  # -until, from, id
 
     def add(self, one: Waiting) -> None:
         """Put a delivery into its place."""
+        if len(self.steps) == _FEW:
+            self.steps = deque(self.steps)
         if self.steps and one.id < self.steps[-1].id:
             insort(self.steps, one, key=_number)
         else:
@@ -120,8 +125,7 @@ class Lines(Struct):
     """
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
-    # By key; mostly there is one delivery.
-    _lines: dict[str, Waiting | Line] = field(default_factory=dict)
+    _lines: dict[str, Waiting | Line] = field(default_factory=dict)  # by key
     _now: float = 0.0  # when it was read last, in seconds since the epoch
     _later: Heap = field(default_factory=list)  # (due, id)
     _ready: Heap = field(default_factory=list)  # (due, id)
@@ -164,8 +168,8 @@ class Lines(Struct):
         if any(last > (last := number) for number in numbers):
             self.waiting = {n: self.waiting[n] for n in sorted(self.waiting)}
 
-    def remove(self, one: Waiting) -> bool:
-        """Take a delivery out of its line; return whether another one follows."""
+    def remove(self, one: Waiting) -> None:
+        """Take a delivery out of its line."""
         del self.waiting[one.id]
         was_head, one.is_head = one.is_head, False
         line = None if one.key is None else self._lines.get(one.key)
@@ -173,7 +177,7 @@ class Lines(Struct):
             if one.key is not None:
                 self._lines.pop(one.key, None)
             self._tidy()
-            return False
+            return
         if was_head:
             del line.steps[0]
         else:
@@ -186,7 +190,6 @@ class Lines(Struct):
         elif one.urgent_until is not None:
             self._hasten(head)
         self._tidy()
-        return True
 
     def change(self, one: Waiting) -> None:
         """Put a delivery into the place of its new times."""
@@ -431,7 +434,7 @@ class Lines(Struct):
         )
         return next(chain(filter(None, map(self._calm_of, lines)), alone), None)
 
-    def _calm_of(self, steps: list[Waiting]) -> Waiting | None:
+    def _calm_of(self, steps: Steps) -> Waiting | None:
         """Return the first step behind all urgent ones."""
         if not self._is_urgent(steps[0]):
             return steps[0]

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import orjson
 import pytest
@@ -29,6 +30,7 @@ from tests.support.builders import (
     body_of,
     imds_event,
     observed,
+    router,
     started,
 )
 from tests.support.fakes import (
@@ -362,17 +364,20 @@ async def test_first_life_has_nothing_to_restore(rig: Rig) -> None:
 
 
 async def test_checkpoint_that_cannot_be_read_does_not_end_every_life(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+    rig: Rig, state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SQLite does not see a wrong byte in a value: quick_check calls it sound."""
     await rig.sees(body_of(imds_event()))
+    await rig.outbox.state.write({})  # a look waits for no disk
     broken = b'{"known": {"\xff": 1}}'
     await rig.outbox.database.run(
         lambda db: db.execute("UPDATE meta SET value = ?", (broken,))
     )
 
-    later = await rig.restart()
-    await later.sees(body_of(imds_event(), incarnation=3))
+    async with Outbox.open(state_path, router()) as outbox:
+        later = Rig(rig.metadata, outbox, rig.event_context, rig.clock, rig.metrics)
+        await later.observer.restore()
+        await later.sees(body_of(imds_event(), incarnation=3))
 
     assert "checkpoint in the state file is damaged" in caplog.text
     assert later.observer.watch.seen is not None

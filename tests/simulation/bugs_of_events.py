@@ -133,11 +133,10 @@ def later_step_is_a_head_beside_the_earlier_one(patch: Patch) -> None:
 def dead_letter_keeps_its_place_at_the_head(patch: Patch) -> None:
     end = Image.end
 
-    def stay(self: Image, one: Any, state: Any, *given: Any, **named: Any) -> bool:
-        follows = end(self, one, state, *given, **named)
+    def stay(self: Image, one: Any, state: Any, *given: Any, **named: Any) -> None:
+        end(self, one, state, *given, **named)
         for other in self.sinks[one.sink].of(one.key) if state == "dead" else ():
             other.is_sendable = False
-        return follows
 
     patch.setattr(Image, "end", stay)
 
