@@ -244,7 +244,8 @@ async def lived(case: Case, commands: Sequence[Sequence[str]]) -> dict[str, byte
         said_all = await asyncio.gather(*outputs)
         shown |= dict(zip(map(str, commands), said_all, strict=True))
         for part in case.path.parent.glob("*.db*"):
-            shown[part.name] = part.read_bytes()
+            if part.is_file():  # beside it lies the socket for commands
+                shown[part.name] = part.read_bytes()
     finally:
         await ended(process)
     log = case.path.with_suffix(".log").read_bytes()
