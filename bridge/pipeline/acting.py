@@ -27,6 +27,7 @@ from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.runs import Runs, Standing
 from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
+from bridge.pipeline.settling import fields_of
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
 
 log = logging.getLogger(__name__)
@@ -261,7 +262,7 @@ class ActingRelay(Relay):
     async def _act(self, run: Run, outbox: Runs) -> None:
         """Run the action for a transition, and settle it."""
         action = self.actor.action(run.step.event)
-        extra = {**_fields_of(run.delivery), "action": action.value}
+        extra = {**fields_of(run.delivery), "action": action.value}
         log.info("command begins", extra=extra)
         try:
             if action is Action.RESTORE or run.step.done is not None:
@@ -381,12 +382,12 @@ class ActingRelay(Relay):
             seconds = round(ending.seconds, 3)
             log.info(
                 "command succeeded",
-                extra={**_fields_of(run.delivery), "seconds": seconds},
+                extra={**fields_of(run.delivery), "seconds": seconds},
             )
         elif fate is Fate.SKIPPED:
             log.info(
                 "command skipped",
-                extra={**_fields_of(run.delivery), "fault": ending.reason},
+                extra={**fields_of(run.delivery), "fault": ending.reason},
             )
         else:
             self._note_failure(
@@ -395,7 +396,7 @@ class ActingRelay(Relay):
             metrics.deliveries.labels(self.sink, "dead").inc()
             log.error(
                 "command failed",
-                extra={**_fields_of(run.delivery), "fault": ending.reason},
+                extra={**fields_of(run.delivery), "fault": ending.reason},
             )
 
 
@@ -404,14 +405,3 @@ def _with_last(verdict: Skip, delivery: Delivery) -> str:
     if not delivery.attempts or delivery.last_error is None:
         return verdict.reason
     return f"{verdict.reason}; before that: {delivery.last_error}"
-
-
-def _fields_of(delivery: Delivery) -> dict[str, object]:
-    """Return the log fields of a run."""
-    return {
-        "sink": delivery.sink,
-        "type": delivery.type,
-        "eventId": delivery.event_id,
-        "cloudEventId": delivery.cloud_event_id,
-        "attempt": delivery.attempts + 1,
-    }
