@@ -44,12 +44,26 @@ def keys(value: ast.expr, module: ast.Module) -> Iterator[str]:
             yield from keys(part, module) if key is None else [ast.literal_eval(key)]
         return
     name = ast.unparse(value.func if isinstance(value, ast.Call) else value)
+    module = imported(name, module)
     found = [node for node in ast.walk(module) if meant(node, name)]
     assert found, f"{name}: not found where it is logged"
     for node in found:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Dict):
                 yield from keys(inner, module)
+
+
+def imported(name: str, module: ast.Module) -> ast.Module:
+    """Return the module of `bridge` that a name is imported from, or this one."""
+    for node in ast.walk(module):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and name in (alias.name for alias in node.names)
+        ):
+            path = ROOT.joinpath(*node.module.split(".")).with_suffix(".py")
+            return ast.parse(path.read_text(encoding="utf-8"))
+    return module
 
 
 def meant(node: ast.AST, name: str) -> bool:
