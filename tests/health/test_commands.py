@@ -26,7 +26,7 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.fakes import FakeClock, RecordingSink
 
 DEAD = Selection(states=("dead",))
@@ -274,7 +274,7 @@ async def test_path_that_is_too_long_for_a_socket_has_one_all_the_same(
 async def test_forwarder_that_has_the_lock_and_no_socket_is_named(
     state_path: Path, lock: StateLock
 ) -> None:
-    async with Outbox.open(state_path, router()):
+    async with patient_outbox(state_path, router()):
         with pytest.raises(OutboxError, match=f"process {os.getpid()}.*socket"):
             async with access(state_path, SystemClock(), patience=0):
                 pass

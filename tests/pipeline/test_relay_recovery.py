@@ -536,7 +536,7 @@ class StoppedDeliveries(Deliveries):
 
 
 async def test_stop_while_a_try_is_prepared_begins_nothing(state_path: Path) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         stopped = StoppedDeliveries(outbox.state, outbox.observations, asyncio.Event())
         outbox.deliveries = stopped
         clock = FakeClock()
