@@ -19,7 +19,7 @@ from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.image import Image, put
 from bridge.outbox.line import Waiting
-from bridge.outbox.questions import Find, Page, Question, Selection
+from bridge.outbox.questions import Find, Page, Question, Selection, last_delivered
 from bridge.outbox.records import REPLIES, Delivery, DeliveryState
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
@@ -147,7 +147,7 @@ async def _change(
         page = asked.read(db)
         records = reads.waiting(db, [one.id for one in page.found])
         known = {record.id: record for record in records}
-        return page, _Known(known, _last_delivered(db, page.found))
+        return page, _Known(known, last_delivered(db, page.found))
 
     def then(
         found: tuple[Page[Delivery], _Known],
@@ -162,22 +162,6 @@ async def _change(
         text = f"the state file cannot be written yet: {database.fault}"
         raise OutboxUnavailableError(text)
     return result
-
-
-def _last_delivered(
-    db: sqlite3.Connection, found: Iterable[Delivery]
-) -> dict[tuple[str, str | None], int]:
-    first = dict[tuple[str, str], int]()
-    for one in found:
-        if one.key is not None:
-            first.setdefault((one.sink, one.key), one.id)
-    query = """SELECT id FROM deliveries WHERE sink = ? AND key = ? AND id > ?
-        AND state = 'delivered' ORDER BY id DESC LIMIT 1"""
-    return {
-        place: number
-        for place, at in first.items()
-        for (number,) in db.execute(query, (*place, at))
-    }
 
 
 def _revive(

@@ -213,6 +213,23 @@ _FIELDS: tuple[tuple[Any, object], ...] = (
 )
 
 
+def last_delivered(
+    db: sqlite3.Connection, found: Iterable[Delivery]
+) -> dict[tuple[str, str | None], int]:
+    """Return the newest delivered id of each sink and key that is above these."""
+    first = dict[tuple[str, str], int]()
+    for one in found:
+        if one.key is not None:
+            first.setdefault((one.sink, one.key), one.id)
+    query = """SELECT id FROM deliveries WHERE sink = ? AND key = ? AND id > ?
+        AND state = 'delivered' ORDER BY id DESC LIMIT 1"""
+    return {
+        place: number
+        for place, at in first.items()
+        for (number,) in db.execute(query, (*place, at))
+    }
+
+
 # -- events ----------------------------------------------------------------------------
 
 
