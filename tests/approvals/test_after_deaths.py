@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.runs import Runs
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows

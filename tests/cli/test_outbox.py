@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from bridge.cli.main import main
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
 from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, patient_outbox, router

@@ -13,7 +13,8 @@ import pytest
 
 from bridge.cli.events import display_of, following
 from bridge.cli.rows import Show, deliveries, delivery_row, watching
-from bridge.outbox.admin import Selection, Wanted, as_json
+from bridge.outbox.admin import as_json
+from bridge.outbox.questions import Selection, Wanted
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.book import Book

@@ -17,8 +17,10 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
-from bridge.outbox.admin import Discard, Find, Ledger, Retry, Selection
+from bridge.outbox.admin import Ledger
+from bridge.outbox.changes import Discard, Retry
 from bridge.outbox.lock import StateLock
+from bridge.outbox.questions import Find, Selection
 from bridge.outbox.statefile import locked
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Selection, as_json
+from bridge.outbox.admin import as_json
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, DeliveryState, Reply
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox

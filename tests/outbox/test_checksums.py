@@ -13,8 +13,8 @@ import pytest
 from bridge.app.identify import remembered, settle
 from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
-from bridge.outbox.admin import Observation, Selection
 from bridge.outbox.owner import owner_of
+from bridge.outbox.questions import Observation, Selection
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,

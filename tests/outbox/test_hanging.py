@@ -32,8 +32,8 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.workers import run_workers
 from bridge.outbox import reads
-from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database

@@ -18,7 +18,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.policy import RelayPolicy

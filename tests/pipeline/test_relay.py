@@ -25,7 +25,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection, as_json
+from bridge.outbox.admin import as_json
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, Tally, not_stored
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent

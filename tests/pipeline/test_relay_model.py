@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent

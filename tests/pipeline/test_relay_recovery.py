@@ -16,8 +16,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox

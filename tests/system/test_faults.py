@@ -15,7 +15,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from tests.support.book import Book
 from tests.support.builders import SINK, outgoing, patient_outbox, router
