@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 
 from bridge.foundation.errors import HubStoreError, UnreadableMessageError
+from bridge.foundation.sqlite_files import READING, text_of
 from bridge.hub.facts import AZURE
 from bridge.hub.store.engine import store_errors
 from bridge.hub.store.intake import Incoming, keep
@@ -45,7 +46,6 @@ from bridge.hub.store.tables import (
     trail,
     votes,
 )
-from bridge.outbox.recovery.soundness import text_of
 
 MAGIC = b"SQLite format 3\0"
 _FIRST = (votes, decisions, trail, meta, alarms, bridges, events)
@@ -57,7 +57,6 @@ _OF_PERSONS = {votes, decisions, trail}
 _STAYS = _OF_PERSONS | {notes}  # what the messages of an event do not hold
 _PAGE = 4096
 _WAL_HEAD, _FRAME_HEAD = 32, 24
-_READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
 
 Row = tuple[object, ...]
 
@@ -124,7 +123,7 @@ def rescue(damaged: Path, fresh: Path) -> Salvage:
         target.execute("BEGIN IMMEDIATE")
         best = fresh.read_bytes()
         try:
-            with suppress(*_READING):
+            with suppress(*READING):
                 _copy_of(damaged, copy, best)
                 with closing(_opened(copy)) as source:
                     for table in tables():
@@ -185,7 +184,7 @@ def _without_log(target: Any) -> None:
 
 
 def _has_tables(path: Path) -> bool:
-    with suppress(*_READING), closing(_opened(path)) as source:
+    with suppress(*READING), closing(_opened(path)) as source:
         query = "SELECT name FROM sqlite_master WHERE type = 'table'"
         names = {name for (name,) in source.execute(query)}
         return {table.name for table in metadata.sorted_tables} <= names
@@ -267,7 +266,7 @@ def _rows(
             for number, *row in source.execute(query):
                 last = number
                 yield tuple(row)
-        except _READING:
+        except READING:
             found.unreadable += 1
             ends[direction] = last
         else:
@@ -291,7 +290,7 @@ def _between(
             for number, *row in source.execute(query, (at, ends[1])):
                 at, step = number, 1
                 yield tuple(row)
-        except _READING:
+        except READING:
             at, step = at + step, min(step * 2, 64)
         else:
             return
