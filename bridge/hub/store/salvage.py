@@ -1,12 +1,13 @@
 """Copies the readable rows of a damaged SQLite file of a hub into a fresh one.
 
-The damaged file is only read. What is read is a copy of it: the pages of its log are
-put into their places, and a first page that is lost is replaced by that of the fresh
-file, whose tables lie in the same places. Votes and decisions are copied first.
+The damaged file is only read. What is read is a copy of it: SQLite puts the pages of
+its log into their places, and a first page that is lost is replaced by that of the
+fresh file, whose tables lie in the same places. Votes and decisions are copied first.
 
 Source: https://sqlite.org/fileformat2.html
 """
 
+import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ from sqlalchemy import (
 )
 
 from bridge.foundation.errors import HubStoreError, UnreadableMessageError
-from bridge.foundation.sqlite_files import READING, text_of
+from bridge.foundation.sqlite_files import READING, drop, text_of
 from bridge.hub.facts import AZURE
 from bridge.hub.store.engine import store_errors
 from bridge.hub.store.intake import Incoming, keep
@@ -56,7 +57,6 @@ _JSON = {
 _OF_PERSONS = {votes, decisions, trail}
 _STAYS = _OF_PERSONS | {notes}  # what the messages of an event do not hold
 _PAGE = 4096
-_WAL_HEAD, _FRAME_HEAD = 32, 24
 
 Row = tuple[object, ...]
 
@@ -129,7 +129,7 @@ def rescue(damaged: Path, fresh: Path) -> Salvage:
                     for table in tables():
                         _copy_table(source, target, table, found)
         finally:
-            copy.unlink(missing_ok=True)
+            drop(copy)
         target.execute("COMMIT")
     return found
 
@@ -148,15 +148,16 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _copy_of(damaged: Path, copy: Path, fresh: bytes) -> None:
     """Write what a damaged file and its log hold as one file, with a sound schema."""
-    with copy.open("w+b") as target:
-        if damaged.is_file():
-            with damaged.open("rb") as source:
-                while part := source.read(1 << 20):
-                    target.write(part)
-        for number, page in _logged(Path(f"{damaged}-wal")):
-            target.seek((number - 1) * len(page))
-            target.write(page)
-        target.seek(0)
+    if damaged.is_file() and damaged.stat().st_size > 0:
+        shutil.copyfile(damaged, copy)
+    else:
+        copy.write_bytes(fresh)  # SQLite would delete the log of an empty file
+    log = Path(f"{damaged}-wal")
+    if log.is_file():
+        shutil.copyfile(log, f"{copy}-wal")
+        with suppress(*READING), closing(sqlite3.connect(copy)) as db:
+            db.execute("SELECT 1 FROM sqlite_master")  # closing puts the log into it
+    with copy.open("r+b") as target:
         head = target.read(_PAGE)
         if head[:16] == MAGIC and head[16:18] != b"\x10\x00":
             return  # pages of another size: not made by a hub
@@ -203,37 +204,6 @@ def _write_schema(target: Any, fresh: bytes) -> None:
         target.seek((number - 1) * _PAGE)
         target.write(fresh[(number - 1) * _PAGE : number * _PAGE])
     target.flush()
-
-
-def _logged(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the committed pages of a log: the number of each page, and its bytes."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return
-    if len(data) < _WAL_HEAD or data[:3] != b"\x37\x7f\x06":
-        return
-    order = ">" if data[3] & 1 else "<"
-    size, salts = int.from_bytes(data[8:12], "big"), data[16:24]
-    sums, pages = _sums(order, data[:24], (0, 0)), list[tuple[int, bytes]]()
-    for at in range(_WAL_HEAD, len(data) - size - _FRAME_HEAD + 1, size + _FRAME_HEAD):
-        head, page = data[at : at + 24], data[at + 24 : at + 24 + size]
-        sums = _sums(order, page, _sums(order, head[:8], sums))
-        if head[8:16] != salts or struct.pack(">II", *sums) != head[16:24]:
-            return
-        pages.append((int.from_bytes(head[:4], "big"), page))
-        if head[4:8] != bytes(4):  # the end of a transaction
-            yield from pages
-            pages.clear()
-
-
-def _sums(order: str, data: bytes, before: tuple[int, int]) -> tuple[int, int]:
-    one, two = before
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for first, second in zip(words[::2], words[1::2], strict=True):
-        one = (one + first + two) & 0xFFFFFFFF
-        two = (two + second + one) & 0xFFFFFFFF
-    return one, two
 
 
 # -- rows ----------------------------------------------------------------------------

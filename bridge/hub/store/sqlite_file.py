@@ -17,22 +17,20 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct, field
 from sqlalchemy import Engine
 
-from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.foundation.privileges import PARTS, make_private, no_file
 from bridge.foundation.sqlite_files import (
     copy_to,
     drop,
     fresh_of,
-    limited,
     set_aside,
     text_of,
     use_fresh,
@@ -122,12 +120,24 @@ def _fault_of(db: sqlite3.Connection) -> str | None:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         return "it has no tables" if pages > 1 else None
     try:
-        with limited(db, _CHECK_SECONDS, SystemClock()):
+        with _limited(db):
             return _damage(db)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorname != "SQLITE_INTERRUPT":
             raise
         return None
+
+
+@contextmanager
+def _limited(db: sqlite3.Connection) -> Iterator[None]:
+    """Interrupt SQLite after a while."""
+    timer = threading.Timer(_CHECK_SECONDS, db.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _damage(db: sqlite3.Connection) -> str | None:
