@@ -152,9 +152,9 @@ def _copy_of(damaged: Path, copy: Path, fresh: bytes) -> None:
         shutil.copyfile(damaged, copy)
     else:
         copy.write_bytes(fresh)  # SQLite would delete the log of an empty file
-    log = Path(f"{damaged}-wal")
-    if log.is_file():
-        shutil.copyfile(log, f"{copy}-wal")
+    pages = Path(f"{damaged}-wal")
+    if pages.is_file():
+        shutil.copyfile(pages, f"{copy}-wal")
         with suppress(*READING), closing(sqlite3.connect(copy)) as db:
             db.execute("SELECT 1 FROM sqlite_master")  # closing puts the log into it
     with copy.open("r+b") as target:
