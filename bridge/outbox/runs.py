@@ -7,6 +7,7 @@ delivery is no step.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -86,10 +87,8 @@ class Runs(Struct, frozen=True):
 
     async def void(self, key: str) -> None:
         """Delete the success for an EventId: the command now undoes or repeats it."""
-        state, rows = self.outbox.state, Rows()
-        await state.ready()
-        state.facts.void(self.sink, key, rows)
-        await asyncio.shield(state.write(rows))
+        state = self.outbox.state
+        await state.change(partial(state.facts.void, self.sink, key))
 
     async def settle(  # noqa: PLR0913 - what one commit holds
         self,
