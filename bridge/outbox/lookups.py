@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.facts import Asked
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
     CHECKPOINT,
     Checkpoint,

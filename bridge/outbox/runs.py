@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
-from bridge.outbox.facts import Asked
-from bridge.outbox.reads import Step
+from bridge.outbox.reads import Asked, Step
 from bridge.outbox.records import Content, Delivery, DeliveryState, Success
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox, Settlement

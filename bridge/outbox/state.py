@@ -8,9 +8,10 @@ from msgspec import Struct, field
 from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.facts import Asked, Facts
+from bridge.outbox.facts import Facts
 from bridge.outbox.image import Image
 from bridge.outbox.line import Waiting
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import CHECKPOINT, Content, Item
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database

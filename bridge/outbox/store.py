@@ -21,9 +21,9 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox import clock_jumps
 from bridge.outbox.deliveries import Deliveries, log_drop
-from bridge.outbox.facts import Asked
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
 from bridge.outbox.pruning import prune, shrink, size
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
