@@ -202,28 +202,26 @@ class Facts(Struct):
 
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""
-        kept = (self._told, self._keys, self._decisions, self._memory)
-        most = 2 * reads.NEWEST
-        if all(len(known) <= most for known in kept) or self.database.unwritten():
+        parts: tuple[tuple[dict[Any, Any], set[str]], ...] = (
+            (self._told, {"told"}),
+            (self._keys, _BY_KEY),
+            (self._decisions, {"approvals"}),
+            (self._memory, {"sink_memory"}),
+        )
+        much = [part for part in parts if len(part[0]) > 2 * reads.NEWEST]
+        if not much or self.database.unwritten():
             return
-        if len(self._told) > most:
-            _shorten(self._told)
-            self._whole.discard("told")
-        if len(self._keys) > most:
-            _shorten(self._keys)
-            for known in (
-                *(self._followers, self._sightings),
-                *(self._appearances, self._successes),
-            ):
-                for key in known.keys() - self._keys.keys():
-                    del known[key]
-            self._whole -= _BY_KEY
-        if len(self._decisions) > most:
-            _shorten(self._decisions)
-            self._whole.discard("approvals")
-        if len(self._memory) > most:
-            _shorten(self._memory)
-            self._whole.discard("sink_memory")
+        for known, tables in much:
+            for key in list(islice(known, len(known) - reads.NEWEST)):
+                del known[key]
+            self._whole -= tables
+            if known is self._keys:
+                for of_key in (
+                    *(self._followers, self._sightings),
+                    *(self._appearances, self._successes),
+                ):
+                    for key in of_key.keys() - self._keys.keys():
+                        del of_key[key]
 
     # -- causes and EventIds -------------------------------------------------
 
@@ -446,9 +444,3 @@ def _is_of_other(earlier: Decision, decision: Decision) -> bool:
 
 def _base(message: str) -> str:
     return message.split("#", 1)[0]
-
-
-def _shorten(found: dict[Any, Any]) -> None:
-    """Keep the entries that were added last."""
-    for key in list(islice(found, len(found) - reads.NEWEST)):
-        del found[key]
