@@ -19,7 +19,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from bridge import __version__
-from bridge.app.composition import Forwarder
+from bridge.app.composition import (
+    TIMINGS,
+    Forwarder,
+    Probe,
+    Surroundings,
+    Timings,
+)
 from bridge.app.identify import (
     ask_once,
     ask_repeatedly,
@@ -27,7 +33,6 @@ from bridge.app.identify import (
     settle,
 )
 from bridge.app.supervisor import NO_SUPERVISOR, Supervisor, attended
-from bridge.app.surroundings import TIMINGS, Probe, Surroundings, Timings
 from bridge.configuration.config import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads

@@ -1100,7 +1100,7 @@ def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
 # A test must not wait a minute for an IMDS that does not exist.
 IMPATIENT = """
     from bridge.app import forwarder as app
-    from bridge.app.surroundings import Timings
+    from bridge.app.composition import Timings
     app.run.__defaults__ = (*app.run.__defaults__[:-1], Timings(identity=0.1))
 """
 

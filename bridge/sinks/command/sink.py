@@ -28,8 +28,8 @@ from bridge.sinks.acting import Fate, Outlook, Step
 from bridge.sinks.base import Preview, Resources
 from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor, event_of
+from bridge.sinks.command.ownership import Service
 from bridge.sinks.command.process import ProcessRunner
-from bridge.sinks.command.service import Service
 from bridge.sinks.command.terms import CommandKeys
 from bridge.sinks.command.unit import UnitRunner, hook_name, path_unit_fault
 
