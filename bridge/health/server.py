@@ -45,9 +45,14 @@ from bridge.health.status import Receiver, StatusSource
 from bridge.net import local_socket
 from bridge.net.addresses import ListenAddress, is_loopback
 from bridge.net.connection_limit import Guard
+from bridge.net import local_socket
+from bridge.net.addresses import ListenAddress, is_loopback
+from bridge.net.connection_limit import Guard
 from bridge.net.listening import Port, addresses, listen, listening
-from bridge.outbox.admin import AnyQuestion, Discard, Page, Retry
+from bridge.outbox.admin import AnyQuestion
+from bridge.outbox.changes import Discard, Retry
 from bridge.outbox.lock import StateLock
+from bridge.outbox.questions import Page
 
 log = logging.getLogger(__name__)
 
