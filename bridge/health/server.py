@@ -45,9 +45,6 @@ from bridge.health.status import Receiver, StatusSource
 from bridge.net import local_socket
 from bridge.net.addresses import ListenAddress, is_loopback
 from bridge.net.connection_limit import Guard
-from bridge.net import local_socket
-from bridge.net.addresses import ListenAddress, is_loopback
-from bridge.net.connection_limit import Guard
 from bridge.net.listening import Port, addresses, listen, listening
 from bridge.outbox.admin import AnyQuestion
 from bridge.outbox.changes import Discard, Retry
