@@ -61,10 +61,13 @@ def reachable(path: Path) -> Iterator[str]:
 
 async def serve(
     path: Path, make: Callable[[], asyncio.Protocol]
-) -> Callable[[], object]:
-    """Answer connections to the socket beside a file; return what ends that.
+) -> tuple[Callable[[], object], FileId | None]:
+    """Answer connections to the socket beside a file.
 
     A socket that another process has left there is replaced.
+
+    Returns:
+        What ends that, and the identity of the socket as it was made.
 
     Raises:
         OSError: it cannot be made.
@@ -74,11 +77,11 @@ async def serve(
         assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 - for mypy  # nosec B101
         make_one = cast("Callable[[], asyncio.StreamReaderProtocol]", make)
         (pipe,) = await loop.start_serving_pipe(make_one, address_of(path))
-        return pipe.close
+        return pipe.close, identity_of(path)
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
-        listener = await asyncio.to_thread(_bound, path)  # a disk may hang
+        listener, file = await asyncio.to_thread(_bound, path)  # a disk may hang
         server = await loop.create_unix_server(make, sock=listener, backlog=_BACKLOG)
-        return server.close
+        return server.close, file
 
 
 def remove(path: Path) -> None:
@@ -169,7 +172,7 @@ async def _connection(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 if sys.platform != "win32":
 
-    def _bound(path: Path) -> socket.socket:
+    def _bound(path: Path) -> tuple[socket.socket, FileId]:
         """Return a socket beside a file; nobody can connect before it has its mode."""
         found = socket.socket(socket.AF_UNIX)
         try:
@@ -179,7 +182,8 @@ if sys.platform != "win32":
                         os.unlink(address)  # noqa: PTH108 - a path as text
                 found.bind(address)
                 os.chmod(address, _OWNER_ONLY)  # noqa: PTH101 - a path as text
+                made = os.lstat(address)
         except BaseException:
             found.close()
             raise
-        return found
+        return found, (made.st_dev, made.st_ino)
