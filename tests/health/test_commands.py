@@ -19,9 +19,9 @@ from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
 from bridge.outbox.admin import Ledger
 from bridge.outbox.changes import Discard, Retry
-from bridge.outbox.lock import StateLock
 from bridge.outbox.questions import Find, Selection
 from bridge.outbox.statefile import locked
+from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
