@@ -62,12 +62,10 @@ def reachable(path: Path) -> Iterator[str]:
 async def serve(
     path: Path, make: Callable[[], asyncio.Protocol]
 ) -> tuple[Callable[[], object], FileId | None]:
-    """Answer connections to the socket beside a file.
+    """Answer connections to the socket beside a file; return its end and its id.
 
-    A socket that another process has left there is replaced.
-
-    Returns:
-        What ends that, and the identity of the socket as it was made.
+    A socket that another process has left there is replaced. The id is known before
+    anybody can connect: whoever does may remove it.
 
     Raises:
         OSError: it cannot be made.
@@ -79,9 +77,10 @@ async def serve(
         (pipe,) = await loop.start_serving_pipe(make_one, address_of(path))
         return pipe.close, identity_of(path)
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
-        listener, file = await asyncio.to_thread(_bound, path)  # a disk may hang
+        listener = await asyncio.to_thread(_bound, path)  # a disk may hang
+        made = identity_of(path)
         server = await loop.create_unix_server(make, sock=listener, backlog=_BACKLOG)
-        return server.close, file
+        return server.close, made
 
 
 def remove(path: Path) -> None:
@@ -172,7 +171,7 @@ async def _connection(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 if sys.platform != "win32":
 
-    def _bound(path: Path) -> tuple[socket.socket, FileId]:
+    def _bound(path: Path) -> socket.socket:
         """Return a socket beside a file; nobody can connect before it has its mode."""
         found = socket.socket(socket.AF_UNIX)
         try:
@@ -182,8 +181,7 @@ if sys.platform != "win32":
                         os.unlink(address)  # noqa: PTH108 - a path as text
                 found.bind(address)
                 os.chmod(address, _OWNER_ONLY)  # noqa: PTH101 - a path as text
-                made = os.lstat(address)
         except BaseException:
             found.close()
             raise
-        return found, (made.st_dev, made.st_ino)
+        return found
