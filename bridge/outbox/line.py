@@ -5,9 +5,10 @@ order, and no EventId delays another. While any step of a line is urgent, its he
 too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
-``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. The
-heaps may hold entries that are out of date: whoever reads one compares it with the
-delivery.
+``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. What is
+due but left out by the reader waits in ``_aside``, so that the next read need not pass
+it again. The heaps may hold entries that are out of date: whoever reads one compares it
+with the delivery.
 """
 
 from bisect import insort
@@ -133,6 +134,7 @@ class Lines(Struct):
     _soon: Heap = field(default_factory=list)  # (begin of the window, id)
     _urgent: Heap = field(default_factory=list)  # (end of the window, id)
     _for_sink: list[tuple[float, float, int]] = field(default_factory=list)
+    _aside: set[int] = field(default_factory=set)
 
     # -- in and out ----------------------------------------------------------
 
@@ -279,6 +281,10 @@ class Lines(Struct):
             limit: the most to return.
             but: ids to leave out.
         """
+        for number in self._aside.difference(but):
+            self._aside.discard(number)
+            if (one := self._head(number)) is not None:
+                heappush(self._later, (one.due, number))
         self._advance(now)
         found = dict[int, Waiting]()
         self._take_urgent(found, limit, but)
@@ -300,10 +306,12 @@ class Lines(Struct):
             if until != entry[0]:  # another step is urgent meanwhile
                 heappush(self._ready_urgent, (until, one.id))
                 continue
-            read.append(entry)
             last = entry
-            if one.id not in but:
-                found[one.id] = one
+            if one.id in but:
+                self._aside.add(one.id)
+                continue
+            read.append(entry)
+            found[one.id] = one
         for entry in read:
             heappush(self._ready_urgent, entry)
 
@@ -316,10 +324,12 @@ class Lines(Struct):
             one = self._head(entry[1])
             if one is None or one.due != entry[0] or entry == last:
                 continue
-            read.append(entry)
             last = entry
-            if one.id not in but:
-                found.setdefault(one.id, one)
+            if one.id in but:
+                self._aside.add(one.id)
+                continue
+            read.append(entry)
+            found[one.id] = one
         for entry in read:
             heappush(self._ready, entry)
 
@@ -395,6 +405,7 @@ class Lines(Struct):
             heap.clear()
         self._urgent.clear()
         self._for_sink.clear()
+        self._aside.clear()
         for line in self._lines.values():
             if isinstance(line, Line):
                 line.renew()

@@ -12,7 +12,8 @@ written twice.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -22,7 +23,7 @@ from bridge.outbox.records import (
     checksum_of_decision,
     checksum_of_value,
 )
-from bridge.outbox.storage.schema import TABLES
+from bridge.outbox.storage.schema import SEVERAL, TABLES, Table
 
 Value = str | bytes | int | float | None
 Change = tuple[str, tuple[Value, ...]]  # the table, and the primary key
@@ -176,7 +177,15 @@ def write(db: sqlite3.Connection, commits: Iterable[Rows]) -> None:
     for name, keys in gone.items():
         db.executemany(TABLES[name].drop, keys)
     for name, found in kept.items():
-        db.executemany(TABLES[name].put, found)
+        _put(db, TABLES[name], found)
+
+
+def _put(db: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
+    """Write rows of a table: several with one statement, as each waits for the GIL."""
+    end = len(rows) - len(rows) % SEVERAL
+    groups = (rows[start : start + SEVERAL] for start in range(0, end, SEVERAL))
+    db.executemany(table.put_several, (tuple(chain(*group)) for group in groups))
+    db.executemany(table.put, rows[end:])
 
 
 def _checksum(name: str, key: Row, row: Row) -> int | None:
