@@ -12,7 +12,7 @@ written twice.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from msgspec import Struct, field
@@ -23,7 +23,7 @@ from bridge.outbox.records import (
     checksum_of_decision,
     checksum_of_value,
 )
-from bridge.outbox.storage.schema import SEVERAL, TABLES, Table
+from bridge.outbox.storage.schema import SEVERAL, TABLES
 
 Value = str | bytes | int | float | None
 Change = tuple[str, tuple[Value, ...]]  # the table, and the primary key
@@ -177,15 +177,11 @@ def write(db: sqlite3.Connection, commits: Iterable[Rows]) -> None:
     for name, keys in gone.items():
         db.executemany(TABLES[name].drop, keys)
     for name, found in kept.items():
-        _put(db, TABLES[name], found)
-
-
-def _put(db: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Write rows of a table: several with one statement, as each waits for the GIL."""
-    end = len(rows) - len(rows) % SEVERAL
-    groups = (rows[start : start + SEVERAL] for start in range(0, end, SEVERAL))
-    db.executemany(table.put_several, (tuple(chain(*group)) for group in groups))
-    db.executemany(table.put, rows[end:])
+        table, end = TABLES[name], len(found) - len(found) % SEVERAL
+        for start in range(0, end, SEVERAL):  # each statement waits for the GIL
+            several = chain(*found[start : start + SEVERAL])
+            db.execute(table.put_several, tuple(several))
+        db.executemany(table.put, found[end:])
 
 
 def _checksum(name: str, key: Row, row: Row) -> int | None:
