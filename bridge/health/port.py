@@ -27,7 +27,7 @@ from bridge.health.status import StatusSource
 from bridge.net import local_socket
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import Port, addresses, listen, listening
-from bridge.outbox.lock import StateLock
+from bridge.outbox.storage.lock import StateLock
 
 log = logging.getLogger(__name__)
 
