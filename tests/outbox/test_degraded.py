@@ -16,9 +16,9 @@ import pytest
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.image import Limits
-from bridge.outbox.owner import owner_of
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
+from bridge.outbox.statefile import owner_of
 from bridge.outbox.store import Outbox
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.signing.own_key import EventSigner
@@ -298,6 +298,20 @@ async def test_events_of_an_earlier_run_are_listed_beside_those_of_a_blank_start
             assert [one.deliveries[0].cloud_event_id for one in found] == ["1", "2"]
             assert await book.published(after=found[0].number, newest=9) == found[1:]
             assert await book.at(NOW).observed("k") == ["K"]
+
+
+async def test_what_keeps_the_file_from_being_used_now_is_said(
+    state_path: Path,
+) -> None:
+    state_path.mkdir()
+
+    async with statefile.open_database(state_path, "vm-1") as database:
+        assert "is not a file: move it away" in str(database.fault)
+        state_path.rmdir()
+        with sqlite3.connect(state_path) as other:
+            other.execute("CREATE TABLE precious (x)")
+        await database.heal()
+        assert database.fault == "it is a database of another program"
 
 
 # -- limits ----------------------------------------------------------------------
