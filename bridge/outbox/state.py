@@ -210,7 +210,7 @@ class State:
         self.reads += 1
         self.facts.load_meta(found[0].meta)
         self.facts.load(found[1])
-        self.image.adopt(found[0])
+        self.image.adopt(found[0], counts=True)
         if len(found[0].waiting) > MUCH:
             give_back()  # in the loop: 8 ms for 100,000 at the start
 
@@ -225,7 +225,7 @@ class State:
             self._take_over(snapshot, part)
         self.facts.load_meta(snapshot.meta)
         self.image.steps.clear()
-        if self.image.adopt(snapshot) or part is not None:
+        if self.image.adopt(snapshot, counts=part is not None) or part is not None:
             self.wakeups.wake_all()
 
     def _take_over(self, snapshot: reads.Snapshot, part: reads.Part) -> None:
