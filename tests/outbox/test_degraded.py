@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -402,7 +402,7 @@ async def test_counts_are_right_after_a_change_that_the_file_gets_when_it_is_ope
         selected = Selection(sink=A)
 
         door.disk.freeze()
-        changes = {
+        changes: dict[str, Callable[[], Awaitable[object]]] = {
             "retry": partial(book.retry, selected, now=NOW, force=True),
             "discard": partial(book.discard, selected, now=NOW),
         }
