@@ -95,7 +95,7 @@ class Image(Struct):
             most += most // 10
         if self._events + more >= most:
             return False
-        return self.database.unwritten_bytes < self.limits.size
+        return self.database.journal.bytes < self.limits.size
 
     # -- in ------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class Image(Struct):
         Returns:
             Whether something waits now that did not.
         """
-        is_unwritten = self.database.is_unwritten
+        is_unwritten = self.database.journal.has
         fresh = dict[str, list[Waiting]]()
         for row in found.waiting:
             lines = self.sinks.get(row.sink)

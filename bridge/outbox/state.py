@@ -232,7 +232,7 @@ class State:
         """Take over what an earlier run knew, before anything is written."""
         self.reads += 1
         facts, earlier = self.facts, snapshot.meta.get(CHECKPOINT)
-        unwritten = self.database.unwritten()
+        unwritten = self.database.journal.unwritten()
         seen = {str(key[0]) for table, key in unwritten if table == "sightings"}
         facts.load(part)
         rows = self._told_again()
@@ -247,7 +247,7 @@ class State:
         """Return the counts that began without the file, with those of the file."""
         told = (
             (change, row)
-            for change, row in self.database.unwritten().items()
+            for change, row in self.database.journal.unwritten().items()
             if change[0] == "told" and row is not None
         )
         return {

@@ -228,7 +228,7 @@ async def test_what_has_passed_by_then_is_not_written_later(disk: Disk) -> None:
             )
             await outbox.observations.save({"x": b"y"})
 
-        assert len(outbox.database.unwritten()) < 10
+        assert len(outbox.database.journal.unwritten()) < 10
 
 
 async def test_approvals_are_remembered_in_memory(disk: Disk) -> None:
