@@ -181,7 +181,7 @@ async def test_settlement_that_the_file_alone_refuses_is_sent_again_by_the_next_
             deliveries.delivered(other, now=door.now),
         )
 
-        assert await asyncio.gather(*told) == [False, True]
+        assert [await one for one in told] == [False, True]
         assert "change lost on its way to disk" in caplog.text
         tally = (await door.tallies())["a"]
         assert (tally.pending, tally.dead, tally.delivered) == (0, 1, 1)
