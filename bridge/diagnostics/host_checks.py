@@ -13,7 +13,8 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,11 +25,13 @@ from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.status_query import probed
 from bridge.foundation.errors import OutboxError
+from bridge.foundation.privileges import no_file
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.outbox.statefile import StateConfig, locked
-from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.connection import NOT_OURS, connect
 from bridge.outbox.storage.lock import StateLock
+from bridge.outbox.storage.schema import version
 from bridge.signing.approval import Approvers
 from bridge.traffic.config import TrafficConfig
 
@@ -155,8 +158,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _writable(path: Path, there: Path, host: Host) -> Finding:
-    """Check whether this user may write the state file, without opening it."""
-    if (fault := _in_the_way(path, there, host) or _unusable(path, there)) is not None:
+    """Check whether this user may write the state file, and a start would use it."""
+    fault = _in_the_way(path, there, host) or _unusable(path, there) or _content(path)
+    if fault is not None:
         return fault
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
@@ -173,8 +177,11 @@ def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails where it may not look
         text = f"state: {path} is a directory, and state.path must name a file"
         return _fault(text, f'state.path = "{path / "state.db"}"')
-    if _is_there(lock) and not lock.is_file():
-        return _fault(f"state: {lock} is not a file", f"remove {lock}")
+    if (taken := no_file(path) or no_file(lock)) is not None:
+        return _fault(f"state: {taken} is not a file", f"remove {taken}")
+    if _is_lost(path):
+        text = f"state: {path} is a link that leads nowhere"
+        return _fault(text, f"remove {path}")
     for part in (path, lock, there):
         if _is_there(part) and not host.may_write(part):
             text = f"state: {part} cannot be written by {host.user()}{_owner(part)}"
@@ -183,6 +190,13 @@ def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
         text = f"state: {there} is not a directory"
         return _fault(text, "use another one in state.path")
     return None
+
+
+def _is_lost(path: Path) -> bool:
+    """Whether a path is a link to itself, or into a directory that is not there."""
+    target = os.path.realpath(path)
+    is_in_place = _is_there(Path(target).parent) and not os.path.islink(target)  # noqa: PTH114 - Path.is_symlink fails where it may not look
+    return os.path.islink(path) and not is_in_place  # noqa: PTH114 - see above
 
 
 def _unusable(path: Path, there: Path) -> Finding | None:
@@ -194,6 +208,31 @@ def _unusable(path: Path, there: Path) -> Finding | None:
     return _fault(text, f"the bridge runs in memory: {cure}")
 
 
+def _content(path: Path) -> Finding | None:
+    """Return what a start will find wrong in the state file, if it is there.
+
+    It is only read, without the lock and the log of SQLite: a forwarder may use it.
+    """
+    if not _is_there(path) or _is_of_others(path.parent):
+        return None
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            version(db)
+    except NOT_OURS as error:
+        advice = "name another file in state.path"
+        return _fault(f"state: {path}: {error}", advice)
+    except (sqlite3.Error, OutboxError) as error:
+        advice = "the forwarder moves it aside when it starts"
+        return _warning(f"state: {path}: {error}", advice)
+    return None
+
+
+def _is_of_others(folder: Path) -> bool:
+    """Whether this is root in a folder of somebody else, who could lead it astray."""
+    return sys.platform != "win32" and os.geteuid() == 0 and folder.stat().st_uid != 0
+
+
 def _owner(path: Path) -> str:
     """Return whose a path is, as the end of a text."""
     if sys.platform == "win32":
@@ -202,11 +241,8 @@ def _owner(path: Path) -> str:
 
 
 def _tried(folder: Path) -> str | None:
-    """Try a lock and a log of SQLite in a folder; return why the bridge has none.
-
-    Root does not try in a folder of somebody else, who could lead it astray.
-    """
-    if sys.platform != "win32" and os.geteuid() == 0 and folder.stat().st_uid != 0:
+    """Try a lock and a log of SQLite in a folder; return why the bridge has none."""
+    if _is_of_others(folder):
         return None
     try:
         with TemporaryDirectory(prefix=".sebridge-check-", dir=folder) as own:
@@ -367,7 +403,7 @@ def versions(host: Host = HERE) -> Finding:
     found = [f"bridge {__version__}", f"Python {sys.version.split()[0]}"]
     for package in _PACKAGES:
         try:
-            found.append(f"{package} {version(package)}")
+            found.append(f"{package} {version_of(package)}")
         except PackageNotFoundError:
             continue
     known = "" if _is_wal_reset_fixed(host.sqlite) else _WAL_RESET
