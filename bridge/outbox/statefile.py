@@ -18,7 +18,7 @@ import os
 import sqlite3
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -27,28 +27,33 @@ from bridge.foundation.background import in_background
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import (
     ForeignDatabaseError,
+    ForeignFolderError,
     NewerSchemaError,
     OlderSchemaError,
     OutboxCorruptError,
     OutboxError,
     OutboxUnavailableError,
 )
+from bridge.foundation.privileges import enter
 from bridge.foundation.sections import Section
 from bridge.foundation.sqlite_files import drop, fresh_of, set_aside, use_fresh
 from bridge.foundation.values import Duration, Size
-from bridge.outbox.owner import set_owner
 from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble
 from bridge.outbox.storage.connection import connect, translated
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.journal import Change
 from bridge.outbox.storage.lock import Place, StateLock
-from bridge.outbox.storage.meta import is_other, owner_in
+from bridge.outbox.storage.meta import OWNER, is_other, load, owner_in
 
 log = logging.getLogger(__name__)
 
+_ROW: Change = ("meta", (OWNER,))
+
 _LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
+_GLANCE_SECONDS = 1.0
 _LOCK_SECONDS = 3.0
 _CHECK_SECONDS = 2.0  # delays every start
 _SUSPECT_SECONDS = 15.0
@@ -347,3 +352,61 @@ def _set_aside(path: Path, why: str, now: datetime) -> Path:
     except OSError as error:
         text = f"the state file {path} cannot be moved aside: {error.strerror}"
         raise OutboxUnavailableError(text) from error
+
+
+# -- the VM that it belongs to, which a cloned disk tells apart ------------------------
+
+
+async def is_foreign(database: Database, vm_id: str) -> bool:
+    """Whether the state file belongs to another VM: its disk was cloned."""
+    return is_other(await owner_of(database), vm_id)
+
+
+async def owner_of(database: Database) -> str | None:
+    """Return the vmId of the VM that wrote the file; None if that is not known."""
+    row = database.unwritten().get(_ROW)
+    if row is not None:
+        return bytes(row[0]).decode()  # type: ignore[arg-type]  # of a BLOB
+    found: str | None = await database.read(owner_in)
+    return found
+
+
+def set_owner(database: Database, vm_id: str) -> None:
+    """Save the vmId of the VM that writes the file."""
+    database.put({_ROW: (vm_id.encode(),)})
+
+
+# -- values that are needed before it is open ------------------------------------------
+
+
+async def glance(
+    path: Path, names: Sequence[str], patience: float = _GLANCE_SECONDS
+) -> Mapping[str, bytes]:
+    """Return the values that an earlier run of the forwarder saved, if they exist.
+
+    The file is not changed. Errors are ignored: opening the file reports them later.
+
+    Args:
+        path: the state file.
+        names: the names of the values.
+        patience: seconds to wait for a disk that hangs.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            return await asyncio.to_thread(_read, path, names)
+    return {}
+
+
+def _read(path: Path, names: Sequence[str]) -> Mapping[str, bytes]:
+    found = dict[str, bytes]()
+    with suppress(ForeignFolderError, OSError, sqlite3.Error):
+        enter(path)
+        if path.is_file():
+            uri = f"{path.absolute().as_uri()}?mode=ro"
+            with closing(
+                sqlite3.connect(uri, uri=True, timeout=_LOOK_BUSY_SECONDS)
+            ) as db:
+                for name in names:
+                    if (body := load(db, name)) is not None:
+                        found[name] = body
+    return found
