@@ -13,8 +13,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,8 +29,8 @@ from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import NOT_OURS, connect
+from bridge.outbox.storage.file import content_error
 from bridge.outbox.storage.lock import StateLock
-from bridge.outbox.storage.schema import version
 from bridge.signing.approval import Approvers
 from bridge.traffic.config import TrafficConfig
 
@@ -179,9 +178,10 @@ def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
         return _fault(text, f'state.path = "{path / "state.db"}"')
     if (taken := no_file(path) or no_file(lock)) is not None:
         return _fault(f"state: {taken} is not a file", f"remove {taken}")
-    if _is_lost(path):
-        text = f"state: {path} is a link that leads nowhere"
-        return _fault(text, f"remove {path}")
+    target = os.path.realpath(path)
+    leads_nowhere = os.path.islink(target) or not _is_there(Path(target).parent)  # noqa: PTH114 - as isdir
+    if os.path.islink(path) and leads_nowhere:  # noqa: PTH114 - as isdir
+        return _fault(f"state: {path} is a link that leads nowhere", f"remove {path}")
     for part in (path, lock, there):
         if _is_there(part) and not host.may_write(part):
             text = f"state: {part} cannot be written by {host.user()}{_owner(part)}"
@@ -190,13 +190,6 @@ def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
         text = f"state: {there} is not a directory"
         return _fault(text, "use another one in state.path")
     return None
-
-
-def _is_lost(path: Path) -> bool:
-    """Whether a path is a link to itself, or into a directory that is not there."""
-    target = os.path.realpath(path)
-    is_in_place = _is_there(Path(target).parent) and not os.path.islink(target)  # noqa: PTH114 - Path.is_symlink fails where it may not look
-    return os.path.islink(path) and not is_in_place  # noqa: PTH114 - see above
 
 
 def _unusable(path: Path, there: Path) -> Finding | None:
@@ -209,23 +202,15 @@ def _unusable(path: Path, there: Path) -> Finding | None:
 
 
 def _content(path: Path) -> Finding | None:
-    """Return what a start will find wrong in the state file, if it is there.
-
-    It is only read, without the lock and the log of SQLite: a forwarder may use it.
-    """
+    """Return what a start will find wrong in the state file, if it is there."""
     if not _is_there(path) or _is_of_others(path.parent):
         return None
-    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    try:
-        with closing(sqlite3.connect(uri, uri=True)) as db:
-            version(db)
-    except NOT_OURS as error:
-        advice = "name another file in state.path"
-        return _fault(f"state: {path}: {error}", advice)
-    except (sqlite3.Error, OutboxError) as error:
-        advice = "the forwarder moves it aside when it starts"
-        return _warning(f"state: {path}: {error}", advice)
-    return None
+    if (error := content_error(path)) is None:
+        return None
+    text = f"state: {path}: {error}"
+    if isinstance(error, NOT_OURS):
+        return _fault(text, "name another file in state.path")
+    return _warning(text, "the forwarder moves it aside when it starts")
 
 
 def _is_of_others(folder: Path) -> bool:
@@ -403,7 +388,7 @@ def versions(host: Host = HERE) -> Finding:
     found = [f"bridge {__version__}", f"Python {sys.version.split()[0]}"]
     for package in _PACKAGES:
         try:
-            found.append(f"{package} {version_of(package)}")
+            found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
     known = "" if _is_wal_reset_fixed(host.sqlite) else _WAL_RESET
