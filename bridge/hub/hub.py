@@ -17,7 +17,6 @@ from bridge.foundation.errors import BridgeError, HubStoreAwayError
 from bridge.foundation.workers import Worker, run_workers
 from bridge.hub.alarm_sinks import open_alarms
 from bridge.hub.api import Api
-from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor, Housekeeping, StoreWatch
@@ -159,17 +158,13 @@ class Parts(Struct, frozen=True):
 
     def answering(self) -> Hub:
         """Return the parts that the server needs."""
-        hub, store = self.file.hub, self.store
-        pages = Pages(store, hub, self.clock, self.situation)
+        api = Api(self.store, self.file.hub, self.situation)
+        pages = Pages(api, self.clock)
         return Hub(
-            config=hub,
+            config=self.file.hub,
             metrics=self.metrics,
             missing=self.missing,
-            routes=[
-                *Api(store, self.situation).routes(),
-                *Approving(store, hub, self.situation).routes(),
-                *pages.routes(),
-            ],
+            routes=[*api.routes(), *pages.routes()],
             fault_page=pages.fault,
         )
 

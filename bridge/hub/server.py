@@ -5,19 +5,23 @@ identity, ``/metrics`` needs a bearer token.
 """
 
 import asyncio
+import hashlib
 import hmac
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from bridge.foundation.errors import BridgeError
-from bridge.hub.access import Refusal, RequestInfo, identify, is_this_machine
-from bridge.hub.api import PERSON, WORDS, Handler, fault, faults_as_json
+from bridge.foundation.errors import BridgeError, HubStoreError
+from bridge.hub.access import Person, Refusal, RequestInfo, identify, is_this_machine
+from bridge.hub.answers import LONGEST_WORD, Error
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
+from bridge.hub.view_rows import PAGE
 from bridge.net.addresses import ListenAddress
 from bridge.net.connection_limit import Guard
 from bridge.net.listening import addresses
@@ -37,6 +41,11 @@ _HEADERS = {
 }
 
 
+T = TypeVar("T")
+ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
+PERSON = web.RequestKey("person", Person)
+WORDS = web.ResponseKey("words", str)  # the reason of an error
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FaultPage = Callable[[web.Request, web.StreamResponse, str], web.StreamResponse]
 
 
@@ -185,3 +194,99 @@ async def _listen(
     for one in addresses(server):
         log.info("hub listens", extra={"address": one})
     return server
+
+
+# -- what handlers ask and answer ------------------------------------------------------
+
+
+class BadQueryError(Exception):
+    """A request has an invalid parameter or body."""
+
+
+def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
+    """Parse what a request asks: its JSON body, or the fields of its form.
+
+    Raises:
+        BadQueryError: a value is missing or invalid.
+    """
+    try:
+        if isinstance(given, bytes):
+            return msgspec.json.decode(given, type=kind)
+        return msgspec.convert(given, kind, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise BadQueryError(f"it is not as described: {error}") from error
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """Parse the query parameter ``limit``.
+
+    Raises:
+        BadQueryError: it is not a number from 1 to 200.
+    """
+    found = _number(query, "limit", PAGE, PAGE)
+    if found < 1:
+        raise BadQueryError(f"limit must be a number of 1 to {PAGE}")
+    return found
+
+
+def word_in(query: Mapping[str, str], name: str) -> str:
+    """Return a query parameter; "" = it is missing.
+
+    Raises:
+        BadQueryError: it is too long, or has a NUL character.
+    """
+    found = query.get(name, "")
+    if len(found) > LONGEST_WORD or "\0" in found:
+        raise BadQueryError(f"{name} is too long, or has a NUL character")
+    return found
+
+
+def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    found = query.get(name, "")
+    if not found:
+        return otherwise
+    is_number = found.isascii() and found.isdigit() and len(found) <= len(str(most))
+    if not is_number or int(found) > most:
+        raise BadQueryError(f"{name} must be a number of at most {most}")
+    return int(found)
+
+
+def answer(request: web.Request, value: object, status: int = 200) -> web.Response:
+    """Return a value as JSON, or 304 if the client already has it."""
+    body = msgspec.json.encode(value)
+    mark = hashlib.sha256(body).hexdigest()[:32]
+    etag = f'"{mark}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    given = request.headers.get("If-None-Match", "")
+    if status == 200 and etag in {part.strip() for part in given.split(",")}:
+        return web.Response(status=304, headers=headers)
+    return web.Response(
+        body=body, status=status, content_type="application/json", headers=headers
+    )
+
+
+def fault(status: int, words: str, **more: Any) -> web.Response:
+    """Return an error as JSON, with the reason; ``more`` are members of ``Error``."""
+    body = msgspec.json.encode(Error(error=words, **more))
+    headers = {"Cache-Control": "no-store"}
+    found = web.Response(
+        body=body, status=status, content_type="application/json", headers=headers
+    )
+    found[WORDS] = words
+    return found
+
+
+@web.middleware
+async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn exceptions of a handler into errors as JSON."""
+    try:
+        return await handler(request)
+    except BadQueryError as error:
+        return fault(400, str(error))
+    except HubStoreError as error:
+        return fault(503, str(error))
+    except web.HTTPException as error:
+        found = fault(error.status, error.reason)
+        if "Allow" in error.headers:
+            found.headers["Allow"] = error.headers["Allow"]
+        return found

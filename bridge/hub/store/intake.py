@@ -31,7 +31,7 @@ from bridge.hub.store.bridge_intake import (
     keep_machines,
     keep_notes,
 )
-from bridge.hub.store.claims import close_over, settle, void_votes
+from bridge.hub.store.current import close_over, settle, void_votes
 from bridge.hub.store.engine import Values, insert, lock, note, put, upsert
 from bridge.hub.store.pin_rows import keep_rotations
 from bridge.hub.store.rows import marked
