@@ -124,7 +124,7 @@ def test_queries_on_the_state_file_are_in_few_files() -> None:
 
     assert {path.parent.name for path in found} == {"outbox", "storage", "recovery"}
     own = {path.name for path in found if path.parent == outbox}
-    assert own == {"reads.py", "ledger.py", "pruning.py"}
+    assert own == {"reads.py", "questions.py", "pruning.py"}
 
 
 def test_every_package_init_is_a_docstring_alone() -> None:

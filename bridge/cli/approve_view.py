@@ -23,7 +23,8 @@ from bridge.events.document import ScheduledEvent, parse_time
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
-from bridge.outbox.admin import Ledger, Wanted
+from bridge.outbox.admin import Ledger
+from bridge.outbox.questions import Wanted
 from bridge.sinks.base import ApprovalAddress
 
 _MOST_NAMES = 10

@@ -22,7 +22,7 @@ from bridge.configuration import load as configuration
 from bridge.diagnostics.outbox_access import access
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
-from bridge.outbox.admin import EventIds
+from bridge.outbox.questions import EventIds
 
 _MOST = 50
 # No character that is special in a shell, and no hyphen first: that is an option.

@@ -19,7 +19,8 @@ from bridge.diagnostics.outbox_access import AskAnew
 from bridge.events.document import parse_time
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.values import Duration
-from bridge.outbox.admin import Ledger, Observation, Wanted
+from bridge.outbox.admin import Ledger
+from bridge.outbox.questions import Observation, Wanted
 from bridge.outbox.records import DeliveryState, value_of
 
 _AT_ONCE = 1000

@@ -29,8 +29,9 @@ from bridge.diagnostics.outbox_access import AskAnew, access, demand_file
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
-from bridge.outbox.admin import Ask, Ledger, Newest, Selection
+from bridge.outbox.admin import Ask, Ledger
 from bridge.outbox.admin import as_json as as_json_of
+from bridge.outbox.questions import Newest, Selection
 from bridge.outbox.records import Delivery, DeliveryState, value_of
 
 _LARGEST = 2**63 - 1  # the largest integer of SQLite

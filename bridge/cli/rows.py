@@ -25,8 +25,7 @@ from bridge.events.document import parse_time
 from bridge.foundation.clock import Clock
 from bridge.foundation.printable import printable
 from bridge.health.status_view import Cell, Mood
-from bridge.outbox.admin import Observation
-from bridge.outbox.ledger import step_of
+from bridge.outbox.questions import Observation, step_of
 from bridge.outbox.records import Delivery, value_of
 
 _GAP = "  "

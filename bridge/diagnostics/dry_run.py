@@ -39,7 +39,7 @@ from bridge.foundation.values import PLACEHOLDERS
 from bridge.foundation.waiting import waiting_for
 from bridge.imds.client import open_client
 from bridge.net.http_client import open_session
-from bridge.outbox.admin import Named
+from bridge.outbox.questions import Named
 from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 

@@ -25,7 +25,8 @@ from bridge.foundation.errors import (
 )
 from bridge.health.report import StatusReport
 from bridge.net import local_socket
-from bridge.outbox.admin import ANSWERS, Here, Ledger, Question
+from bridge.outbox.admin import Here, Ledger, type_of_answer
+from bridge.outbox.questions import Question
 from bridge.outbox.statefile import is_there, locked
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
@@ -57,7 +58,7 @@ class Forwarder(Struct, frozen=True):
         asked = msgspec.msgpack.encode(question)
         body = await self._body("POST", "/outbox", asked, _PATIENCE)
         try:
-            found: T = msgspec.msgpack.decode(body, type=ANSWERS[type(question)])
+            found: T = msgspec.msgpack.decode(body, type=type_of_answer(question))
         except msgspec.DecodeError as error:
             raise self._foreign(error) from error
         return found

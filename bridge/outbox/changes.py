@@ -9,103 +9,127 @@ of date.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.foundation.errors import OutboxUnavailableError
-from bridge.outbox import ledger, reads
-from bridge.outbox.image import put
+from bridge.outbox import reads
+from bridge.outbox.image import Image, put
 from bridge.outbox.line import Waiting
-from bridge.outbox.records import REPLIES, Delivery
+from bridge.outbox.questions import Find, Page, Question, Selection, last_delivered
+from bridge.outbox.records import REPLIES, Delivery, DeliveryState
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
 
 T = TypeVar("T")
-Retried = tuple[list[Delivery], list[Delivery], int, int | None]
 
 
-async def retry(  # noqa: PLR0913 - what is asked
-    outbox: Outbox,
-    asked: ledger.Condition,
-    now: float,
-    *,
-    at: int,
-    force: bool,
-    only: bool,
-) -> Retried:
-    """Make deliveries pending and due now, and wake the relays.
+class Retried(Struct, frozen=True, kw_only=True):
+    """What a retry has done.
 
-    Args:
-        outbox: the open outbox.
-        asked: selects deliveries.
-        now: seconds since the epoch.
-        at: only deliveries with a higher id.
+    Attributes:
+        sent: the deliveries that will be sent, as they were before.
+        late: the deliveries that are out of date.
+        hastened: how many other pending deliveries became due now.
+        next: as in ``Page``.
+    """
+
+    sent: list[Delivery]
+    late: list[Delivery]
+    hastened: int = 0
+    next: int | None = None
+
+
+class Retry(Question[Retried], frozen=True, kw_only=True, tag=True):
+    """Make deliveries with an id above ``at`` pending and due now; wake the relays.
+
+    If the selection has no ``id``, the pending deliveries of the same sink and EventId
+    become due now, too.
+
+    Attributes:
         force: whether to send deliveries whose later step was already delivered.
-        only: whether other pending deliveries of the same sink and EventId stay.
-
-    Returns:
-        What will be sent, what is out of date, how many others became due, and the
-        ``at`` of the next page; None = that was all.
-
-    Raises:
-        OutboxError: the state file does not answer, or cannot be written.
     """
 
-    def decide(read: _Read, rows: Rows) -> Retried:
-        sent, late = list[Delivery](), list[Delivery]()
-        for delivery in read.found:
-            newest = read.last.get((delivery.sink, delivery.key), 0)
-            (late if newest > delivery.id else sent).append(delivery)
-        sent = _revive(outbox, sent, read.records, now, rows)
-        is_first = at == 0 and not only
-        hastened = _hasten(outbox, asked, now, rows) if is_first else 0
-        return sent, late, hastened, read.next
+    selection: Selection
+    force: bool = False
+    at: int = 0
 
-    return await _change(
-        outbox, lambda db: _read(db, asked, at, with_last=not force), decide
-    )
+    async def answer(self, outbox: Outbox, now: float) -> Retried:
+        """Change them, and return them."""
+
+        def decide(page: Page[Delivery], known: _Known, rows: Rows) -> Retried:
+            sent, late = list[Delivery](), list[Delivery]()
+            for one in page.found:
+                is_late = known.delivered.get((one.sink, one.key), 0) > one.id
+                (late if is_late and not self.force else sent).append(one)
+            sent = _revive(outbox, sent, known, now, rows)
+            is_first = self.at == 0 and self.selection.id is None
+            hastened = self._hasten(outbox.image, now, rows) if is_first else 0
+            return Retried(sent=sent, late=late, hastened=hastened, next=page.next)
+
+        return await _change(outbox, Find(selection=self.selection, at=self.at), decide)
+
+    def _hasten(self, image: Image, now: float, rows: Rows) -> int:
+        """Make what waits due now; return how many deliveries became due."""
+        key, only, count = self.selection.key, self.selection.sink, 0
+        for sink, lines in image.sinks.items():
+            if sink != (only or sink) or sink == REPLIES != only:
+                continue
+            every = lines.waiting.values() if key is None else lines.of(key)
+            changed = lines.shift([(one, now) for one in every if one.due > now])
+            for one in changed:
+                put(rows, one, "pending")
+            count += len(changed)
+        return count
 
 
-async def discard(
-    outbox: Outbox, asked: ledger.Condition, now: float, *, at: int
-) -> tuple[list[Delivery], int | None]:
-    """Discard deliveries that are pending or dead; arguments as ``retry``.
+class Discard(Question[Page[Delivery]], frozen=True, kw_only=True, tag=True):
+    """Discard deliveries with an id above ``at`` that are pending or dead.
 
-    Returns:
-        What was discarded, and the ``at`` of the next page; None = that was all.
-
-    Raises:
-        OutboxError: the state file does not answer, or cannot be written.
+    They can be listed until they are pruned.
     """
 
-    def decide(read: _Read, rows: Rows) -> tuple[list[Delivery], int | None]:
-        gone = [
-            one
-            for one in read.found
-            if _discard(outbox, one, read.records[one.id], now, rows)
-        ]
-        return gone, read.next
+    selection: Selection
+    at: int = 0
 
-    return await _change(
-        outbox, lambda db: _read(db, asked, at, with_last=False), decide
-    )
+    async def answer(self, outbox: Outbox, now: float) -> Page[Delivery]:
+        """Change them, and return them."""
+        every: tuple[DeliveryState, ...] = ("pending", "dead")
+        states = tuple(s for s in every if s in (self.selection.states or every))
+
+        def decide(page: Page[Delivery], known: _Known, rows: Rows) -> Page[Delivery]:
+            return replace(
+                page,
+                found=[
+                    one
+                    for one in page.found
+                    if _discard(outbox, one, known.records[one.id], now, rows)
+                ],
+            )
+
+        selected = replace(self.selection, states=states)
+        return await _change(outbox, Find(selection=selected, at=self.at), decide)
 
 
-class _Read(Struct, frozen=True):
-    """What was read of deliveries that are about to be changed."""
+class _Known(Struct, frozen=True):
+    """What else was read of deliveries that are about to be changed.
 
-    found: list[Delivery]
-    next: int | None
+    Attributes:
+        records: the records, by the ids of the deliveries.
+        delivered: the newest delivered id of each sink and key, above these.
+    """
+
     records: dict[int, Waiting]
-    last: Mapping[tuple[str, str | None], int]
+    delivered: dict[tuple[str, str | None], int]
 
 
 async def _change(
     outbox: Outbox,
-    read: Callable[[sqlite3.Connection], _Read],
-    decide: Callable[[_Read, Rows], T],
+    asked: Find,
+    decide: Callable[[Page[Delivery], _Known, Rows], T],
 ) -> T:
     """Read deliveries and change them; nothing can change them in between.
 
@@ -119,9 +143,17 @@ async def _change(
         text = f"the state file cannot be written: {database.fault}"
         raise OutboxUnavailableError(text)
 
-    def then(found: _Read) -> tuple[T, "asyncio.Future[bool]"]:
+    def read(db: sqlite3.Connection) -> tuple[Page[Delivery], _Known]:
+        page = asked.read(db)
+        records = reads.waiting(db, [one.id for one in page.found])
+        known = {record.id: record for record in records}
+        return page, _Known(known, last_delivered(db, page.found))
+
+    def then(
+        found: tuple[Page[Delivery], _Known],
+    ) -> tuple[T, "asyncio.Future[bool]"]:
         rows: Rows = {}
-        result = decide(found, rows)
+        result = decide(*found, rows)
         outbox.wakeups.wake_all()
         return result, state.write(rows)
 
@@ -132,23 +164,8 @@ async def _change(
     return result
 
 
-def _read(
-    db: sqlite3.Connection, asked: ledger.Condition, at: int, *, with_last: bool
-) -> _Read:
-    found, following = ledger.find(db, asked, at, ledger.PAGE)
-    records = {
-        record.id: record for record in reads.waiting(db, [one.id for one in found])
-    }
-    last = ledger.last_delivered(db, found) if with_last else {}
-    return _Read(found, following, records, last)
-
-
 def _revive(
-    outbox: Outbox,
-    found: Iterable[Delivery],
-    records: Mapping[int, Waiting],
-    now: float,
-    rows: Rows,
+    outbox: Outbox, found: Iterable[Delivery], read: _Known, now: float, rows: Rows
 ) -> list[Delivery]:
     """Let deliveries wait as if they were new; return those that do."""
     image, running = outbox.image, outbox.state.running()
@@ -159,7 +176,7 @@ def _revive(
             continue  # it has changed meanwhile
         if known is None and _is_changing(outbox, delivery):
             continue
-        one = known or records[delivery.id]
+        one = known or read.records[delivery.id]
         one.due, one.attempts, one.waits_for_sink = now, 0, False
         one.born = running.of(one.sink)
         put(rows, one, "pending")
@@ -170,20 +187,6 @@ def _revive(
             image.sinks[one.sink].change(one)
     image.revive(revived)
     return sent
-
-
-def _hasten(outbox: Outbox, asked: ledger.Condition, now: float, rows: Rows) -> int:
-    """Make what waits due now; return how many deliveries became due."""
-    key, count = asked.key, 0
-    for sink, lines in outbox.image.sinks.items():
-        if sink != (asked.sink or sink) or sink == REPLIES != asked.sink:
-            continue
-        every = lines.waiting.values() if key is None else lines.of(key)
-        changed = lines.shift([(one, now) for one in every if one.due > now])
-        for one in changed:
-            put(rows, one, "pending")
-        count += len(changed)
-    return count
 
 
 def _discard(

@@ -9,10 +9,8 @@ or after the disk was silent for 3 s; then its event says that it is not durable
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -112,19 +110,6 @@ class Outbox:
         self.pruning = Pruning(state)
         self.sign: Sign | None = None
         self._number_on_disk: int | None = None  # of the last signed event
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, path: Path, router: Router) -> AsyncIterator["Outbox"]:
-        """Open the state file.
-
-        Raises:
-            OutboxError: it cannot be opened, read or written.
-        """
-        async with Database.open(path, may_degrade=True) as database:
-            outbox = cls(database, router)
-            await outbox.state.load()
-            yield outbox
 
     # -- commits -------------------------------------------------------------
 

@@ -35,7 +35,13 @@ from bridge.pipeline.observer import Observer
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import sent_to
-from tests.support.builders import SINK, body_of, event_context_of, router
+from tests.support.builders import (
+    SINK,
+    body_of,
+    event_context_of,
+    patient_outbox,
+    router,
+)
 from tests.support.fakes import START, settled
 
 ENTITY = "vm-approvals"
@@ -294,7 +300,7 @@ class World:
 async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
     """Open a world on a state file; ``changes`` are changed fields of its context."""
     clock = HastyClock()
-    async with Outbox.open(path, router()) as outbox:
+    async with patient_outbox(path, router()) as outbox:
         imds = PlayedImds(clock)
         pauses, metrics = PauseMeter(clock), Metrics([SINK], "1")
         observer = Observer(outbox, event_context_of(), clock, metrics, 1.0, pauses)

@@ -22,7 +22,7 @@ from bridge.health.report import HoldReport
 from bridge.health.server import running_status
 from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
 from bridge.traffic.config import TrafficConfig

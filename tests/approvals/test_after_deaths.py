@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.runs import Runs
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
-from bridge.outbox.store import Outbox
 from tests.approvals.after_world import DRAIN, Life, Stage, reboot
 from tests.support.book import Book
-from tests.support.builders import EVENT_ID, router, started
+from tests.support.builders import EVENT_ID, patient_outbox, router, started
 
 WORSE = reboot(DurationInSeconds=60)
 BEGUN = started(EventType="Reboot", Resources=["WestNO_0"])
@@ -180,7 +179,7 @@ async def test_intent_from_before_a_restart_needs_a_success(
     for at in await deaths(tmp_path / "whole"):
         stage = stage_at(tmp_path / f"{at}")
         found = await lived(stage, at, is_after=True)
-        async with Outbox.open(stage.path, router()) as outbox:
+        async with patient_outbox(stage.path, router()) as outbox:
             intents = await outbox.approvals.open_initiatives()
             await Runs(outbox, DRAIN).void(EVENT_ID)
         if not intents or intents[0].posted:

@@ -15,7 +15,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.hashing import hash32
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox
 from bridge.servicebus.namespace import NamespaceConfig

@@ -9,11 +9,10 @@ from aiohttp import web
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.outbox.store import Outbox
 from tests.bench.drain import bare_posts, drained, stored, tables
 from tests.bench.figures import Figure, Measure, in_turns
 from tests.bench.measuring import Counter, imds, running, served
-from tests.support.builders import route, router
+from tests.support.builders import patient_outbox, route, router
 from tests.system.processes import simulator
 
 MOST = 100
@@ -123,7 +122,7 @@ def _rates(
 
 async def settled(state: Path, count: int) -> float:
     """Return how many deliveries a second the outbox reads and settles, unsent."""
-    async with Outbox.open(state, router({"sink": route()})) as outbox:
+    async with patient_outbox(state, router({"sink": route()})) as outbox:
         began = time.perf_counter()
         while True:
             now = time.time()

@@ -15,11 +15,10 @@ from aiohttp import web
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.outbox.store import Outbox
 from bridge.sinks.base import SinkConfig
 from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import Counter, imds, resident, running, served
-from tests.support.builders import outgoing, route, router
+from tests.support.builders import outgoing, patient_outbox, route, router
 from tests.system.processes import simulator
 
 CONCURRENCY = SinkConfig.concurrency
@@ -27,7 +26,9 @@ CONCURRENCY = SinkConfig.concurrency
 
 async def backlog(path: Path, sinks: list[str], count: int) -> None:
     """Leave a backlog, each event with an EventId of its own."""
-    async with Outbox.open(path, router({name: route() for name in sinks})) as outbox:
+    async with patient_outbox(
+        path, router({name: route() for name in sinks})
+    ) as outbox:
         for first in range(0, count, 500):
             data: dict[str, object] = {"x": "y" * 1000}
             events = [

@@ -15,7 +15,6 @@ from aiohttp import web
 from bridge.events.start_result import StartAnswer
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
-from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.bench.figures import Figure, in_turns
 from tests.bench.measuring import served
@@ -25,6 +24,7 @@ from tests.support.builders import (
     imds_event,
     observed,
     outgoing,
+    patient_outbox,
     router,
 )
 from tests.support.fakes import FakeClock
@@ -72,11 +72,11 @@ async def append_and_due(count: int, state: str) -> float:
     """Return the milliseconds of one append and one due, as a median."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.db"
-        async with Outbox.open(path, router()) as outbox:
+        async with patient_outbox(path, router()) as outbox:
             script = _FILL.format(rows=count, sink=SINK, state=state)
             for statement in script.split(";")[:2]:
                 await outbox.database.run(partial(_execute, statement))
-        async with Outbox.open(path, router()) as outbox:
+        async with patient_outbox(path, router()) as outbox:
             times = []
             for number in range(300):
                 began = time.perf_counter()
@@ -129,7 +129,7 @@ async def poll_cost(rounds: int, turns: int) -> list[Figure]:
 async def look_cost(count: int, rounds: int) -> list[float]:
     """Return the milliseconds of a look at a changed document with so many events."""
     with tempfile.TemporaryDirectory() as folder:
-        async with Outbox.open(Path(folder) / "state.db", router()) as outbox:
+        async with patient_outbox(Path(folder) / "state.db", router()) as outbox:
             poller, _ = observed(
                 Played(count),
                 outbox,

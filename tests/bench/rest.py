@@ -16,7 +16,6 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from bridge.outbox.store import Outbox
 from tests.bench.drain import backlog, tables
 from tests.bench.figures import Figure, in_turns
 from tests.bench.latency import World, committing, hooked
@@ -29,7 +28,7 @@ from tests.bench.measuring import (
     running,
     served,
 )
-from tests.support.builders import outgoing, route, router
+from tests.support.builders import outgoing, patient_outbox, route, router
 
 _SLOW_EVENTS, _SLOW_ANSWER, _SLOW_AIM = 100, 0.2, 0.9  # seconds
 _REST = 2.0  # seconds
@@ -236,7 +235,7 @@ async def _filled(
     state: Path, count: int, shape: Callable[[int], tuple[str, bool]]
 ) -> None:
     later = datetime.now(tz=UTC) + timedelta(hours=2)
-    async with Outbox.open(state, router({"hook": route()})) as outbox:
+    async with patient_outbox(state, router({"hook": route()})) as outbox:
         for first in range(0, count, 500):
             events = []
             for n in range(first, min(first + 500, count)):

@@ -27,14 +27,13 @@ from bridge.configuration import json_schema
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
-from bridge.outbox.store import Outbox
 from bridge.servicebus.decode import read
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.simulator.servicebus.broker import Broker
 from tests.signing.test_dsse import KEY
 from tests.signing.test_keys import pem
-from tests.support.builders import imds_event, outgoing, router
+from tests.support.builders import imds_event, outgoing, patient_outbox, router
 from tests.support.nested import HERE, holding, lists, objects
 from tests.support.sink_fixtures import EVENT_ID, cloud_event, drained
 from tests.support.terminal import on_terminal
@@ -373,7 +372,7 @@ async def acquainted(broker: Broker, tmp_path: Path) -> Path:
     events = [with_fields(outgoing(one, key=one), key=one.upper()) for one in seen]
     stray = replace(events[-2].event, type="sebridge.startrequest.denied.v1")
     events[-2] = with_fields(events[-2], event=stray)
-    async with Outbox.open(state, router()) as outbox:
+    async with patient_outbox(state, router()) as outbox:
         await outbox.commit(events, now=NOW)
     return config
 
@@ -800,7 +799,7 @@ async def on_the_vm(broker: Broker, tmp_path: Path) -> Path:
     with config.open("a") as file:
         file.write(f"\n[state]\npath = '{state.as_posix()}'\n")
     stored = with_fields(outgoing("1", key=EVENT_ID), event=SEEN)
-    async with Outbox.open(state, router()) as outbox:
+    async with patient_outbox(state, router()) as outbox:
         await outbox.commit([stored], now=NOW)
     return config
 

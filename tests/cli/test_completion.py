@@ -12,8 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from bridge.cli.main import main
-from bridge.outbox.store import Outbox
-from tests.support.builders import outgoing, router
+from tests.support.builders import outgoing, patient_outbox, router
 from tests.support.configurations import config_text, slack, webhook
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +27,7 @@ def config(tmp_path: Path) -> Path:
     path.write_text(config_text(*sinks, state=tmp_path / "state.db"))
 
     async def fill() -> None:
-        async with Outbox.open(tmp_path / "state.db", router()) as outbox:
+        async with patient_outbox(tmp_path / "state.db", router()) as outbox:
             names = [("1", "AB12"), ("2", "CD34"), ("3", "AB12"), ("4", None)]
             await outbox.commit([outgoing(i, key=key) for i, key in names], now=1)
 
@@ -110,7 +109,7 @@ def attacked(config: Path) -> Path:
     """Return a configuration whose state file has EventIds that attack a shell."""
 
     async def fill() -> None:
-        async with Outbox.open(config.with_name("state.db"), router()) as outbox:
+        async with patient_outbox(config.with_name("state.db"), router()) as outbox:
             events = [outgoing(f"h{n}", key=one) for n, one in enumerate(HOSTILE)]
             await outbox.commit(events, now=2)
 

@@ -30,13 +30,13 @@ from bridge.health import port as health
 from bridge.health.config import HttpConfig
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
-from bridge.outbox.admin import Selection
 from bridge.outbox.lock import StateLock
+from bridge.outbox.questions import Selection
 from bridge.outbox.statefile import locked
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import Book
-from tests.support.builders import outgoing, router
+from tests.support.builders import outgoing, patient_outbox, router
 from tests.support.fakes import START, FakeClock
 from tests.support.ports import free_port
 
@@ -421,7 +421,9 @@ def deliveries(config: Path) -> Path:
 def in_outbox(config: Path, work: Callable[[Outbox], Awaitable[object]]) -> None:
     async def working() -> None:
         path = config.with_name("state.db")
-        async with Outbox.open(path, router({SINK: router().routes["siem"]})) as outbox:
+        async with patient_outbox(
+            path, router({SINK: router().routes["siem"]})
+        ) as outbox:
             await work(outbox)
 
     asyncio.run(working())

@@ -14,11 +14,10 @@ from click.testing import CliRunner, Result
 
 from bridge.cli.main import main
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
-from bridge.outbox.store import Outbox
 from tests.support.book import Book
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.disks import hide
 
@@ -32,7 +31,7 @@ def config(tmp_path: Path) -> Path:
     path.write_text(config_text(webhook(NOWHERE), state=tmp_path / "state.db"))
 
     async def fill() -> None:
-        async with Outbox.open(tmp_path / "state.db", router()) as outbox:
+        async with patient_outbox(tmp_path / "state.db", router()) as outbox:
             events = [
                 outgoing("1", key="K"),
                 outgoing("2", key="K"),
@@ -61,7 +60,7 @@ def outbox(command: str, config: Path, *arguments: str) -> Result:
 
 def deliveries(config: Path) -> list[Delivery]:
     async def find() -> list[Delivery]:
-        async with Outbox.open(config.with_name("state.db"), router()) as opened:
+        async with patient_outbox(config.with_name("state.db"), router()) as opened:
             return await Book(opened).find(Selection())
 
     return asyncio.run(find())
@@ -182,7 +181,7 @@ def test_event_without_a_delivery_is_marked(tmp_path: Path) -> None:
     path.write_text(config_text(webhook(NOWHERE), state=tmp_path / "state.db"))
 
     async def fill() -> None:
-        async with Outbox.open(tmp_path / "state.db", router({})) as outbox:
+        async with patient_outbox(tmp_path / "state.db", router({})) as outbox:
             await outbox.commit([outgoing("1")], now=NOW)
 
     asyncio.run(fill())

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.cli.rows import Gist, Listing, Row, delivery_row, event_rows
 from bridge.health.status_view import Cell
-from bridge.outbox.admin import Observation
-from bridge.outbox.ledger import step_of
+from bridge.outbox.questions import Observation, step_of
 from bridge.outbox.records import Delivery
 from tests.support.strategies import JSON_VALUES
 

@@ -13,11 +13,12 @@ import pytest
 
 from bridge.cli.events import display_of, following
 from bridge.cli.rows import Show, deliveries, delivery_row, watching
-from bridge.outbox.admin import Selection, Wanted, as_json
+from bridge.outbox.admin import as_json
+from bridge.outbox.questions import Selection, Wanted
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.fakes import START, FakeClock, settled
 
@@ -26,7 +27,7 @@ NOW = START.timestamp()
 
 @pytest.fixture
 async def outbox(tmp_path: Path) -> AsyncIterator[Outbox]:
-    async with Outbox.open(tmp_path / "state.db", router()) as opened:
+    async with patient_outbox(tmp_path / "state.db", router()) as opened:
         await opened.commit([outgoing("1", key="K"), outgoing("2", key="L")], now=NOW)
         yield opened
 

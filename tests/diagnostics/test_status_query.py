@@ -25,7 +25,6 @@ from bridge.health import port as health
 from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
-from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import (
     EVENT_ID,
@@ -35,6 +34,7 @@ from tests.support.builders import (
     imds_event,
     observed,
     outgoing,
+    patient_outbox,
     router,
 )
 from tests.support.disks import hide
@@ -64,7 +64,7 @@ async def lived(
     """Return the state file of a forwarder that has seen an event and ended."""
     metadata = FakeMetadata()
     metadata.says(body_of(imds_event()))
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await settle(outbox.database, ME, "")
         poller, _ = observed(metadata, outbox, event_context, clock, metrics)
         await poller.step()
@@ -140,7 +140,7 @@ async def test_every_sink_of_the_configuration_is_shown(
 async def test_last_error_is_that_of_the_newest_dead_letter(
     lived: Path, clock: FakeClock
 ) -> None:
-    async with Outbox.open(lived, router()) as outbox:
+    async with patient_outbox(lived, router()) as outbox:
         (delivery,), _ = await outbox.deliveries.due(
             SINK, now=clock.now().timestamp(), limit=1
         )
@@ -163,7 +163,7 @@ async def test_age_is_never_negative(lived: Path, clock: FakeClock) -> None:
 
 
 async def test_ten_newest_outcomes_are_shown(lived: Path, clock: FakeClock) -> None:
-    async with Outbox.open(lived, router()) as outbox:
+    async with patient_outbox(lived, router()) as outbox:
         for number in range(12):
             decision = Decision(
                 message=f"m{number}",
@@ -183,7 +183,7 @@ async def test_ten_newest_outcomes_are_shown(lived: Path, clock: FakeClock) -> N
 async def test_empty_state_file_gives_the_same_shape(
     state_path: Path, clock: FakeClock
 ) -> None:
-    async with Outbox.open(state_path, router()):
+    async with patient_outbox(state_path, router()):
         pass
 
     status = await status_of(config_of(state_path), clock)
@@ -371,7 +371,7 @@ async def test_token_of_a_forwarder_is_never_shown(
 async def test_pending_work_shows_how_old_it_is(
     state_path: Path, clock: FakeClock
 ) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.commit([outgoing("a")], now=START.timestamp())
     clock.pass_by(90)
 
@@ -386,7 +386,7 @@ async def test_pending_work_shows_how_old_it_is(
 async def test_last_commands_are_shown_without_what_they_wrote(
     lived: Path, clock: FakeClock, event_context: EventContext
 ) -> None:
-    async with Outbox.open(lived, router()) as outbox:
+    async with patient_outbox(lived, router()) as outbox:
         for number in range(12):
             result = failed(because=f"no {number}")
             done = from_command(event_context, result, START)

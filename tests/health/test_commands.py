@@ -17,14 +17,16 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
-from bridge.outbox.admin import Discard, Find, Ledger, Retry, Selection
+from bridge.outbox.admin import Ledger
+from bridge.outbox.changes import Discard, Retry
 from bridge.outbox.lock import StateLock
+from bridge.outbox.questions import Find, Selection
 from bridge.outbox.statefile import locked
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.fakes import FakeClock, RecordingSink
 
 DEAD = Selection(states=("dead",))
@@ -272,7 +274,7 @@ async def test_path_that_is_too_long_for_a_socket_has_one_all_the_same(
 async def test_forwarder_that_has_the_lock_and_no_socket_is_named(
     state_path: Path, lock: StateLock
 ) -> None:
-    async with Outbox.open(state_path, router()):
+    async with patient_outbox(state_path, router()):
         with pytest.raises(OutboxError, match=f"process {os.getpid()}.*socket"):
             async with access(state_path, SystemClock(), patience=0):
                 pass

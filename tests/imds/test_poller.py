@@ -30,6 +30,7 @@ from tests.support.builders import (
     body_of,
     imds_event,
     observed,
+    patient_outbox,
     router,
     started,
 )
@@ -374,7 +375,7 @@ async def test_checkpoint_that_cannot_be_read_does_not_end_every_life(
         lambda db: db.execute("UPDATE meta SET value = ?", (broken,))
     )
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         later = Rig(rig.metadata, outbox, rig.event_context, rig.clock, rig.metrics)
         await later.observer.restore()
         await later.sees(body_of(imds_event(), incarnation=3))

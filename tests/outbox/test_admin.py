@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
-from bridge.outbox.admin import Selection, as_json
+from bridge.outbox.admin import as_json
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, DeliveryState, Reply
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
-from tests.support.builders import outgoing, route, router
+from tests.support.builders import outgoing, patient_outbox, route, router
 from tests.support.hanging import Hanging
 
 NOW = 1_800_000_000.0
@@ -533,7 +534,7 @@ async def test_each_event_has_its_first_pending_step_due_and_no_other(
     actions: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("ledger") / "state.db"
-    async with Outbox.open(path, router({A: route()})) as outbox:
+    async with patient_outbox(path, router({A: route()})) as outbox:
         ledger = Book(outbox)
         for number, (action, key) in enumerate(actions):
             await act(action, key, str(number), outbox, ledger)

@@ -13,8 +13,8 @@ import pytest
 from bridge.app.identify import remembered, settle
 from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
-from bridge.outbox.admin import Observation, Selection
 from bridge.outbox.owner import owner_of
+from bridge.outbox.questions import Observation, Selection
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
@@ -40,6 +40,7 @@ from tests.support.builders import (
     body_of,
     imds_event,
     outgoing,
+    patient_outbox,
     router,
     started,
 )
@@ -102,7 +103,7 @@ async def test_damaged_delivery_is_a_dead_letter_and_what_is_behind_it_goes(
     harm(state_path, statement)
     lost = list[str]()
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         outbox.image.lost = lost.append
         await outbox.commit([outgoing("later", key="K")], now=NOW)
         found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
@@ -124,7 +125,7 @@ async def test_damaged_delivery_is_shown_and_stays_dead_when_sent_again(
     harm(state_path, HARMS["body"])
     dead = Selection(states=("dead",))
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         for _ in range(2):
             assert await outbox.deliveries.due(SINK, now=NOW, limit=9) == ([], None)
             (delivery,), _, _ = await Book(outbox).retry(dead, now=NOW, force=False)
@@ -132,14 +133,14 @@ async def test_damaged_delivery_is_shown_and_stays_dead_when_sent_again(
 
 
 async def test_several_damaged_ones_hold_up_nothing(state_path: Path) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.commit(
             [outgoing(f"bad {n}", key=f"K{n}") for n in range(9)], now=NOW
         )
         await outbox.commit([outgoing("good", key="G")], now=NOW + 1)
     harm(state_path, "UPDATE items SET type = 'x' WHERE cloud_event_id GLOB 'bad*'")
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         found, _ = await outbox.deliveries.due(SINK, now=NOW + 1, limit=2)
         assert [d.cloud_event_id for d in found] == ["good"]
 
@@ -148,13 +149,13 @@ async def test_delivery_that_names_the_content_of_another_tells_its_own_again(
     state_path: Path,
 ) -> None:
     """The other was published twice, and its own never."""
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.commit(
             [outgoing("one", key="A"), outgoing("two", key="B")], now=NOW
         )
     harm(state_path, "UPDATE deliveries SET item = 2")
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert [d.cloud_event_id for d in found] == ["two"]
         assert outbox.observations.again == {"A"}
@@ -165,18 +166,18 @@ async def test_count_of_what_was_published_is_never_none(state_path: Path) -> No
     await left(state_path)
     harm(state_path, "UPDATE told SET times = 0")
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         assert list((await publish_counts(outbox, "waits")).values()) == [1]
 
 
 async def test_damaged_reply_is_not_sent_and_asks_for_no_event(
     state_path: Path,
 ) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.commit([], now=NOW, reply=Reply(key="r", body=b"waits"))
     harm(state_path, HARMS["body"])
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         assert await outbox.deliveries.due(REPLIES, now=NOW, limit=9) == ([], None)
         assert outbox.observations.again == frozenset()
 
@@ -185,7 +186,7 @@ async def test_last_call_sends_nothing_damaged(state_path: Path) -> None:
     await left(state_path)
     harm(state_path, HARMS["body"])
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         assert await outbox.deliveries.of_cloud_event(SINK, "waits") == []
 
 
@@ -268,14 +269,14 @@ async def test_what_is_to_be_published_again_survives_a_kill(state_path: Path) -
     document = body_of(imds_event())
     await observed(state_path, document)
     harm(state_path, BODY)
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert outbox.observations.again == {EVENT_ID.upper()}
 
     taken = await next_life(state_path, document, document)
 
     assert [what for _, what, _ in taken] == ["scheduled"]
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.observations.load_again()
         assert outbox.observations.again == frozenset()
 
@@ -316,7 +317,7 @@ async def test_damaged_outcome_does_not_tell_its_event_again(state_path: Path) -
         "UPDATE items SET type = 'sebridge.startrequest.relayed.v1', body = x'00'",
     )
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         assert await outbox.deliveries.due(SINK, now=NOW, limit=9) == ([], None)
         assert outbox.observations.again == frozenset()
 
@@ -426,7 +427,7 @@ async def test_rescue_that_takes_too_long_has_copied_what_waits(
     found = rescue(state_path, fresh, seconds=0.0, clock=FakeClock())
 
     assert not found.is_whole
-    async with Outbox.open(fresh, router()) as outbox:
+    async with patient_outbox(fresh, router()) as outbox:
         ((delivery,), _) = await outbox.deliveries.due(SINK, now=NOW + 10**9, limit=9)
         assert delivery.cloud_event_id == "waits"
 
@@ -437,7 +438,7 @@ async def test_intact_delivery_in_any_state_is_no_damage(
 ) -> None:
     """A delivery is copied as long as it waits, or as a dead letter."""
     await left(state_path)
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         runs = Runs(outbox, SINK)
         (delivery,) = await runs.pending(NOW)
         if state == "discarded":
@@ -449,7 +450,7 @@ async def test_intact_delivery_in_any_state_is_no_damage(
     found = rescue(state_path, fresh, seconds=60.0, clock=FakeClock())
 
     assert found.unreadable == 0
-    async with Outbox.open(fresh, router()) as outbox:
+    async with patient_outbox(fresh, router()) as outbox:
         states = [d.state for d in await Book(outbox).find(Selection())]
         assert states == ([state] if state in {"pending", "dead"} else [])
         await outbox.observations.load_again()
@@ -466,7 +467,7 @@ async def test_delivery_in_no_state_of_ours_is_damaged(
     found = rescue(state_path, fresh, seconds=60.0, clock=FakeClock())
 
     assert found.unreadable == 1
-    async with Outbox.open(fresh, router()) as outbox:
+    async with patient_outbox(fresh, router()) as outbox:
         (dead,) = await Book(outbox).find(Selection(states=("dead",)))
         assert dead.cloud_event_id == "waits"
         await outbox.observations.load_again()
@@ -489,7 +490,7 @@ async def test_delivery_whose_row_is_gone_is_known_by_its_index(
 
     assert found.is_whole
     assert found.unreadable > 10
-    async with Outbox.open(fresh, router()) as outbox:
+    async with patient_outbox(fresh, router()) as outbox:
         tally = (await outbox.deliveries.tallies())[SINK]
         assert tally.pending + tally.dead == 300
         assert tally.dead > 10
@@ -541,7 +542,7 @@ async def test_identity_that_cannot_be_read_is_asked_for_anew(
 async def test_outcome_and_count_that_cannot_be_read_are_left_out(
     state_path: Path,
 ) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         for number, data in enumerate((b"\xff", b'{"outcome": "relayed"}')):
             decision = Decision(
                 message=f"{number}",
@@ -587,13 +588,13 @@ async def test_damaged_value_is_not_read_back(
     name: str, state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A digit of it is another one: it can be read, and says what never was."""
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.observations.save({name: b'{"number": 7}'})
         assert await outbox.observations.load(name) == b'{"number": 7}'
     with closing(connect(state_path)) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = ?", (b'{"number": 5}', name))
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         assert await outbox.observations.load(name) == b""
         assert DAMAGED in caplog.messages
         await outbox.observations.save({name: b"anew"})
@@ -625,12 +626,12 @@ async def test_damaged_decision_is_none(
         state=state,
         data=b'{"outcome": "relayed"}',
     )
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await outbox.approvals.save(whole, now=NOW)
         assert await outbox.approvals.of_message("m") == {"K": whole}
     harm(state_path, statement)
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         assert await outbox.approvals.of_message("m") == {}
         assert await outbox.approvals.open_initiatives() == []
         assert await outbox.approvals.recent_outcomes(9) == []

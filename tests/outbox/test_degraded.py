@@ -15,16 +15,16 @@ import pytest
 
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import statefile
-from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
 from bridge.outbox.owner import owner_of
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.store import Outbox
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.signing.own_key import EventSigner
 from tests.signing.test_dsse import KEY
 from tests.support.book import Book, sent_to
-from tests.support.builders import outgoing, route, router
+from tests.support.builders import outgoing, patient_outbox, route, router
 from tests.support.disks import Disk
 from tests.support.outboxes import publish_counts
 
@@ -34,7 +34,7 @@ A = "a"
 
 @asynccontextmanager
 async def opened(path: Path, limits: Limits | None = None) -> AsyncIterator[Outbox]:
-    async with Outbox.open(path, router({A: route()})) as outbox:
+    async with patient_outbox(path, router({A: route()})) as outbox:
         outbox.image.limits = limits or Limits()
         yield outbox
 
@@ -129,7 +129,7 @@ async def test_what_was_in_memory_is_on_disk_when_there_is_room_again(
         assert not outbox.database.is_degraded
         assert outbox.database.fault is None
         await put(outbox, "4", body=b"four")
-    async with Outbox.open(disk.state, router({A: route()})) as outbox:
+    async with patient_outbox(disk.state, router({A: route()})) as outbox:
         found = await Book(outbox).find(Selection())
         assert [(one.cloud_event_id, one.state) for one in found] == [
             ("1", "delivered"),
@@ -369,7 +369,7 @@ async def test_long_journal_is_done_on_disk_in_its_order(state_path: Path) -> No
             await deliver(outbox, "0")
         while outbox.database.is_degraded:
             await outbox.database.heal()
-    async with Outbox.open(state_path, router({A: route()})) as outbox:
+    async with patient_outbox(state_path, router({A: route()})) as outbox:
         found = await Book(outbox).find(Selection())
         assert [one.cloud_event_id for one in found] == [str(n) for n in range(count)]
         assert [one.id for one in found] == list(range(1, count + 1))

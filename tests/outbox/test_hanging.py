@@ -32,8 +32,8 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.workers import run_workers
 from bridge.outbox import reads
-from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
@@ -41,7 +41,7 @@ from bridge.outbox.storage.driver import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
 from tests.support.book import Book
-from tests.support.builders import outgoing, route, router
+from tests.support.builders import outgoing, patient_outbox, route, router
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
 
@@ -107,13 +107,13 @@ async def healed(outbox: Outbox) -> None:
 
 async def on_disk(path: Path) -> list[tuple[str | None, str, bool]]:
     """Return what is on the disk: id, state, whether it was durable when committed."""
-    async with Outbox.open(path, router({A: route()})) as outbox:
+    async with patient_outbox(path, router({A: route()})) as outbox:
         found = await Book(outbox).find(Selection())
     return [(one.cloud_event_id, one.state, is_durable(one)) for one in found]
 
 
 async def times_on_disk(path: Path) -> dict[str, int]:
-    async with Outbox.open(path, router({A: route()})) as outbox:
+    async with patient_outbox(path, router({A: route()})) as outbox:
         return await outbox.database.read(
             lambda db: dict(db.execute("SELECT cause, times FROM told"))
         )

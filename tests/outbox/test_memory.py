@@ -13,15 +13,14 @@ pytestmark = pytest.mark.integration
 WAITING = """
 import asyncio, os, sys
 from pathlib import Path
-from bridge.outbox.store import Outbox
-from tests.support.builders import route, router, outgoing
+from tests.support.builders import outgoing, patient_outbox, route, router
 
 def resident():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 async def main():
-    async with Outbox.open(Path(sys.argv[1]), router({"a": route()})) as outbox:
+    async with patient_outbox(Path(sys.argv[1]), router({"a": route()})) as outbox:
         before = 0
         for number in range(80):
             events = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.foundation.errors import OutboxLockedError
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.database import Database

@@ -5,7 +5,7 @@ from pathlib import Path
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.store import Outbox
 from bridge.sinks.base import Memory
-from tests.support.builders import router
+from tests.support.builders import patient_outbox, router
 from tests.support.fakes import START, FakeClock
 
 NOW = START.timestamp()
@@ -17,13 +17,13 @@ def memory_of(outbox: Outbox, sink: str = "ops") -> SinkMemory:
 
 
 async def test_what_is_kept_is_known_in_the_next_life(state_path: Path) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         memory = memory_of(outbox)
         await memory.keep("E", b"first")
         await memory.keep("E", b"second")
         await memory.keep("F", b"other")
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         memory = memory_of(outbox)
         assert await memory.recall("E") == b"second"
         assert await memory.recall("G") is None
@@ -31,7 +31,7 @@ async def test_what_is_kept_is_known_in_the_next_life(state_path: Path) -> None:
 
 
 async def test_sinks_know_nothing_of_each_other(state_path: Path) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await memory_of(outbox, "ops").keep("E", b"ops")
         await memory_of(outbox, "night").keep("E", b"night")
 
@@ -42,7 +42,7 @@ async def test_sinks_know_nothing_of_each_other(state_path: Path) -> None:
 async def test_it_goes_with_retention_but_not_while_the_event_lives(
     state_path: Path,
 ) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         memory = memory_of(outbox)
         for key in ("ALIVE", "GONE"):
             await memory.keep(key, b"x")

@@ -35,7 +35,14 @@ from bridge.outbox.storage.driver import Timings
 from bridge.outbox.storage.meta import load
 from bridge.outbox.storage.schema import SCHEMA, version
 from bridge.outbox.store import Outbox
-from tests.support.builders import SINK, imds_event, outgoing, route, router
+from tests.support.builders import (
+    SINK,
+    imds_event,
+    outgoing,
+    patient_outbox,
+    route,
+    router,
+)
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
 
@@ -47,7 +54,7 @@ TWO = router({A: route(), B: route()})
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[Outbox]:
     """Open a state file that two sinks are served from."""
-    async with Outbox.open(path, TWO) as found:
+    async with patient_outbox(path, TWO) as found:
         yield found
 
 
@@ -314,7 +321,7 @@ async def test_step_without_urgency_takes_none_away(outbox: Outbox) -> None:
 
 async def test_urgency_is_lent_to_nobody_else(state_path: Path) -> None:
     updates = Route(when=When(transitions=("updated",)), scope="all", lifecycle=True)
-    async with Outbox.open(state_path, router({A: route(), B: updates})) as outbox:
+    async with patient_outbox(state_path, router({A: route(), B: updates})) as outbox:
         for key in ("L", "K"):
             update = outgoing(f"1{key}", key=key, subject=Subject(transition="updated"))
             await outbox.commit([update], now=NOW)
@@ -514,7 +521,7 @@ async def test_commit_wakes_the_relays_of_its_sinks(
     state_path: Path,
 ) -> None:
     quiet = Route(when=When(transitions=("ended",)), scope="all", lifecycle=True)
-    async with Outbox.open(state_path, router({A: route(), B: quiet})) as outbox:
+    async with patient_outbox(state_path, router({A: route(), B: quiet})) as outbox:
         events = [outbox.wakeups.of(name) for name in (A, B, REPLIES)]
 
         await outbox.commit([outgoing("1")], now=NOW, reply=Reply(key="m", body=b""))
@@ -568,7 +575,7 @@ def step(name: str, event_type: str, *, is_last: bool = False) -> object:
 async def follow(path: Path, *steps: object) -> list[str | None]:
     """Return what a sink for reboots gets of these steps."""
     reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
-    async with Outbox.open(path, router({SINK: reboots})) as outbox:
+    async with patient_outbox(path, router({SINK: reboots})) as outbox:
         found = []
         for one in steps:
             await outbox.commit([one], now=NOW)  # type: ignore[list-item]  # see step
@@ -633,10 +640,10 @@ async def with_many_rows(outbox: Outbox) -> None:
 
 async def test_old_facts_are_asked_of_the_file(state_path: Path) -> None:
     reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
-    async with Outbox.open(state_path, router({SINK: reboots})) as outbox:
+    async with patient_outbox(state_path, router({SINK: reboots})) as outbox:
         await outbox.commit([step("1", "Reboot")], now=NOW)  # type: ignore[list-item]  # see step
         await with_many_rows(outbox)
-    async with Outbox.open(state_path, router({SINK: reboots})) as outbox:
+    async with patient_outbox(state_path, router({SINK: reboots})) as outbox:
         assert await count(outbox, "1") == 1
         assert await count(outbox, "2") == 0
         await outbox.commit([step("2", "Freeze")], now=NOW)  # type: ignore[list-item]  # see step
@@ -653,7 +660,7 @@ async def test_commit_that_must_ask_the_file_keeps_its_place(
 ) -> None:
     await put(outbox, "0", key="OTHER")
     await with_many_rows(outbox)
-    async with Outbox.open(state_path, router()) as asking:
+    async with patient_outbox(state_path, router()) as asking:
         async with asyncio.TaskGroup() as calls:
             calls.create_task(put(asking, "1", key="NEW"))
             calls.create_task(put(asking, "2"))
@@ -803,7 +810,7 @@ async def test_what_is_pending_or_dead_is_never_dropped(state_path: Path) -> Non
 
 
 async def test_items_without_a_delivery_are_dropped(state_path: Path) -> None:
-    async with Outbox.open(state_path, router({})) as outbox:
+    async with patient_outbox(state_path, router({})) as outbox:
         await put(outbox, "1")
 
         assert await prune(outbox) == 1
@@ -841,7 +848,7 @@ async def test_memory_of_what_is_alive_is_kept(outbox: Outbox) -> None:
 
 async def test_sinks_follow_an_event_announced_long_ahead(state_path: Path) -> None:
     await follow(state_path, step("1", "Reboot"))
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         await prune(outbox, "K")
 
     assert await follow(state_path, step("2", "Freeze")) == ["2"]

@@ -18,7 +18,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.policy import RelayPolicy
@@ -33,6 +33,7 @@ from tests.support.builders import (
     document,
     event_context_of,
     imds_event,
+    patient_outbox,
     router,
     started,
 )
@@ -250,7 +251,7 @@ async def worlds(path: Path) -> AsyncIterator[Make]:
     """Yield what makes a world, with options of the command."""
     in_turn = ThreadPoolExecutor(max_workers=1)  # one thing after another
     asyncio.get_running_loop().set_default_executor(in_turn)
-    async with Outbox.open(path, router()) as outbox, asyncio.TaskGroup() as group:
+    async with patient_outbox(path, router()) as outbox, asyncio.TaskGroup() as group:
 
         def made(**options: object) -> World:
             clock = FakeClock()

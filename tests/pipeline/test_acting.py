@@ -13,7 +13,7 @@ from bridge.events.routing import Route, When
 from bridge.foundation.rate_limit import Pace
 from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, Success
 from bridge.outbox.runs import Runs
 from bridge.sinks.acting import Actor, Ending, Step

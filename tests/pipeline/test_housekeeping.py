@@ -12,8 +12,8 @@ from bridge.foundation.errors import OutboxCorruptError
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.outbox import statefile
-from bridge.outbox.admin import Selection
 from bridge.outbox.pruning import size
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database

@@ -20,7 +20,15 @@ from bridge.pipeline.relay import Relay
 from bridge.signing.own_key import EventSigner
 from bridge.telemetry.metrics import Metrics
 from tests.signing.test_dsse import KEY
-from tests.support.builders import ME, SINK, body_of, observed, outgoing, router
+from tests.support.builders import (
+    ME,
+    SINK,
+    body_of,
+    observed,
+    outgoing,
+    patient_outbox,
+    router,
+)
 from tests.support.fakes import (
     FakeClock,
     FakeMetadata,
@@ -341,7 +349,7 @@ async def test_heartbeat_goes_where_lifecycle_is_wanted(
     quiet = Route(when=When(), scope="all", lifecycle=False)
     loud = Route(when=When(), scope="all", lifecycle=True)
     routes = router({"quiet": quiet, "loud": loud})
-    async with Outbox.open(state_path, routes) as outbox:
+    async with patient_outbox(state_path, routes) as outbox:
         rig = Rig(outbox, event_context, state_path, "quiet", "loud")
         rig.lifecycle.heartbeat = 60
         await rig.lifecycle.step()

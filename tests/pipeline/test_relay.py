@@ -25,14 +25,15 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection, as_json
+from bridge.outbox.admin import as_json
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, Tally, not_stored
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Deliver, Relay
 from bridge.telemetry.metrics import FAILURES, Metrics
 from tests.support.book import Book
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.fakes import START, FakeClock, RecordingSink, settled, turns
 
 BUSY = TransientDeliveryError("siem answered 503", Reason.SERVER)
@@ -329,7 +330,7 @@ async def test_urgent_backoff_is_at_most_a_quarter_of_the_notice(
     path = tmp_path_factory.mktemp("outbox") / "state.db"
     chance = itertools.cycle(chances).__next__
     async with (
-        Outbox.open(path, router()) as outbox,
+        patient_outbox(path, router()) as outbox,
         rig_of(outbox, chance=chance) as rig,
     ):
         rig.sink.always = BUSY

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
 from tests.pipeline.test_relay import (

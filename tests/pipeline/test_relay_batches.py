@@ -8,7 +8,7 @@ import pytest
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits

@@ -21,7 +21,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy, is_urgent
@@ -29,7 +29,7 @@ from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.pipeline.test_relay import heartbeat, soon
 from tests.support.book import Book
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.fakes import FakeClock, settled, turns
 
 SLOTS = 2
@@ -382,7 +382,7 @@ async def test_whatever_happens_nothing_is_lost_twice_early_late_or_out_of_order
     path = tmp_path_factory.mktemp("outbox") / "state.db"
     clock = FakeClock()
     sink = Held(clock, repeats)
-    async with Outbox.open(path, router()) as outbox, asyncio.TaskGroup() as group:
+    async with patient_outbox(path, router()) as outbox, asyncio.TaskGroup() as group:
         relay = Relay(
             sink=SINK,
             deliver=sink,

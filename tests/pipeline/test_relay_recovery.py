@@ -16,8 +16,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
@@ -536,7 +536,7 @@ class StoppedDeliveries(Deliveries):
 
 
 async def test_stop_while_a_try_is_prepared_begins_nothing(state_path: Path) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         stopped = StoppedDeliveries(outbox.state, outbox.observations, asyncio.Event())
         outbox.deliveries = stopped
         clock = FakeClock()

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay

@@ -25,7 +25,7 @@ from bridge.sinks.webhook.presets.preset import RENDER
 from bridge.sinks.webhook.template import load
 from tests.signing.test_dsse import KEY, KEYS, OTHER
 from tests.support.book import sent_to
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.sink_fixtures import cloud_event
 
 NOW = 1_800_000_000.0
@@ -135,11 +135,11 @@ async def test_events_are_signed_in_the_commit_and_counted_over_restarts(
 ) -> None:
     path = tmp_path / "state.db"
     for names in (("a", "b"), ("c",)):
-        async with Outbox.open(path, router()) as outbox:
+        async with patient_outbox(path, router()) as outbox:
             outbox.sign = signer().signed
             await outbox.commit([outgoing(name) for name in names], now=NOW)
 
-    async with Outbox.open(path, router()) as outbox:
+    async with patient_outbox(path, router()) as outbox:
         events = await stored(outbox)
     assert {verdict(one.to_json()) for one in events} == {Verdict.HOLDS}
     chains = [one.data["chain"] for one in events]
@@ -148,7 +148,7 @@ async def test_events_are_signed_in_the_commit_and_counted_over_restarts(
 
 async def test_row_keeps_its_signature_over_another_key(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    async with Outbox.open(path, router()) as outbox:
+    async with patient_outbox(path, router()) as outbox:
         outbox.sign = signer().signed
         await outbox.commit([outgoing("a")], now=NOW)
         outbox.sign = EventSigner([OTHER], RUN).signed

@@ -11,8 +11,7 @@ from bridge.cli.rows import Gist, event_rows
 from bridge.events.build import from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
-from bridge.outbox.admin import Observation
-from bridge.outbox.ledger import step_of
+from bridge.outbox.questions import Observation, step_of
 from bridge.sinks.base import Resources
 from bridge.sinks.slack.blocks import render
 from bridge.sinks.syslog.format import as_cef

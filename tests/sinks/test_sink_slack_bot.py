@@ -28,7 +28,6 @@ from bridge.foundation.errors import (
     UnprovenError,
 )
 from bridge.outbox.sink_state import SinkMemory
-from bridge.outbox.store import Outbox
 from bridge.simulator.faults import Answer, Hang, Reset, Truncated
 from bridge.simulator.slack.refusals import refusal
 from bridge.simulator.slack.workspace import Post
@@ -46,7 +45,14 @@ from tests.sinks.slack_world import (
     step,
 )
 from tests.sinks.test_sink_slack import ANY_DATA, ANY_EVENT, ANY_TYPE
-from tests.support.builders import EVENT_ID, imds_event, not_before, router, started
+from tests.support.builders import (
+    EVENT_ID,
+    imds_event,
+    not_before,
+    patient_outbox,
+    router,
+    started,
+)
 from tests.support.fakes import START
 from tests.support.sink_fixtures import config_faults, sink_config
 
@@ -205,7 +211,7 @@ async def test_message_is_still_updated_after_a_restart(
     world: World, state_path: Path
 ) -> None:
     for event in (world.event(), step("started", started(), NOW)):
-        async with Outbox.open(state_path, router()) as outbox:
+        async with patient_outbox(state_path, router()) as outbox:
             world.memory = SinkMemory(outbox, "ops", world.clock)
             async with world.bot() as bot:
                 await world.tell(bot, event)
@@ -523,13 +529,13 @@ async def test_buttons_go_at_not_before(voting: World) -> None:
 async def test_buttons_whose_time_came_while_the_bridge_was_down_go_at_its_start(
     voting: World, state_path: Path
 ) -> None:
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         voting.memory = SinkMemory(outbox, "ops", voting.clock)
         async with voting.bot() as bot:
             await voting.tell(bot, voting.event(), step("scheduled", OTHER, NOW))
     voting.clock.pass_by(3600)
 
-    async with Outbox.open(state_path, router()) as outbox:
+    async with patient_outbox(state_path, router()) as outbox:
         voting.memory = SinkMemory(outbox, "ops", voting.clock)
         async with voting.bot():
             for left in (1, 0):  # at the channel's pace

@@ -5,8 +5,8 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from bridge.outbox import ledger
-from bridge.outbox.admin import Here, Ledger, Newest, Observation, Selection, Wanted
+from bridge.outbox.admin import Here, Ledger
+from bridge.outbox.questions import Find, Newest, Observation, Selection, Wanted
 from bridge.outbox.records import Delivery
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
@@ -18,8 +18,9 @@ def sent_to(db: sqlite3.Connection, sink: str) -> list[Delivery]:
     found = list[Delivery]()
     at: int | None = 0
     while at is not None:
-        page, at = ledger.find(db, Selection(sink=sink).condition, at, ledger.PAGE)
-        found += page
+        page = Find(selection=Selection(sink=sink), at=at).read(db)
+        found += page.found
+        at = page.next
     return found
 
 

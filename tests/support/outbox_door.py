@@ -14,8 +14,8 @@ from typing import Self
 
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxError, Reason
-from bridge.outbox.admin import Selection
 from bridge.outbox.image import Limits
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Timings

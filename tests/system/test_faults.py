@@ -15,11 +15,10 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.outbox.admin import Selection
+from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint
-from bridge.outbox.store import Outbox
 from tests.support.book import Book
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.disks import Disk
 from tests.support.stopwatch import Stopwatch
 from tests.system.processes import (
@@ -169,7 +168,7 @@ async def test_power_loss_at_random_moments_keeps_what_was_promised(
         copies.append((kept, promised))
         raise PowerLossError
 
-    async with Outbox.open(state, router()) as outbox:
+    async with patient_outbox(state, router()) as outbox:
         for number in range(400):
             await outbox.commit(
                 [outgoing(f"{number}", key=f"K{number % 7}")],
@@ -194,7 +193,7 @@ async def holds(kept: Path, promised: int) -> None:
     with sqlite3.connect(kept) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     db.close()
-    async with Outbox.open(kept, router()) as outbox:
+    async with patient_outbox(kept, router()) as outbox:
         found = await Book(outbox).find(Selection())
         names = [one.cloud_event_id for one in found]
         assert names == [f"{number}" for number in range(promised)]

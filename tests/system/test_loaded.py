@@ -15,8 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bridge.outbox.store import Outbox
-from tests.support.builders import router
+from tests.support.builders import patient_outbox, router
 from tests.support.configurations import config_text, webhook
 from tests.system.processes import PATIENCE, ended, started
 
@@ -177,7 +176,7 @@ async def test_command_that_sends_nothing_loads_nothing_to_send_with(
     line: str, tmp_path: Path
 ) -> None:
     is_approving = line.startswith("approve")
-    async with Outbox.open(tmp_path / "state.db", router()):
+    async with patient_outbox(tmp_path / "state.db", router()):
         pass
 
     code, found = command(tmp_path, *line.split())

@@ -32,7 +32,7 @@ from bridge.pipeline.relay import Relay
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
-from tests.support.builders import SINK, outgoing, router
+from tests.support.builders import SINK, outgoing, patient_outbox, router
 from tests.support.ports import free_port
 from tests.support.servers import brisk_sdk
 from tests.support.sink_fixtures import drained, sink_config
@@ -249,7 +249,7 @@ async def webhook_recovers(kind: str, folder: Path) -> None:
         "url": f"{scheme}://siem.example:{place.port}/",
         **({"ca_file": str(folder / "ca.pem")} if place.tls else {}),
     }
-    async with Outbox.open(folder / "state.db", router()) as outbox:
+    async with patient_outbox(folder / "state.db", router()) as outbox:
         await OUTAGES[kind](place)
         await put_all(outbox)
         async with relayed(sink_config(options), outbox, place.names):
@@ -321,7 +321,7 @@ async def broker_recovers(name: str, state: Path) -> None:
     async with (
         Broker(port=free_port()) as broker,
         proxy_to(broker.port) as cable,
-        Outbox.open(state, router()) as outbox,
+        patient_outbox(state, router()) as outbox,
     ):
         text = broker.connection_string.replace(f":{broker.port}", f":{cable.port}")
         config = sink_config(

@@ -14,9 +14,8 @@ import pytest
 import trustme
 
 from bridge.cli.main import main
-from bridge.outbox.store import Outbox
 from tests.support import root_world
-from tests.support.builders import outgoing, router
+from tests.support.builders import outgoing, patient_outbox, router
 from tests.support.configurations import NOWHERE, config_text, webhook
 from tests.support.ports import free_port
 from tests.support.root_world import ROOT, World
@@ -90,7 +89,7 @@ def machine() -> Iterator[World]:
         (found.folder / "event.json").write_text(json.dumps(event))
 
         async def fill() -> None:
-            async with Outbox.open(state, router()) as outbox:
+            async with patient_outbox(state, router()) as outbox:
                 await outbox.commit([outgoing("1", key=EVENT_ID)], now=1)
 
         asyncio.run(fill())

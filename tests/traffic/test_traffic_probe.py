@@ -23,6 +23,7 @@ from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.probe import inherited_listeners, open_app, serve
+from tests.support.builders import patient_outbox
 from tests.support.fakes import FakeClock, settled
 from tests.support.ports import free_port, has_ipv6
 from tests.support.stopwatch import Stopwatch
@@ -441,7 +442,7 @@ def test_query_of_glance_fits_the_schema(state_path: Path) -> None:
     """``glance`` has its own query of the table ``meta``, which must fit the schema."""
 
     async def names() -> None:
-        async with Outbox.open(state_path, None):  # type: ignore[arg-type]  # not routed
+        async with patient_outbox(state_path, None):  # type: ignore[arg-type]  # not routed
             pass
 
     asyncio.run(names())

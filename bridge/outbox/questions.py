@@ -1,0 +1,372 @@
+"""What commands ask of the outbox, without changing anything.
+
+A question is a value, so a command can send it to the running forwarder, or answer it
+itself if none runs. It says from where the answer goes on, and gets a page of it, which
+is read by an index, or in a range of ids: so it never keeps the state file's thread for
+long, however much history there is.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from bridge.outbox.records import REPLIES, UNREADABLE, Delivery, DeliveryState, value_of
+from bridge.outbox.storage.meta import load
+from bridge.outbox.store import Outbox
+
+T = TypeVar("T")
+
+PAGE = 200  # rows of an answer
+MANY = 2**62  # more than there are
+_BYTES = 1024 * 1024  # of the bodies of an answer; one may be larger
+_SPAN = 5000  # ids that are looked at for an answer
+_STATES: tuple[DeliveryState, ...] = (
+    *("pending", "dead", "delivered"),
+    *("discarded", "skipped"),
+)
+
+
+class Page(Struct, Generic[T], frozen=True):
+    """A part of an answer.
+
+    Attributes:
+        next: from where the next page is asked; None = this was the last.
+    """
+
+    found: list[T]
+    next: int | None = None
+
+
+class Question(Struct, Generic[T], frozen=True, kw_only=True):
+    """What a command asks."""
+
+    async def answer(self, outbox: Outbox, now: float) -> T:
+        """Return the answer; ``now`` is in seconds since the epoch.
+
+        Raises:
+            OutboxError: the state file does not answer, or cannot be written.
+        """
+        raise NotImplementedError
+
+
+class Query(Question[T], frozen=True, kw_only=True):
+    """A question that the state file answers."""
+
+    async def answer(self, outbox: Outbox, now: float) -> T:  # noqa: ARG002 - of the base
+        """Return the answer; see ``Question``."""
+        return await outbox.database.read(self.read)
+
+    def read(self, db: sqlite3.Connection) -> T:
+        """Read the answer; called by the worker of the file."""
+        raise NotImplementedError
+
+
+class Named(Query[bytes | None], frozen=True, kw_only=True, tag=True):
+    """The value that is stored under ``name``; b"" = it is damaged."""
+
+    name: str
+
+    def read(self, db: sqlite3.Connection) -> bytes | None:
+        """Read it."""
+        return load(db, self.name)
+
+
+# -- deliveries ------------------------------------------------------------------------
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Selects deliveries; None = any.
+
+    Attributes:
+        sink: only deliveries to this sink; None = to all sinks, without replies.
+        states: only deliveries in one of these states.
+        event_id: only deliveries of this EventId.
+        id: only the delivery with this id.
+    """
+
+    sink: str | None = None
+    states: tuple[DeliveryState, ...] | None = None
+    event_id: str | None = None
+    id: int | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The EventId as it is compared."""
+        return self.event_id and self.event_id.upper()
+
+    def admits(self, found: Delivery) -> bool:
+        """Whether it selects a delivery."""
+        return (
+            (found.sink != REPLIES if self.sink is None else found.sink == self.sink)
+            and (self.states is None or found.state in self.states)
+            and (self.key is None or found.key == self.key)
+            and (self.id is None or found.id == self.id)
+        )
+
+    def ids(
+        self, db: sqlite3.Connection, where: str, order: str, most: int
+    ) -> set[int]:
+        """Return ids that may be selected: the first ``most``, and some that follow.
+
+        Each query reads the first rows of one part of an index.
+        """
+        if self.id is not None:
+            query = f"SELECT id FROM deliveries WHERE id = ? AND id {where}"  # noqa: S608 - our own text  # nosec B608
+            return {n for (n,) in db.execute(query, (self.id,))}
+        sinks = [self.sink]
+        if self.sink is None:
+            known = "SELECT DISTINCT sink FROM tallies WHERE sink <> ?"
+            sinks = [sink for (sink,) in db.execute(known, (REPLIES,))]
+        column = "state = ?" if self.key is None else "key = ? AND state = ?"
+        query = f"""SELECT id FROM deliveries WHERE sink = ? AND {column} AND id {where}
+            ORDER BY id {order} LIMIT ?"""  # noqa: S608 - our own text  # nosec B608
+        key = () if self.key is None else (self.key,)
+        return {
+            number
+            for sink in sinks
+            for state in (_STATES if self.states is None else self.states)
+            for (number,) in db.execute(query, (sink, *key, state, most))
+        }
+
+
+class Find(Query[Page[Delivery]], frozen=True, kw_only=True, tag=True):
+    """Deliveries with an id above ``at``, oldest first, ``most`` at most."""
+
+    selection: Selection
+    at: int = 0
+    most: int = PAGE
+
+    def read(self, db: sqlite3.Connection) -> Page[Delivery]:
+        """Read them."""
+        most = min(self.most, PAGE)
+        numbers = sorted(self.selection.ids(db, f"> {self.at:d}", "ASC", most))[:most]
+        found, size = list[Delivery](), 0
+        for delivery in _deliveries(db, numbers):
+            size += len(delivery.body)
+            if found and size > _BYTES:
+                return Page(found, found[-1].id)
+            if self.selection.admits(delivery):
+                found.append(delivery)
+        return Page(found, numbers[-1] if len(numbers) == most else None)
+
+
+class Newest(Query[list[Delivery]], frozen=True, kw_only=True, tag=True):
+    """The ``count`` newest deliveries, oldest first.
+
+    Attributes:
+        also: ids of deliveries that count as selected, too.
+    """
+
+    selection: Selection
+    count: int
+    also: tuple[int, ...] = ()
+
+    def read(self, db: sqlite3.Connection) -> list[Delivery]:
+        """Read them."""
+        count = min(self.count, PAGE)
+        numbers = {*self.selection.ids(db, "> 0", "DESC", count), *self.also}
+        return _deliveries(db, sorted(numbers)[-count:] if count else [])
+
+
+# In the order of Delivery's fields.
+_SELECT = """SELECT d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
+    i.type, {body}, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
+    d.urgent_until, d.last_error, d.born
+    FROM deliveries d JOIN items i ON i.id = d.item WHERE {where}"""
+_SELECTED = _SELECT.format(
+    body="i.body", where="d.id IN (SELECT value FROM json_each(?)) ORDER BY d.id"
+)
+_OF_ITEM = _SELECT.format(body="x''", where="d.item = ? ORDER BY d.sink")
+
+
+def _deliveries(db: sqlite3.Connection, numbers: Iterable[int]) -> list[Delivery]:
+    rows = db.execute(_SELECTED, (json.dumps(list(numbers)),))
+    return [_delivery(row) for row in rows]
+
+
+def _delivery(row: Sequence[Any]) -> Delivery:
+    """Return the delivery of a row; what is damaged in it has a value of its type."""
+    values = list(row)
+    for place, (kind, otherwise) in enumerate(_FIELDS):
+        if not isinstance(values[place], kind):
+            values[place] = otherwise
+    values[2] = values[2] if values[2] in {"event", "reply"} else UNREADABLE
+    values[3] = values[3] if values[3] in _STATES else "dead"
+    return Delivery(*values)
+
+
+_NUMBER = int | float
+_FIELDS: tuple[tuple[Any, object], ...] = (
+    (int, 0),
+    *((str, UNREADABLE),) * 3,
+    *((str | None, None),) * 3,
+    (str, UNREADABLE),
+    (bytes, b""),
+    (int, 0),
+    *((_NUMBER, 0.0),) * 2,
+    *((_NUMBER | None, None),) * 3,
+    (str | None, None),
+    (_NUMBER, 0.0),
+)
+
+
+def last_delivered(
+    db: sqlite3.Connection, found: Iterable[Delivery]
+) -> dict[tuple[str, str | None], int]:
+    """Return the newest delivered id of each sink and key that is above these."""
+    first = dict[tuple[str, str], int]()
+    for one in found:
+        if one.key is not None:
+            first.setdefault((one.sink, one.key), one.id)
+    query = """SELECT id FROM deliveries WHERE sink = ? AND key = ? AND id > ?
+        AND state = 'delivered' ORDER BY id DESC LIMIT 1"""
+    return {
+        place: number
+        for place, at in first.items()
+        for (number,) in db.execute(query, (*place, at))
+    }
+
+
+# -- events ----------------------------------------------------------------------------
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """Selects published events.
+
+    Attributes:
+        event_id: only events of this EventId; None = of any.
+        since: seconds since the epoch; only events stored then or later.
+        state: only events with a delivery in this state; None = any.
+        kinds: only events with one of these EventTypes, steps (such as ``started``) or
+            types of CloudEvents, without case; empty = any.
+        is_step: only transitions of scheduled events.
+    """
+
+    event_id: str | None = None
+    since: float = 0
+    state: DeliveryState | None = None
+    kinds: tuple[str, ...] = ()
+    is_step: bool = False
+
+    @property
+    def condition(self) -> tuple[str, list[object]]:
+        """The same for SQL, with its parameters, but for the kinds."""
+        parts, values = ["kind = 'event'", "created >= ?"], list[object]([self.since])
+        if self.event_id is not None:
+            parts.append("key = ?")
+            values.append(self.event_id.upper())
+        if self.state is not None:
+            parts.append(
+                "EXISTS (SELECT 1 FROM deliveries WHERE item = items.id AND state = ?)"
+            )
+            values.append(self.state)
+        if self.is_step:
+            parts.append("type LIKE '%.scheduledevent.%'")
+        return " AND ".join(parts), values
+
+
+class Observation(Struct, frozen=True):
+    """A CloudEvent that was published, and its deliveries.
+
+    Attributes:
+        number: the id of its item, which grows with time.
+        body: the CloudEvent as JSON; b"" = it is damaged.
+        deliveries: one for each sink, in order of the sinks' names, without their body.
+    """
+
+    number: int
+    body: bytes
+    deliveries: tuple[Delivery, ...]
+
+
+class Published(Query[Page[Observation]], frozen=True, kw_only=True, tag=True):
+    """The ``newest`` events with numbers between ``after`` and ``at``, newest first."""
+
+    wanted: Wanted = Wanted()
+    newest: int = 1
+    after: int = 0
+    at: int = MANY
+
+    def read(self, db: sqlite3.Connection) -> Page[Observation]:
+        """Read them."""
+        where, values = self.wanted.condition
+        before = min(self.at, _last(db) + 1)
+        start = max(self.after, before - _SPAN)
+        rows = db.execute(
+            f"""SELECT id, body FROM items WHERE id > ? AND id < ? AND {where}
+                ORDER BY id DESC""",  # noqa: S608 - our own conditions  # nosec B608
+            (start, before, *values),
+        )
+        found, size = list[Observation](), 0
+        for number, stored in rows:
+            body = stored if isinstance(stored, bytes) else b""
+            if _fits(self.wanted.kinds, body):
+                them = map(_delivery, db.execute(_OF_ITEM, (number,)))
+                found.append(Observation(number, body, tuple(them)))
+            size += len(body)
+            if len(found) == self.newest:
+                return Page(found)
+            if size > _BYTES or len(found) == PAGE:
+                return Page(found, number)
+        return Page(found, start + 1 if start > self.after else None)
+
+
+def _fits(kinds: Collection[str], body: bytes) -> bool:
+    """Whether an event is of one of these kinds; any, if none is named."""
+    if not kinds:
+        return True
+    event = value_of(body) or {}
+    kind, data = event.get("type"), event.get("data")
+    scheduled = data.get("event") if isinstance(data, dict) else None
+    event_type = scheduled.get("EventType") if isinstance(scheduled, dict) else None
+    found = {kind, step_of(kind) if isinstance(kind, str) else None, event_type}
+    known = {one.lower() for one in found if isinstance(one, str)}
+    return not known.isdisjoint(one.lower() for one in kinds)
+
+
+def step_of(kind: str) -> str:
+    """Return the part of a CloudEvent's type that names the step.
+
+    For example ``started`` for a scheduled event, ``bridge.started`` for the bridge.
+    """
+    parts = kind.split(".")[-3:-1]
+    return ".".join(parts).removeprefix("scheduledevent.") or kind or "-"
+
+
+class EventIds(Query[list[str]], frozen=True, kw_only=True, tag=True):
+    """The EventIds of the last events, newest first, ``newest`` at most."""
+
+    newest: int
+
+    def read(self, db: sqlite3.Connection) -> list[str]:
+        """Read them."""
+        query = """SELECT event_id, max(id) FROM items WHERE kind = 'event' AND id > ?
+            AND event_id IS NOT NULL GROUP BY key ORDER BY 2 DESC LIMIT ?"""
+        return [one for one, _ in db.execute(query, (_last(db) - _SPAN, self.newest))]
+
+
+class Observed(Query[Page[str]], frozen=True, kw_only=True, tag=True):
+    """The EventIds of documents that begin with ``start``, of the events after ``at``.
+
+    An EventId that only an approval message contains may be wrong: it is left out.
+    """
+
+    start: str
+    at: int = 0
+
+    def read(self, db: sqlite3.Connection) -> Page[str]:
+        """Read them."""
+        query = """SELECT event_id, max(id) FROM items WHERE kind = 'event' AND id > ?
+            AND id <= ? AND type LIKE '%.scheduledevent.%' AND substr(key, 1, ?) = ?
+            GROUP BY key ORDER BY 2"""
+        key, end = self.start.upper(), self.at + _SPAN
+        found = [one for one, _ in db.execute(query, (self.at, end, len(key), key))]
+        return Page(found, end if end < _last(db) else None)
+
+
+def _last(db: sqlite3.Connection) -> int:
+    (number,) = db.execute("SELECT coalesce(max(id), 0) FROM items").fetchone()
+    return int(number)
