@@ -9,21 +9,17 @@ ETag in If-None-Match gets 304, if nothing has changed.
 """
 
 import asyncio
-import csv
-import io
 import logging
-import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from bridge.events.build import clean
-from bridge.hub import arm_rules, report, views
+from bridge.hub import report, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
     LONGEST_CURSOR,
@@ -35,18 +31,12 @@ from bridge.hub.answers import (
 )
 from bridge.hub.choices import (
     KEY_STATES,
-    NO_OPTIONS,
     WAITING,
-    AddressRow,
     Approval,
-    ArmOptions,
-    BridgeOptions,
     Decided,
     KeyList,
     KeysAsked,
     KeysDecided,
-    OfferRow,
-    Options,
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import kept_name, key_of
@@ -61,21 +51,19 @@ from bridge.hub.server import (
     asked_in,
     fault,
     limit_of,
+    table_of,
     word_in,
 )
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import Decider, decide_keys, keys_of
-from bridge.hub.store.current import current_event, event_bridges
 from bridge.hub.store.deciding import (
     VoteRequest,
     VoteResult,
-    arm_objection,
     handle_vote,
 )
 from bridge.hub.store.store import Store
-from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
-from bridge.hub.view_rows import Bridge, BridgeRow, Filters, Row, Situation
-from bridge.hub.voting import DROP_OFFER, SET_ASIDE, CurrentEvent
+from bridge.hub.view_rows import Bridge, Filters, Situation
+from bridge.hub.voting import DROP_OFFER, SET_ASIDE
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +77,6 @@ _OF_REPORT = (
 _OF_DECISIONS = (
     *("time", "eventId", "decision", "via", "state", "by", "rule", "reason"),
     *("outcome", "outcomeReason", "id"),
-)
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
-# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
-# change the order of what is read, or cannot be seen
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
-    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
-    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff]"
 )
 
 
@@ -205,7 +183,9 @@ class Api:
     async def options(self, request: web.Request) -> web.Response:
         """Show which decisions are possible for an event, and why others are not."""
         key, situation = key_of(request.match_info["id"]), self.situation()
-        found = await self.store.read(lambda c: options(c, key, self.config, situation))
+        found = await self.store.read(
+            lambda c: lists.options(c, key, self.config, situation)
+        )
         if found is None:
             return fault(404, "nothing is known of this event")
         return answer(request, found)
@@ -414,132 +394,3 @@ def filters_of(query: Mapping[str, str]) -> Filters:
         after=_number(query, "cursor", 0, 2**62),
         limit=limit_of(query),
     )
-
-
-# -- tables ----------------------------------------------------------------------------
-
-
-def table_of(name: str, rows: Sequence[Row], columns: Sequence[str]) -> web.Response:
-    """Return rows as CSV, every cell in quotes.
-
-    Cells that a spreadsheet would run get a leading ', and characters that cannot be
-    seen are marked as on the pages; the JSON has them as they came.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
-    writer.writerow(columns)
-    for one in map(msgspec.to_builtins, rows):
-        writer.writerow([_cell(one[column]) for column in columns])
-    return web.Response(
-        text=out.getvalue(),
-        content_type="text/csv",
-        charset="utf-8",
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}.csv"',
-            "Cache-Control": "no-store",
-        },
-    )
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, int | float):
-        return str(round(value, 3))
-    text = ", ".join(value) if isinstance(value, list | tuple) else str(value or "")
-    plain = visible(clean(" ".join(text.split())))
-    is_formula = plain.lstrip().startswith(_FORMULA)
-    return f"'{plain}" if is_formula else plain
-
-
-def visible(text: str) -> str:
-    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
-
-    Otherwise a name could be read backwards, or look the same as another one.
-    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
-    """
-    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
-
-
-# -- Reads which decisions are possible for an event, and why others are not -----------
-
-
-def options(
-    connection: Connection, key: str, config: HubConfig, situation: Situation
-) -> Options | None:
-    """Return which decisions are possible for an event; None = it is not known."""
-    current = current_event(connection, key)
-    if current is None:
-        return None
-    if what := current.lacks():
-        return replace(NO_OPTIONS, closed=f"Nothing can be decided: {what}.")
-    bridges = event_bridges(connection, current, situation)
-    found = bridges.choose_target(config, current, situation)
-    objection = arm_objection(config, current, bridges, situation)
-    is_local = config.access.mode == "loopback"
-    more = 0 if is_local else arm_rules.more_persons(bridges.fleet, situation.now)
-    return Options(
-        closed=None,
-        bridge=BridgeOptions(
-            why=None if found.is_open else found.why or None,
-            contested=found.is_contested,
-            refused=found.is_denied,
-        ),
-        addresses=_addresses(config, current, bridges, situation),
-        arm=ArmOptions(
-            why=objection,
-            more_persons=more,
-            offers=_offers(current, bridges.fleet, situation.now) if config.arm else (),
-        ),
-    )
-
-
-def _addresses(
-    config: HubConfig,
-    current: CurrentEvent,
-    bridges: EventBridges,
-    situation: Situation,
-) -> tuple[AddressRow, ...]:
-    wishes = Wishes(is_overridden=True)
-    best = bridges.choose_target(config, current, situation, wishes).best
-    return tuple(
-        _address(target, current, situation.now, is_best=target.address == best)
-        for target in bridges.allowed(config)
-    )
-
-
-def _address(
-    target: Target, current: CurrentEvent, now: datetime, *, is_best: bool
-) -> AddressRow:
-    return AddressRow(
-        id=target.address.id,
-        entity=target.address.entity,
-        session=target.address.session or None,
-        prefix=target.address.prefix,
-        machines=tuple(sorted(bridge.name for bridge in target.bridges)),
-        answers=target.answers,
-        in_resources=target.rank == 0,
-        older=target.is_older,
-        contested=target.contested or None,
-        refusal=refusal_of(target, current, now),
-        best=is_best,
-    )
-
-
-def _offers(
-    current: CurrentEvent, fleet: Sequence[BridgeRow], now: datetime
-) -> tuple[OfferRow, ...]:
-    found = []
-    for bridge in fleet:
-        for offer in arm_rules.recent_offers(bridge, now):
-            answer = expected_answer(offer.data, current, bridge.name, now)
-            found.append(
-                OfferRow(
-                    id=offer.id,
-                    vm_name=bridge.name,
-                    vm_id=offer.vm_id,
-                    first_heard=offer.first_heard,
-                    last_heard=offer.heard,
-                    answer=answer.verdict,
-                    why=answer.why or None,
-                )
-            )
-    return tuple(found)

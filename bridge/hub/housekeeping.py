@@ -32,7 +32,8 @@ from bridge.hub.store.alarms import (
 )
 from bridge.hub.store.current import bridge_rows, is_at
 from bridge.hub.store.engine import lock, note, noted
-from bridge.hub.store.intake import Incoming, end_said, slow
+from bridge.hub.store.intake import end_said, slow
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.lists import fleet
 from bridge.hub.store.pin_rows import mark_pins
 from bridge.hub.store.rows import micros, moment_of

@@ -5,9 +5,12 @@ identity, ``/metrics`` needs a bearer token.
 """
 
 import asyncio
+import csv
 import hashlib
 import hmac
+import io
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
@@ -16,12 +19,13 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from bridge.events.build import clean
 from bridge.foundation.errors import BridgeError, HubStoreError
 from bridge.hub.access import Person, Refusal, RequestInfo, identify, is_this_machine
 from bridge.hub.answers import LONGEST_WORD, Error
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.view_rows import PAGE
+from bridge.hub.view_rows import PAGE, Row
 from bridge.net.addresses import ListenAddress
 from bridge.net.connection_limit import Guard
 from bridge.net.listening import addresses
@@ -290,3 +294,58 @@ async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if "Allow" in error.headers:
             found.headers["Allow"] = error.headers["Allow"]
         return found
+
+
+# -- tables ----------------------------------------------------------------------------
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
+# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
+# change the order of what is read, or cannot be seen
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
+    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
+    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def table_of(name: str, rows: Sequence[Row], columns: Sequence[str]) -> web.Response:
+    """Return rows as CSV, every cell in quotes.
+
+    Cells that a spreadsheet would run get a leading ', and characters that cannot be
+    seen are marked as on the pages; the JSON has them as they came.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for one in map(msgspec.to_builtins, rows):
+        writer.writerow([_cell(one[column]) for column in columns])
+    return web.Response(
+        text=out.getvalue(),
+        content_type="text/csv",
+        charset="utf-8",
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}.csv"',
+            "Cache-Control": "no-store",
+        },
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return str(round(value, 3))
+    text = ", ".join(value) if isinstance(value, list | tuple) else str(value or "")
+    plain = visible(clean(" ".join(text.split())))
+    is_formula = plain.lstrip().startswith(_FORMULA)
+    return f"'{plain}" if is_formula else plain
+
+
+def visible(text: str) -> str:
+    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
+
+    Otherwise a name could be read backwards, or look the same as another one.
+    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
+    """
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)

@@ -23,7 +23,7 @@ from bridge.foundation.errors import (
 from bridge.hub import azure_messages
 from bridge.hub.config import AzureSource, SourceConfig
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.receiver import ApprovalQueue, open_queue

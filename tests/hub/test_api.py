@@ -17,7 +17,7 @@ from bridge.hub.api import Api
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import mark_changed
 from bridge.hub.store.store import Store

@@ -20,7 +20,8 @@ from bridge.hub.hub import Parts
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store import alarms
-from bridge.hub.store.intake import Incoming, keep
+from bridge.hub.store.intake import keep
+from bridge.hub.store.kept_facts import Incoming
 from bridge.signing.keys import PrivateKey, new_key, private_keys
 from tests.hub.test_pins import FORGED, STRANGE, beats, by, hub_of, jwks, listed
 from tests.hub.test_trust import EVIL, HOUR

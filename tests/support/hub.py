@@ -20,7 +20,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
 from bridge.hub.sending import Dispatcher
 from bridge.hub.server import Hub, serve
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from tests.support.builders import EVENT_ID

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from bridge.foundation.clock import Clock
 from bridge.hub import views
 from bridge.hub.access import Refusal
-from bridge.hub.api import Api, options
+from bridge.hub.api import Api
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
     KEY_STATES,
@@ -106,7 +106,7 @@ class Pages:
         found = views.one_event(connection, key, situation, before)
         if found is None:
             return missing("Nothing is known of this event")
-        possible = options(connection, key, self._api.config, situation)
+        possible = lists.options(connection, key, self._api.config, situation)
         return Content(
             "event.html",
             {

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from bridge.events.vocabulary import KNOWN_TYPES, PRESENT
 from bridge.hub.bridges import (
@@ -27,7 +27,7 @@ from bridge.hub.decisions import (
     end_of,
 )
 from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, State, Voice
+from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.rows import (
     Details,
     Entry,
@@ -36,7 +36,6 @@ from bridge.hub.store.rows import (
     micros,
     moment_of,
     moment_or_none,
-    outcomes_of,
     record,
     state_in,
 )
@@ -48,12 +47,11 @@ from bridge.hub.store.tables import (
     machines,
     messages,
     offers,
-    votes,
 )
 from bridge.hub.store.tables import details as details_table
 from bridge.hub.targets import Claims, EventBridges, has_offered, targets_of
 from bridge.hub.view_rows import BridgeRow, Situation, StoredOutcome
-from bridge.hub.voting import SET_ASIDE, CurrentEvent, is_void
+from bridge.hub.voting import SET_ASIDE, CurrentEvent
 
 _ENDS_A_VM = [name for name, known in KNOWN_TYPES.items() if known.ends_vm]
 _MOST_CLAIMS = 20
@@ -103,11 +101,6 @@ def homes_of(
 
     A bridge counts if its subscription was told by somebody in this occurrence. A name
     without such a bridge has no group.
-
-    Args:
-        connection: a connection within a transaction.
-        keys: the keys of events.
-        voices: who has reported each of them.
     """
     found: dict[str, dict[str, set[str]]] = {key: {} for key in keys}
     told = {
@@ -148,8 +141,7 @@ def _content_since(connection: Connection, key: str) -> int | None:
     query = select(func.max(messages.c.time)).where(
         messages.c.event_key == key, messages.c.kind.in_(sorted(PRESENT))
     )
-    found: int | None = connection.scalar(query)
-    return found
+    return connection.scalar(query)
 
 
 def event_bridges(
@@ -292,8 +284,7 @@ def _offers(connection: Connection, wanted: ColumnElement[bool]) -> _Offers:
     by_machine = defaultdict[tuple[str, str, str], list[Offer]](list)
     query = select(offers).where(wanted).order_by(offers.c.first_heard, offers.c.id)
     for row in connection.execute(query):
-        found = offer_of(row)
-        by_vm[row.vm_id].append(found)
+        by_vm[row.vm_id].append(found := offer_of(row))
         if row.group and row.name:
             by_machine[row.subscription, row.group, row.name].append(found)
     return _Offers(by_vm, by_machine)
@@ -411,28 +402,7 @@ def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
     alarm(connection, entry)
 
 
-_OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
 EVENT_OVER = "event-over"  # the outcome of a decision whose event ended before
-_OVER = End(
-    state=DecisionState.FAILED,
-    outcome=EVENT_OVER,
-    reason="the event is over; whether the approval has arrived is not known",
-)
-
-
-def settle(connection: Connection, states: Mapping[str, State]) -> None:
-    """Close the decisions whose outcomes bridges have reported."""
-    with_outcomes = {key: state for key, state in states.items() if state.outcomes}
-    if not with_outcomes:
-        return
-    query = select(decisions).where(
-        decisions.c.event_key.in_(list(with_outcomes)),
-        decisions.c.via == "bridge",
-        decisions.c.state.in_(_OPEN_ENDED),
-    )
-    for row in connection.execute(query).all():
-        state = with_outcomes[row.event_key]
-        settle_one(connection, row, outcomes_of(state), state.last_reported)
 
 
 def settle_one(
@@ -441,14 +411,7 @@ def settle_one(
     outcomes: Sequence[StoredOutcome],
     now: datetime,
 ) -> bool:
-    """Close a decision by the outcomes of its event; returns whether one does.
-
-    Args:
-        connection: a connection within a transaction.
-        row: the decision.
-        outcomes: the outcomes of the event, as they are stored.
-        now: the time of the end.
-    """
+    """Close a decision by the outcomes of its event; returns whether one does."""
     end = end_of(asked(connection, row, outcomes), row.id)
     if end is None:
         return False
@@ -481,39 +444,7 @@ def tried_of(row: Any) -> list[tuple[str, str, str]]:
     return [(one[0], one[1], one[2]) for one in orjson.loads(row.tried)]
 
 
-def close_over(connection: Connection, states: Mapping[str, State]) -> None:
-    """Close the decisions in ``sending`` whose occurrence of an event is over.
-
-    An outcome that arrives later still counts.
-    """
-    query = select(decisions).where(
-        decisions.c.event_key.in_(list(states)),
-        decisions.c.state == DecisionState.SENDING,
-    )
-    for row in connection.execute(query).all():
-        state = states[row.event_key]
-        now = state.now
-        if now is None or not now.is_open or row.life != state.lives:
-            close(connection, row, _OVER, state.last_reported)
-
-
 def _differs(row: Any, end: End) -> bool:
     """Whether an end differs from the stored state of a decision."""
     before = (row.state, row.outcome, row.outcome_reason)
     return before != (end.state.value, end.outcome, end.reason)
-
-
-def void_votes(connection: Connection, states: Mapping[str, State]) -> None:
-    """Delete votes that a change of their event has made void."""
-    query = select(votes).where(votes.c.event_key.in_(list(states)))
-    for vote in connection.execute(query).all():
-        state = states[vote.event_key]
-        now = state.now.event if state.now else None
-        seen = orjson.loads(vote.seen)
-        is_same = vote.life == state.lives and now is not None
-        is_by_others = bool(state.now and state.now.is_by_others)
-        if is_same and (is_by_others or not is_void(seen, now.raw if now else {})):
-            continue
-        names = ("event_key", "life", "via", "person")
-        mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
-        connection.execute(delete(votes).where(mine))
