@@ -16,9 +16,9 @@ import pytest
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.image import Limits
-from bridge.outbox.owner import owner_of
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
+from bridge.outbox.statefile import owner_of
 from bridge.outbox.store import Outbox
 from bridge.signing.dsse import SignedEvent, Verdict, judge
 from bridge.signing.own_key import EventSigner
