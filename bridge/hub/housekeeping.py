@@ -188,27 +188,25 @@ _LAST_ALIVE, _ABSENT = "lived", "absent-until"
 
 
 class Housekeeping(Struct):
-    """Deletes old rows until asked to stop.
-
-    Attributes:
-        absent_until: when the last long absence of all hubs ended; None = never.
-    """
+    """Deletes old rows until asked to stop."""
 
     store: Store
     config: HubConfig
     clock: Clock
     name: str = "keeper"
-    absent_until: datetime | None = None
 
-    async def begin(self) -> None:
+    async def begin(self) -> datetime | None:
         """Read the keys of bridges, and when a hub has read the sources last.
+
+        Returns:
+            When the last long absence of all hubs ended; None = never.
 
         Raises:
             HubStoreError: the store cannot be used.
         """
         now = self.clock.now()
         await look_at_keys(self.store, now)
-        self.absent_until = await self.store.write(lambda c: _note_absence(c, now))
+        return await self.store.write(lambda c: _note_absence(c, now))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Delete old rows twice a minute until asked to stop."""

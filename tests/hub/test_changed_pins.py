@@ -288,9 +288,10 @@ async def test_hub_is_not_ready_while_its_list_of_keys_is_damaged(
     world: HubWorld,
 ) -> None:
     parts = Parts.of(HubFile(hub=world.config), world.store, SystemClock())
+    sources = parts.sources
     write(world, "{")
     await looks(world)
-    assert any(one.startswith("hub.keys: ") for one in parts.missing())
+    assert any(one.startswith("hub.keys: ") for one in sources.missing())
     write(world, jwks())
     await looks(world)
-    assert not any(one.startswith("hub.keys: ") for one in parts.missing())
+    assert not any(one.startswith("hub.keys: ") for one in sources.missing())
