@@ -78,7 +78,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         content=row.content,
         event=life.event if life else None,
         is_whole=life is not None and life.is_whole,
-        since=moment_of(_content_since(connection, key) or row.told),
+        since=_content_since(connection, key) or moment_of(row.told),
         prefix=life.prefix if life else "",
         source=life.source if life else "",
         resource=life.resource if life else "",
@@ -136,12 +136,12 @@ def details_of(connection: Connection, keys: Sequence[str]) -> dict[str, Details
     return {key: known.get(key, Details()) for key in keys}
 
 
-def _content_since(connection: Connection, key: str) -> int | None:
+def _content_since(connection: Connection, key: str) -> datetime | None:
     """Return the time of the latest message with the content of an event."""
     query = select(func.max(messages.c.time)).where(
         messages.c.event_key == key, messages.c.kind.in_(sorted(PRESENT))
     )
-    return connection.scalar(query)
+    return moment_or_none(connection.scalar(query))
 
 
 def event_bridges(
