@@ -59,8 +59,19 @@ def test_different_people_count_and_nobody_twice() -> None:
 
 
 def test_fingerprint_knows_what_a_person_agrees_to() -> None:
-    assert digest(SEEN) == digest({**SEEN, "Resources": ["web-1", "web-0"]})
-    assert digest(SEEN) != digest({**SEEN, "NotBefore": ""})
+    same = {"Resources": ["web-1", "web-0"], "Description": "Other", "EventStatus": "x"}
+    others: dict[str, object] = {
+        "DurationInSeconds": 6,
+        "EventSource": "User",
+        "EventType": "Redeploy",
+        "NotBefore": "",
+        "Resources": ["web-0"],
+    }
+
+    assert digest({**SEEN, **same}) == digest(SEEN)
+    assert digest({**SEEN, "Resources": None}) == digest({**SEEN, "Resources": []})
+    changed = {digest({**SEEN, name: value}) for name, value in others.items()}
+    assert len(changed - {digest(SEEN)}) == len(others)
 
 
 def test_rules_of_the_app_say_who_and_how_many() -> None:
