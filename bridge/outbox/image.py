@@ -272,21 +272,19 @@ class Image(Struct):
             ahead: what will be due next. If a content must be read, theirs are read
                 with it, and the oldest ones.
         """
-        known = {one.item: self.content(one.item) for one in found}
-        items = {n: item for n, item in known.items() if item is not None}
-        missing = [number for number in known if number not in items]
-        if missing:
+        contents = [self.content(one.item) for one in found]
+        if None in contents:
+            unknown = zip(found, contents, strict=True)
+            missing = [one.item for one, content in unknown if content is None]
             more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
-            items |= await self._read_again(self._page(missing, more))
+            read = await self._read_again(self._page(missing, more))
+            found = [one for one in found if self.waits(one)]
+            contents = [self.content(one.item) or read.get(one.item) for one in found]
         lines = self.sinks
         return [
-            _delivery(
-                one,
-                self.content(one.item) or items[one.item],
-                lines[one.sink].window(one),
-            )
-            for one in found
-            if one.item in items and self.waits(one)
+            _delivery(one, content, lines[one.sink].window(one))
+            for one, content in zip(found, contents, strict=True)
+            if content is not None
         ]
 
     def _page(self, missing: Sequence[int], more: Iterable[Waiting]) -> list[int]:
