@@ -60,7 +60,7 @@ class Deliveries(Struct):
         lines, left_out = await self._lines(sink), frozenset(but)
         while True:
             chosen = lines.due(now, limit, left_out)
-            ahead = partial(lines.ahead, PAGE)
+            ahead = partial(lines.due, now, PAGE, left_out)
             found = await self._image.deliveries(chosen, ahead)
             damaged = [one for one in found if one.damage is not None]
             for one in damaged:

@@ -6,8 +6,9 @@ too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
 ``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. What is
-ready but left out by the reader is in ``_aside``. The heaps may hold entries that are
-out of date: whoever reads one compares it with the delivery.
+due but left out by the reader waits in ``_aside``, so that the next read need not pass
+it again. The heaps may hold entries that are out of date: whoever reads one compares it
+with the delivery.
 """
 
 from bisect import insort
@@ -281,23 +282,19 @@ class Lines(Struct):
             but: ids to leave out.
         """
         for number in self._aside.difference(but):
+            self._aside.discard(number)
             if (one := self._head(number)) is not None:
                 heappush(self._later, (one.due, number))
-        self._aside.intersection_update(but)
         self._advance(now)
         found = dict[int, Waiting]()
         for heap in (self._ready_urgent, self._ready):
             self._take(heap, found, limit, but)
         return list(found.values())
 
-    def ahead(self, limit: int) -> list[Waiting]:
-        """Return what will be due next, nearly in its order."""
-        entries = chain(self._ready_urgent[:limit], self._ready[:limit])
-        return [w for _, n in entries if (w := self.waiting.get(n)) is not None]
-
     def _take(
         self, heap: Heap, found: dict[int, Waiting], limit: int, but: Collection[int]
     ) -> None:
+        """Add what is ready, in its order, up to ``limit``."""
         read = Heap()
         while heap and len(found) < limit:
             at, number = entry = heappop(heap)
