@@ -37,7 +37,7 @@ from bridge.health import port
 from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
-from bridge.outbox.owner import is_foreign, set_owner
+from bridge.outbox.statefile import is_foreign, set_owner
 from bridge.telemetry.metrics import Metrics, log_unseen_errors
 
 log = logging.getLogger(__name__)

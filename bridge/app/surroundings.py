@@ -13,7 +13,7 @@ from bridge.foundation.workers import Worker
 from bridge.health.status import Standing, StatusSource
 from bridge.imds.client import MetadataClient
 from bridge.net.listening import Port
-from bridge.outbox.lock import StateLock
+from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.servicebus.timings import TIMINGS as BUS_TIMINGS

@@ -22,8 +22,8 @@ from bridge.foundation.clock import Clock
 from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import LEAST_OVERDUE
 from bridge.net.listening import Port
-from bridge.outbox.glance import glance
 from bridge.outbox.records import CHECKPOINT, TRAFFIC
+from bridge.outbox.statefile import glance
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics

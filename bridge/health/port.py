@@ -27,7 +27,7 @@ from bridge.health.status import StatusSource
 from bridge.net import local_socket
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import Port, addresses, listen, listening
-from bridge.outbox.lock import StateLock
+from bridge.outbox.storage.lock import StateLock
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +160,9 @@ class _CommandSocket(Struct):
         await self.close()
         if (fault := self.lock.fault()) is None:
             try:
-                self._end = await local_socket.serve(path, self.protocol)
+                self._end, self._file = await local_socket.serve(path, self.protocol)
             except OSError as error:
                 fault = error.strerror or str(error)
-            else:
-                self._file = local_socket.identity_of(path)
         if fault is not None and fault != self._fault:
             address = local_socket.address_of(path)
             log.warning(

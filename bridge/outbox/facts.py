@@ -7,7 +7,7 @@ asked of the file before. Each change is a row for the journal.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -19,12 +19,13 @@ from msgspec.structs import replace
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import Decision, Success, json_of
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
 _NOBODY = frozenset[str]()
-_BY_KEY = {"followers", "sightings", "appearances", "successes"}
+_BY_KEY = set(reads.BY_KEY)
 _RECENT = 50
 Place = tuple[str, str]  # of a decision: its message and key
 
@@ -38,14 +39,6 @@ class Saved(Struct, frozen=True):
 
     success: Success
     at: float
-
-
-class Asked(Struct, frozen=True):
-    """Causes, keys of EventIds, and messages of approvals."""
-
-    causes: Collection[str] = ()
-    keys: Collection[str] = ()
-    messages: Collection[str] = ()
 
 
 class Facts(Struct):
@@ -87,18 +80,23 @@ class Facts(Struct):
     def load(self, found: reads.Part) -> None:
         """Take the newest rows of the file, beside what is known already."""
         self._whole = set(found.whole)
-        for cause, times in found.told.items():
+        for cause, times in found.rows["told"]:
             self._told[cause] = self._told.get(cause, 0) + times
-        for row in found.successes:
-            self._keys.setdefault(row[1])
-        for keys in (found.sightings, found.followers, found.appearances):
-            self._keys.update(dict.fromkeys(keys))
-        self._take(found)
+        for table in reads.BY_KEY:
+            self._keys.update(dict.fromkeys(row[0] for row in found.rows[table]))
+        self._take(found.rows)
         if not found.whole >= _BY_KEY:
             self._keys.clear()
-        self.outcomes = dict(found.outcomes) | self.outcomes
+        earlier = {
+            place: (at, one.data)
+            for decisions in self._decisions.values()
+            for place, (one, at) in decisions.items()
+            if one.data is not None and place not in self.outcomes
+        }
+        last = sorted(earlier, key=lambda place: earlier[place][0])[-_RECENT:]
+        self.outcomes = {place: earlier[place][1] for place in last} | self.outcomes
         self.results = [*found.results, *self.results][-_RECENT:]
-        self._memory = found.memory | self._memory
+        self._memory = _memory_of(found.rows["sink_memory"]) | self._memory
 
     def load_meta(self, found: Mapping[str, bytes | float]) -> None:
         """Take the named values of the file that are not written anew."""
@@ -110,14 +108,17 @@ class Facts(Struct):
             if n in ours or not is_unwritten(("meta", (n,)))
         } | ours
 
-    def _take(self, found: reads.Part) -> None:
+    def _take(self, rows: Mapping[str, Iterable[Any]]) -> None:
         """Take rows by key and message; what is known already is newer."""
-        for key, sinks in found.followers.items():
+        followers = dict[str, set[str]]()
+        for key, sink in rows["followers"]:
+            followers.setdefault(key, set()).add(sink)
+        for key, sinks in followers.items():
             self._followers.setdefault(key, frozenset(sinks))
-        self._sightings |= dict.fromkeys(found.sightings)
-        for key, n in found.appearances.items():
+        self._sightings |= dict.fromkeys(key for (key,) in rows["sightings"])
+        for key, n in rows["appearances"]:
             self._appearances.setdefault(key, n)
-        for sink, key, appearance, content, at, succeeded in found.successes:
+        for key, sink, appearance, content, at, succeeded in rows["command_successes"]:
             success = Success(
                 sink=sink,
                 key=key,
@@ -126,12 +127,13 @@ class Facts(Struct):
                 at=succeeded if succeeded > 0 else at,
             )
             self._successes.setdefault(key, {}).setdefault(sink, Saved(success, at))
-        for place, (decision, at) in found.decisions.items():
-            known = self._decisions.setdefault(_base(place[0]), {})
-            if place not in known and not self.database.is_unwritten(
-                ("approvals", place)
-            ):
-                self._keep(place, decision, at)
+        for row in rows["approvals"]:
+            place, at = (row[0], row[1]), row[8]
+            is_known = place in self._decisions.get(_base(row[0]), {})
+            if not is_known and not self._is_unwritten("approvals", place):
+                decision = reads.decision_of(row)
+                if decision is not None:
+                    self._keep(place, decision, at)
 
     async def counts(self, causes: Sequence[str]) -> Mapping[str, int]:
         """Return how often events were published; a cause that is absent: never."""
@@ -145,7 +147,7 @@ class Facts(Struct):
         left = Asked(
             [c for c in of.causes if "told" not in whole and c not in self._told],
             [k for k in of.keys if not whole >= _BY_KEY and k not in keys],
-            [m for m in of.messages if "decisions" not in whole and m not in messages],
+            [m for m in of.messages if "approvals" not in whole and m not in messages],
         )
         return left if left.causes or left.keys or left.messages else None
 
@@ -161,15 +163,14 @@ class Facts(Struct):
             OutboxError: the file does not answer.
         """
         if (left := self.unknown(of)) is not None:
-            ask = partial(
-                reads.of, causes=left.causes, keys=left.keys, messages=left.messages
-            )
-            await self.database.read(ask, then=partial(self._learned, left))
+            ask, learned = partial(reads.of, asked=left), partial(self._learned, left)
+            await self.database.read(ask, then=learned)
 
     def _learned(self, asked: Asked, found: reads.Part) -> None:
+        told = dict(found.rows["told"])
         for cause in asked.causes:
-            self._told.setdefault(cause, found.told.get(cause, 0))
-        self._take(found)
+            self._told.setdefault(cause, told.get(cause, 0))
+        self._take(found.rows)
         self._keys.update(dict.fromkeys(asked.keys))
         for message in asked.messages:
             self._decisions.setdefault(message, {})
@@ -201,28 +202,26 @@ class Facts(Struct):
 
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""
-        kept = (self._told, self._keys, self._decisions, self._memory)
-        most = 2 * reads.NEWEST
-        if all(len(known) <= most for known in kept) or self.database.unwritten():
+        parts: tuple[tuple[dict[Any, Any], set[str]], ...] = (
+            (self._told, {"told"}),
+            (self._keys, _BY_KEY),
+            (self._decisions, {"approvals"}),
+            (self._memory, {"sink_memory"}),
+        )
+        much = [part for part in parts if len(part[0]) > 2 * reads.NEWEST]
+        if not much or self.database.unwritten():
             return
-        if len(self._told) > most:
-            _shorten(self._told)
-            self._whole.discard("told")
-        if len(self._keys) > most:
-            _shorten(self._keys)
-            for known in (
-                *(self._followers, self._sightings),
-                *(self._appearances, self._successes),
-            ):
-                for key in known.keys() - self._keys.keys():
-                    del known[key]
-            self._whole -= _BY_KEY
-        if len(self._decisions) > most:
-            _shorten(self._decisions)
-            self._whole.discard("decisions")
-        if len(self._memory) > most:
-            _shorten(self._memory)
-            self._whole.discard("memory")
+        for known, tables in much:
+            for key in list(islice(known, len(known) - reads.NEWEST)):
+                del known[key]
+            self._whole -= tables
+            if known is self._keys:
+                for of_key in (
+                    *(self._followers, self._sightings),
+                    *(self._appearances, self._successes),
+                ):
+                    for key in of_key.keys() - self._keys.keys():
+                        del of_key[key]
 
     # -- causes and EventIds -------------------------------------------------
 
@@ -420,18 +419,21 @@ class Facts(Struct):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        if "memory" not in self._whole:
+        if "sink_memory" not in self._whole:
             found = await self.database.read(lambda db: reads.memory(db, sink))
-            for place, value in found.items():
-                self._memory.setdefault(place, value)
+            self._memory = _memory_of(found) | self._memory
         return {key: v for (name, key), v in self._memory.items() if name == sink}
 
     async def recalled(self, sink: str, key: str) -> bytes | None:
         """Return a value of a sink; None = there is none."""
         found = self._memory.get((sink, key))
-        if found is None and "memory" not in self._whole:
+        if found is None and "sink_memory" not in self._whole:
             return (await self.remembered(sink)).get(key)
         return found
+
+
+def _memory_of(rows: Iterable[tuple[str, str, bytes]]) -> dict[Place, bytes]:
+    return {(sink, key): value for sink, key, value in rows}
 
 
 def _is_of_other(earlier: Decision, decision: Decision) -> bool:
@@ -442,9 +444,3 @@ def _is_of_other(earlier: Decision, decision: Decision) -> bool:
 
 def _base(message: str) -> str:
     return message.split("#", 1)[0]
-
-
-def _shorten(found: dict[Any, Any]) -> None:
-    """Keep the entries that were added last."""
-    for key in list(islice(found, len(found) - reads.NEWEST)):
-        del found[key]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.facts import Asked
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
     CHECKPOINT,
     Checkpoint,
@@ -23,8 +23,8 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.state import Running, State
 from bridge.outbox.storage.journal import Rows
+from bridge.outbox.storage.meta import AGAIN
 
-_AGAIN = "again:"
 _MOST_STEPS = 1000  # EventIds whose steps memory keeps
 
 # -- Reads and saves the decisions on approvals ----------------------------------------
@@ -37,14 +37,9 @@ class Approvals(Struct):
 
     async def save(self, decision: Decision, *, now: float) -> None:
         """Save an intent, or record that its POST has begun."""
-
-        def decide() -> "asyncio.Future[bool]":
-            rows: Rows = {}
-            self.state.facts.decide(decision, now, rows)
-            return self.state.write(rows)
-
         asked = Asked(messages=(decision.message,))
-        await asyncio.shield(await self.state.in_turn(decide, asked))
+        save = partial(self.state.facts.decide, decision, now)
+        await self.state.change(save, asked)
 
     async def claim(self, decision: Decision, *, now: float) -> Decision:
         """Save a record unless its message has one; return the one that is there."""
@@ -84,13 +79,7 @@ class Approvals(Struct):
 
         Otherwise a redelivery of the message would treat the outcome as unknown.
         """
-
-        def decide() -> "asyncio.Future[bool]":
-            rows: Rows = {}
-            self.state.facts.delete(message, key, rows)
-            return self.state.write(rows)
-
-        await asyncio.shield(await self.state.in_turn(decide, Asked()))
+        await self.state.change(partial(self.state.facts.delete, message, key))
 
     async def posted(self) -> frozenset[str]:
         """Return the keys of the EventIds for which a POST has begun."""
@@ -264,18 +253,18 @@ class Observations(Struct):
         """Add to ``again`` the keys that earlier runs have saved."""
         await self.state.ready()
         names = self.state.facts.meta
-        found = (name for name in names if name.startswith(_AGAIN))
-        self.again |= {name.removeprefix(_AGAIN) for name in found}
+        found = (name for name in names if name.startswith(AGAIN))
+        self.again |= {name.removeprefix(AGAIN) for name in found}
 
     def publish_again(self, key: str, rows: Rows) -> None:
         """Have the events of an EventId published again from the document."""
         self.again |= {key}
-        self.state.facts.name({f"{_AGAIN}{key}": b""}, rows)
+        self.state.facts.name({f"{AGAIN}{key}": b""}, rows)
 
     def note(self, checkpoint: Checkpoint, now: float, rows: Rows) -> None:
         """Save what is known of the document from now on."""
         facts = self.state.facts
         self.again -= checkpoint.again
-        facts.name({f"{_AGAIN}{key}": None for key in checkpoint.again}, rows)
+        facts.name({f"{AGAIN}{key}": None for key in checkpoint.again}, rows)
         facts.name({CHECKPOINT: checkpoint.body}, rows)
         facts.sight(checkpoint.sightings, now, rows)

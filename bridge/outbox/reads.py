@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -200,137 +200,88 @@ def meta(db: sqlite3.Connection) -> dict[str, bytes | float]:
 # -- What is known of events -----------------------------------------------------------
 
 
+class Asked(Struct, frozen=True):
+    """Causes, keys of EventIds, and messages of approvals."""
+
+    causes: Collection[str] = ()
+    keys: Collection[str] = ()
+    messages: Collection[str] = ()
+
+
 class Part(Struct):
     """Some rows of each table that says something of EventIds.
 
     Attributes:
-        told: how often each cause was published.
-        followers: the sinks that follow each EventId.
-        sightings: the EventIds that were in a document.
-        appearances: how often each EventId has gone.
-        successes: sink, key, appearance, content, at, succeeded.
-        decisions: each with the time of its row, by message and key.
-        memory: values of sinks, by sink and key.
+        rows: by the table, in the columns of ``_KNOWN``.
         whole: the tables of which these are all rows.
+        results: the last events about commands, oldest first.
     """
 
-    told: dict[str, int]
-    followers: dict[str, set[str]]
-    sightings: set[str]
-    appearances: dict[str, int]
-    successes: list[tuple[str, str, int, bytes, float, float]]
-    decisions: dict[tuple[str, str], tuple[Decision, float]]
-    memory: dict[tuple[str, str], bytes]
+    rows: dict[str, list[Any]]
     whole: set[str]
-    outcomes: list[tuple[tuple[str, str], bytes]] = []
     results: list[bytes] = []
 
 
-_TOLD = "SELECT cause, max(times, 1) FROM told"
-_FOLLOWERS = "SELECT key, sink FROM followers"
-_SIGHTINGS = "SELECT key FROM sightings"
-_APPEARANCES = "SELECT key, n FROM appearances"
-_SUCCESSES = """SELECT sink, key, appearance, content, at, succeeded
-    FROM command_successes"""
-_DECISIONS = """SELECT message, key, event_id, sequence, state, posted, data, rule, at,
-    checksum FROM approvals"""
-_MEMORY = "SELECT sink, key, value FROM sink_memory"
+BY_KEY = ("command_successes", "sightings", "followers", "appearances")
+_KNOWN = {
+    "told": "SELECT cause, max(times, 1) FROM told",
+    "followers": "SELECT key, sink FROM followers",
+    "sightings": "SELECT key FROM sightings",
+    "appearances": "SELECT key, n FROM appearances",
+    "command_successes": """SELECT key, sink, appearance, content, at, succeeded
+        FROM command_successes""",
+    "approvals": """SELECT message, key, event_id, sequence, state, posted, data, rule,
+        at, checksum FROM approvals""",
+    "sink_memory": "SELECT sink, key, value FROM sink_memory",
+}
 
 
 def newest(db: sqlite3.Connection) -> Part:
     """Return the newest rows, all open intents, and all records of a POST."""
-    last = " ORDER BY at DESC LIMIT ?"
-    read = {
-        name: db.execute(query + last, (NEWEST,)).fetchall()[::-1]
-        for name, query in (
-            ("told", _TOLD),
-            ("followers", _FOLLOWERS),
-            ("sightings", _SIGHTINGS),
-            ("appearances", _APPEARANCES),
-            ("successes", _SUCCESSES),
-            ("decisions", _DECISIONS),
-            ("memory", _MEMORY),
-        )
+    rows = {
+        name: db.execute(f"{query} ORDER BY at DESC LIMIT ?", (NEWEST,)).fetchall()
+        for name, query in _KNOWN.items()
     }
-    whole = {name for name, rows in read.items() if len(rows) < NEWEST}
+    whole = {name for name, found in rows.items() if len(found) < NEWEST}
     if "followers" not in whole:
-        read["followers"] = []  # some sinks of an EventId may be missing
-    if "decisions" not in whole:
-        read["decisions"] += db.execute(
-            f"{_DECISIONS} WHERE posted OR state = 'intent'"
-        ).fetchall()
-    found = _part(read, whole)
-    data = [(k, d.data, at) for k, (d, at) in found.decisions.items() if d.data]
-    found.outcomes = [(k, d) for k, d, _ in sorted(data, key=_when)[-_RECENT:]]
-    found.results = results(db, _RECENT)
-    return found
+        rows["followers"] = []  # some sinks of an EventId may be missing
+    if "approvals" not in whole:
+        more = f"{_KNOWN['approvals']} WHERE posted OR state = 'intent'"
+        rows["approvals"] = db.execute(more).fetchall() + rows["approvals"]
+    oldest_first = {name: found[::-1] for name, found in rows.items()}
+    return Part(oldest_first, whole, results(db, _RECENT))
 
 
-def _when(entry: tuple[object, object, float]) -> float:
-    return entry[2]
-
-
-def of(
-    db: sqlite3.Connection,
-    causes: Iterable[str] = (),
-    keys: Iterable[str] = (),
-    messages: Iterable[str] = (),
-) -> Part:
+def of(db: sqlite3.Connection, asked: Asked) -> Part:
     """Return all rows of these causes, EventIds and messages."""
-    named = (json.dumps(list(causes)), json.dumps(list(keys)))
     within = "IN (SELECT value FROM json_each(?))"
-    by_key = f" WHERE key {within}"
-    copies = """ WHERE message IN (SELECT value FROM json_each(?))
-        OR EXISTS (SELECT 1 FROM json_each(?) m WHERE approvals.message
+    copies = """ OR EXISTS (SELECT 1 FROM json_each(?) m WHERE approvals.message
             BETWEEN m.value || '#' AND m.value || '#:')"""
-    asked = json.dumps(list(messages))
-    read = {
-        "told": db.execute(f"{_TOLD} WHERE cause {within}", named[:1]).fetchall(),
-        "followers": db.execute(_FOLLOWERS + by_key, named[1:]).fetchall(),
-        "sightings": db.execute(_SIGHTINGS + by_key, named[1:]).fetchall(),
-        "appearances": db.execute(_APPEARANCES + by_key, named[1:]).fetchall(),
-        "successes": db.execute(_SUCCESSES + by_key, named[1:]).fetchall(),
-        "decisions": db.execute(_DECISIONS + copies, (asked, asked)).fetchall(),
-        "memory": [],
-    }
-    return _part(read, set())
+    wanted = [
+        ("told", f" WHERE cause {within}", asked.causes),
+        *((name, f" WHERE key {within}", asked.keys) for name in BY_KEY),
+        ("approvals", f" WHERE message {within}{copies}", asked.messages),
+    ]
+    rows = dict[str, list[Any]]()
+    for name, where, values in wanted:
+        given = (json.dumps(list(values)),) * where.count("?")
+        rows[name] = db.execute(_KNOWN[name] + where, given).fetchall()
+    return Part(rows, set())
 
 
-def memory(db: sqlite3.Connection, sink: str) -> dict[tuple[str, str], bytes]:
-    """Return all values that a sink has saved."""
-    found = db.execute(f"{_MEMORY} WHERE sink = ?", (sink,))
-    return {(sink, key): value for sink, key, value in found}
+def memory(db: sqlite3.Connection, sink: str) -> list[tuple[str, str, bytes]]:
+    """Return all values that a sink has saved, each with the sink and its key."""
+    return db.execute(f"{_KNOWN['sink_memory']} WHERE sink = ?", (sink,)).fetchall()
 
 
-def _part(read: dict[str, list[Any]], whole: set[str]) -> Part:
-    followers: dict[str, set[str]] = {}
-    for key, sink in read["followers"]:
-        followers.setdefault(key, set()).add(sink)
-    decisions = dict[tuple[str, str], tuple[Decision, float]]()
-    for row in read["decisions"]:
-        found = _decision(row)
-        if found is not None:
-            decisions[row[0], row[1]] = found
-    return Part(
-        told=dict(read["told"]),
-        followers=followers,
-        sightings={key for (key,) in read["sightings"]},
-        appearances=dict(read["appearances"]),
-        successes=read["successes"],
-        decisions=decisions,
-        memory={(sink, key): value for sink, key, value in read["memory"]},
-        whole=whole,
-    )
-
-
-def _decision(row: Sequence[Any]) -> tuple[Decision, float] | None:
+def decision_of(row: Sequence[Any]) -> Decision | None:
     """Return a decision; None if it is damaged: its ``posted`` might be wrong."""
-    message, key, event_id, sequence, state, posted, data, rule, at, checksum = row
+    message, key, event_id, sequence, state, posted, data, rule, _, checksum = row
     columns = (key, event_id, sequence, state, posted, data, rule)
     if checksum is not None and checksum != checksum_of_decision(*columns):
         log_damage("approval")
         return None
-    found = Decision(
+    return Decision(
         message=message,
         key=key,
         event_id=event_id,
@@ -340,7 +291,6 @@ def _decision(row: Sequence[Any]) -> tuple[Decision, float] | None:
         data=data,
         rule=rule,
     )
-    return found, at
 
 
 # -- History ---------------------------------------------------------------------------

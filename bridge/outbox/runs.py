@@ -7,13 +7,13 @@ delivery is no step.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
-from bridge.outbox.facts import Asked
-from bridge.outbox.reads import Step
+from bridge.outbox.reads import Asked, Step
 from bridge.outbox.records import Content, Delivery, DeliveryState, Success
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox, Settlement
@@ -86,10 +86,8 @@ class Runs(Struct, frozen=True):
 
     async def void(self, key: str) -> None:
         """Delete the success for an EventId: the command now undoes or repeats it."""
-        state, rows = self.outbox.state, Rows()
-        await state.ready()
-        state.facts.void(self.sink, key, rows)
-        await asyncio.shield(state.write(rows))
+        state = self.outbox.state
+        await state.change(partial(state.facts.void, self.sink, key))
 
     async def settle(  # noqa: PLR0913 - what one commit holds
         self,

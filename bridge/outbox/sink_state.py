@@ -1,12 +1,11 @@
 """The values that a sink saves in the state file for later runs."""
 
-import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import Struct
 
 from bridge.foundation.clock import Clock
-from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
 
 
@@ -43,8 +42,6 @@ class SinkMemory(Struct, frozen=True):
 
     async def keep(self, key: str, value: bytes) -> None:
         """Save ``value`` under ``key``, in place of an earlier one."""
-        await self.outbox.state.ready()
-        rows = Rows()
-        now = self.clock.now().timestamp()
-        self.outbox.facts.remember((self.sink, key), value, now, rows)
-        await asyncio.shield(self.outbox.state.write(rows))
+        place, now = (self.sink, key), self.clock.now().timestamp()
+        save = partial(self.outbox.facts.remember, place, value, now)
+        await self.outbox.state.change(save)

@@ -8,9 +8,10 @@ from msgspec import Struct, field
 from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.facts import Asked, Facts
+from bridge.outbox.facts import Facts
 from bridge.outbox.image import Image
 from bridge.outbox.line import Waiting
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import CHECKPOINT, Content, Item
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
@@ -18,6 +19,7 @@ from bridge.outbox.storage.file import MUCH, give_back
 from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"
+_NOTHING = Asked()
 Added = tuple[Item, list[Waiting]]  # an item, and its deliveries
 
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
@@ -171,6 +173,25 @@ class State:
             return decide()
         facts.asking += 1
         return await asyncio.shield(asyncio.ensure_future(self._ask(asked, decide)))
+
+    async def change(
+        self, change: Callable[[Rows], object], asked: Asked = _NOTHING
+    ) -> None:
+        """Change something in one step, after all that was called before.
+
+        It ends when the change is on the disk, or the disk does not answer.
+
+        Args:
+            change: gets the rows that it adds to.
+            asked: as for ``in_turn``.
+        """
+
+        def decide() -> "asyncio.Future[bool]":
+            rows: Rows = {}
+            change(rows)
+            return self.write(rows)
+
+        await asyncio.shield(await self.in_turn(decide, asked))
 
     async def _ask(
         self,

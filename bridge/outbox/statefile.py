@@ -15,11 +15,10 @@ of another VM (a cloned disk) → moved aside with an error; a fresh file
 import asyncio
 import logging
 import os
-import re
 import sqlite3
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -28,33 +27,38 @@ from bridge.foundation.background import in_background
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import (
     ForeignDatabaseError,
+    ForeignFolderError,
     NewerSchemaError,
     OlderSchemaError,
     OutboxCorruptError,
     OutboxError,
     OutboxUnavailableError,
 )
+from bridge.foundation.privileges import enter
 from bridge.foundation.sections import Section
+from bridge.foundation.sqlite_files import drop, fresh_of, set_aside, use_fresh
 from bridge.foundation.values import Duration, Size
-from bridge.outbox.lock import Place, StateLock
-from bridge.outbox.owner import is_other, owner_in, set_owner
 from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
-from bridge.outbox.recovery.trouble import Trouble, sync_folder
+from bridge.outbox.recovery.trouble import Trouble
 from bridge.outbox.storage.connection import connect, translated
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.journal import Change
+from bridge.outbox.storage.lock import Place, StateLock
+from bridge.outbox.storage.meta import OWNER, is_other, load, owner_in
 
 log = logging.getLogger(__name__)
 
-_LONGEST_WHY = 64
+_ROW: Change = ("meta", (OWNER,))
+
 _LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
+_GLANCE_SECONDS = 1.0
 _LOCK_SECONDS = 3.0
 _CHECK_SECONDS = 2.0  # delays every start
 _SUSPECT_SECONDS = 15.0
 _LOOK_BUSY_SECONDS = 0.5  # may pass twice: at opening and at closing
 _RESCUE_SECONDS = 15.0
-_FRESH = ".fresh"  # suffix of a file that is being filled
 # Errors of a failed copy: no room for two files, or a bug. Neither may stop a start.
 _UNSAVED = (
     OutboxError,
@@ -236,7 +240,7 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> Non
         _renew(path, str(error), trouble, clock)
         owner = _check_file(path, trouble, clock)
     if is_other(owner, vm_id):
-        kept = set_aside(path, str(owner), clock.now())
+        kept = _set_aside(path, str(owner), clock.now())
         log.error(
             "state file is of another VM: starting afresh",
             extra={"vmId": owner, "kept": str(kept)},
@@ -284,7 +288,7 @@ def _leave_older(path: Path, now: datetime) -> None:
     counts = {"pending": 0, "dead": 0}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
         counts |= undelivered(db)
-    kept = set_aside(path, "older", now)
+    kept = _set_aside(path, "older", now)
     log.error(
         "state file is of an older version: starting afresh",
         extra={"kept": str(kept), **counts},
@@ -302,14 +306,14 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
         rescue,
     )
 
-    fresh, found = Path(f"{path}{_FRESH}"), Salvage(is_whole=False)
+    fresh, found = fresh_of(path), Salvage(is_whole=False)
     if trouble.note.moved == 0:  # after a move, a copied row may be the cause
         try:
             found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=clock)
         except _UNSAVED as error:
             why = f"{why}; nothing could be copied: {type(error).__name__}: {error}"
-            _drop(fresh)
-    kept = set_aside(path, "corrupt", clock.now())
+            drop(fresh)
+    kept = _set_aside(path, "corrupt", clock.now())
     _use_fresh(path)
     trouble.moved()
     log.error(
@@ -325,57 +329,84 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
 
 
 def _use_fresh(path: Path) -> None:
-    """Move a fresh file into place; delete it if the old file is still there."""
-    fresh = Path(f"{path}{_FRESH}")
-    if not fresh.is_file():
-        return
-    if path.exists():
-        _drop(fresh)
-        return
+    """Move a fresh file into place; see ``use_fresh``.
+
+    Raises:
+        OutboxUnavailableError: it cannot be moved.
+    """
     try:
-        fresh.rename(path)
-        sync_folder(path.parent)
+        use_fresh(path)
     except OSError as error:
         text = f"the state file {path} cannot be made: {error.strerror}"
         raise OutboxUnavailableError(text) from error
 
 
-def _drop(fresh: Path) -> None:
-    """Delete a file that was not completed."""
-    for suffix in ("", "-wal", "-shm"):
-        with suppress(OSError):
-            Path(f"{fresh}{suffix}").unlink(missing_ok=True)
-
-
-def set_aside(path: Path, why: str, now: datetime) -> Path:
-    """Rename the state file and the files that belong to it; return its new path.
-
-    Args:
-        path: the file.
-        why: the reason; a part of the new name.
-        now: the time; the end of the new name.
+def _set_aside(path: Path, why: str, now: datetime) -> Path:
+    """Move the state file aside; return its new path.
 
     Raises:
         OutboxUnavailableError: it cannot be renamed.
     """
-    plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
-    at = now.strftime("%Y%m%dT%H%M%S")
     try:
-        kept = _free(path.with_name(f"{path.name}.{plain}-{at}"))
-        for suffix in ("", "-wal", "-shm"):
-            part = Path(f"{path}{suffix}")
-            if part.exists():
-                part.rename(f"{kept}{suffix}")
+        return set_aside(path, why, now)
     except OSError as error:
         text = f"the state file {path} cannot be moved aside: {error.strerror}"
         raise OutboxUnavailableError(text) from error
-    return kept
 
 
-def _free(path: Path) -> Path:
-    """Return the path, or a similar one at which no file exists."""
-    found, number = path, 1
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
+# -- the VM that it belongs to, which a cloned disk tells apart ------------------------
+
+
+async def is_foreign(database: Database, vm_id: str) -> bool:
+    """Whether the state file belongs to another VM: its disk was cloned."""
+    return is_other(await owner_of(database), vm_id)
+
+
+async def owner_of(database: Database) -> str | None:
+    """Return the vmId of the VM that wrote the file; None if that is not known."""
+    row = database.unwritten().get(_ROW)
+    if row is not None:
+        return bytes(row[0]).decode()  # type: ignore[arg-type]  # of a BLOB
+    found: str | None = await database.read(owner_in)
+    return found
+
+
+def set_owner(database: Database, vm_id: str) -> None:
+    """Save the vmId of the VM that writes the file."""
+    database.put({_ROW: (vm_id.encode(),)})
+
+
+# -- values that are needed before it is open ------------------------------------------
+
+
+async def glance(
+    path: Path, names: Sequence[str], patience: float = _GLANCE_SECONDS
+) -> Mapping[str, bytes]:
+    """Return the values that an earlier run of the forwarder saved, if they exist.
+
+    The file is not changed. Errors are ignored: opening the file reports them later.
+
+    Args:
+        path: the state file.
+        names: the names of the values.
+        patience: seconds to wait for a disk that hangs.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            return await asyncio.to_thread(_read, path, names)
+    return {}
+
+
+def _read(path: Path, names: Sequence[str]) -> Mapping[str, bytes]:
+    found = dict[str, bytes]()
+    with suppress(ForeignFolderError, OSError, sqlite3.Error):
+        enter(path)
+        if path.is_file():
+            uri = f"{path.absolute().as_uri()}?mode=ro"
+            with closing(
+                sqlite3.connect(uri, uri=True, timeout=_LOOK_BUSY_SECONDS)
+            ) as db:
+                for name in names:
+                    if (body := load(db, name)) is not None:
+                        found[name] = body
     return found

@@ -21,9 +21,9 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox import clock_jumps
 from bridge.outbox.deliveries import Deliveries, log_drop
-from bridge.outbox.facts import Asked
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
 from bridge.outbox.pruning import prune, shrink, size
+from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
@@ -153,16 +153,26 @@ class Outbox:
         Raises:
             OutboxFullError: there is no room for an event of a checkpoint.
         """
-        decide = partial(
-            self._decide,
-            events,
-            now=now,
-            checkpoint=checkpoint,
-            decisions=decisions,
-            reply=reply,
-            named=named or {},
-            settle=settle,
-        )
+
+        def decide() -> "asyncio.Future[bool]":
+            ready = self._ready_of(events, now, may_drop=checkpoint is None)
+            rows: Rows = {}
+            if settle is not None:
+                self._settle(settle, now, rows)
+            if checkpoint is not None:
+                self.observations.note(checkpoint, now, rows)
+            self.facts.name(named or {}, rows)
+            for decision in decisions:
+                self.facts.decide(decision, now, rows)
+            running = self.state.running()
+            added = [self._add(one, now, running, rows) for one in ready]
+            if reply is not None:
+                added.append(self._add_reply(reply, now, running, rows))
+            self.state.save_running(running.known, rows)
+            self.image.bound(now, rows)
+            self.facts.trim()
+            return self.state.write(rows, added, partial(self._told, ready, added))
+
         asked = Asked(
             causes=[event.cause for event in events],
             keys=_keys_of(events, settle),
@@ -170,36 +180,6 @@ class Outbox:
         )
         written = await self.state.in_turn(decide, asked)
         return await asyncio.shield(written) if waits else False
-
-    def _decide(  # noqa: PLR0913 - all parts of one commit
-        self,
-        events: Sequence[OutgoingEvent],
-        *,
-        now: float,
-        checkpoint: Checkpoint | None,
-        decisions: Sequence[Decision],
-        reply: Reply | None,
-        named: Mapping[str, bytes],
-        settle: Settlement | None,
-    ) -> "asyncio.Future[bool]":
-        """Decide a commit: nothing else happens in between."""
-        ready = self._ready_of(events, now, may_drop=checkpoint is None)
-        rows: Rows = {}
-        if settle is not None:
-            self._settle(settle, now, rows)
-        if checkpoint is not None:
-            self.observations.note(checkpoint, now, rows)
-        self.facts.name(named, rows)
-        for decision in decisions:
-            self.facts.decide(decision, now, rows)
-        running = self.state.running()
-        added = [self._add(one, now, running, rows) for one in ready]
-        if reply is not None:
-            added.append(self._add_reply(reply, now, running, rows))
-        self.state.save_running(running.known, rows)
-        self.image.bound(now, rows)
-        self.facts.trim()
-        return self.state.write(rows, added, partial(self._told, ready, added))
 
     def _told(
         self,

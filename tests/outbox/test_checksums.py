@@ -13,7 +13,6 @@ import pytest
 from bridge.app.identify import remembered, settle
 from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
-from bridge.outbox.owner import owner_of
 from bridge.outbox.questions import Observation, Selection
 from bridge.outbox.records import (
     CHECKPOINT,
@@ -28,7 +27,7 @@ from bridge.outbox.records import (
 from bridge.outbox.recovery.salvage import rescue
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.runs import Runs
-from bridge.outbox.statefile import open_database
+from bridge.outbox.statefile import open_database, owner_of
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.meta import save
 from bridge.outbox.store import Outbox

@@ -19,7 +19,6 @@ from bridge.foundation.errors import (
     OutboxError,
     Reason,
 )
-from bridge.outbox.owner import owner_of, set_owner
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
@@ -29,6 +28,7 @@ from bridge.outbox.records import (
     Reply,
     Tally,
 )
+from bridge.outbox.statefile import owner_of, set_owner
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Timings

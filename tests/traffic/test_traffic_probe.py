@@ -18,7 +18,7 @@ from bridge.app.traffic import open_probe
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Duration
-from bridge.outbox.glance import glance
+from bridge.outbox.statefile import glance
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.config import TrafficConfig
