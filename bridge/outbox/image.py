@@ -9,9 +9,11 @@ memory until it is on the disk; after that only that of the newest and of those 
 were read last does. The rest is read again shortly before it is sent.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -76,6 +78,8 @@ class Image(Struct):
     _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
     _read: dict[int, Item] = field(default_factory=dict)  # on the disk
     _read_bytes: int = 0
+    _unsent: set[int] = field(default_factory=set)  # of the last page
+    _reading: asyncio.Future[Any] | None = None  # the next page
     _events: int = 0  # events in ``_held`` that wait for a delivery
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
     _dead_errors: dict[str, str | None] = field(default_factory=dict)
@@ -273,6 +277,10 @@ class Image(Struct):
                 with it, and the oldest ones.
         """
         contents = [self.content(one.item) for one in found]
+        if None in contents and self._reading is not None:  # it may be in that page
+            await asyncio.wait({self._reading})
+            contents = [self.content(one.item) for one in found]
+        self._unsent.difference_update(one.item for one in found)
         if None in contents:
             unknown = zip(found, contents, strict=True)
             missing = [one.item for one, content in unknown if content is None]
@@ -280,6 +288,11 @@ class Image(Struct):
             read = await self._read_again(self._page(missing, more))
             found = [one for one in found if self.waits(one)]
             contents = [self.content(one.item) or read.get(one.item) for one in found]
+        elif 0 < len(self._unsent) < reads.PAGE:  # the next page, before it is needed
+            more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
+            page = self._page((), more)
+            self._unsent.clear()
+            self._reading = asyncio.ensure_future(self._read_again(page))
         lines = self.sinks
         return [
             _delivery(one, content, lines[one.sink].window(one))
@@ -299,6 +312,7 @@ class Image(Struct):
             read = await self.database.read(lambda db: reads.items(db, numbers))
         except OutboxError:
             return {}
+        self._unsent = set(numbers)
         for number in reversed(numbers):  # what is asked for next is forgotten last
             if number in read and read[number].damage is None:
                 self._remember(read[number])
