@@ -276,32 +276,35 @@ class Image(Struct):
             ahead: what will be due next. If a content must be read, theirs are read
                 with it, and the oldest ones.
         """
-        contents = [self.content(one.item) for one in found]
-        if None in contents and self._reading is not None:  # it may be in that page
-            await asyncio.wait({self._reading})
-            contents = [self.content(one.item) for one in found]
-        self._unsent.difference_update(one.item for one in found)
-        if None in contents:
-            unknown = zip(found, contents, strict=True)
-            missing = [one.item for one, content in unknown if content is None]
-            more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
-            read = await self._read_again(self._page(missing, more))
+        known = {one.item: self.content(one.item) for one in found}
+        self._unsent.difference_update(known)
+        if None in known.values() and self._reading is not None:
+            await asyncio.wait({self._reading})  # it may be in that page
+            known = {n: self.content(n) or item for n, item in known.items()}
             found = [one for one in found if self.waits(one)]
-            contents = [self.content(one.item) or read.get(one.item) for one in found]
-        elif 0 < len(self._unsent) < reads.PAGE:  # the next page, before it is needed
-            more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
-            page = self._page((), more)
+        if missing := [number for number, item in known.items() if item is None]:
+            read = await self._read_again(self._page(missing, found[0].sink, ahead))
+            known = {n: self.content(n) or i or read.get(n) for n, i in known.items()}
+            found = [one for one in found if self.waits(one)]
+        elif found and 0 < len(self._unsent) < reads.PAGE:
+            page = self._page((), found[0].sink, ahead)
             self._unsent.clear()
             self._reading = asyncio.ensure_future(self._read_again(page))
         lines = self.sinks
         return [
-            _delivery(one, content, lines[one.sink].window(one))
-            for one, content in zip(found, contents, strict=True)
-            if content is not None
+            _delivery(one, item, lines[one.sink].window(one))
+            for one in found
+            if (item := known[one.item]) is not None
         ]
 
-    def _page(self, missing: Sequence[int], more: Iterable[Waiting]) -> list[int]:
+    def _page(
+        self,
+        missing: Sequence[int],
+        sink: str,
+        ahead: Callable[[], Sequence[Waiting]],
+    ) -> list[int]:
         """Return what is read together: the contents that are missing, and a page."""
+        more = chain(ahead(), self.sinks[sink].waiting.values())
         unknown = (w.item for w in more if self.content(w.item) is None)
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
