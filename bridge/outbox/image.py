@@ -12,6 +12,8 @@ were read last does. The rest is read again shortly before it is sent.
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -289,7 +291,7 @@ class Image(Struct):
         elif found and 0 < len(self._unsent) < reads.PAGE:
             page = self._page((), found[0].sink, ahead)
             self._unsent.clear()
-            self._reading = asyncio.ensure_future(self._read_again(page))
+            self._read_ahead(page)
         lines = self.sinks
         return [
             _delivery(one, item, lines[one.sink].window(one))
@@ -309,12 +311,25 @@ class Image(Struct):
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
 
+    def _read_ahead(self, numbers: Sequence[int]) -> None:
+        """Begin to read contents before they are needed; the disk need not answer."""
+        job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
+        with suppress(OutboxError):
+            self._reading = self.database.begin_read(job, then)
+            self._reading.add_done_callback(asyncio.Future.exception)  # it is seen
+
     async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read contents; return nothing if the disk does not answer."""
+        job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
         try:
-            read = await self.database.read(lambda db: reads.items(db, numbers))
+            return await self.database.read(job, then)
         except OutboxError:
             return {}
+
+    def _keep(
+        self, numbers: Sequence[int], read: Mapping[int, Item]
+    ) -> dict[int, Item]:
+        """Keep contents that were read; return all that were asked for."""
         self._unsent = set(numbers)
         for number in reversed(numbers):  # what is asked for next is forgotten last
             if number in read and read[number].damage is None:

@@ -139,7 +139,7 @@ class Settling(Struct):
     @property
     def under_way(self) -> set[int]:
         """Ids of deliveries in flight, or delivered but not yet recorded as such."""
-        return self.attempts.ids | self.landed.keys()
+        return self.attempts.at.keys() | self.landed.keys()
 
     def settle(self, attempt: Attempt) -> None:
         """Apply the answer to an attempt at a stored delivery."""
