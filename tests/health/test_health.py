@@ -111,6 +111,7 @@ class Bridge:
         """Let so many attempts fail, each when it is due."""
         (relay,) = self.status_source.relays
         self.sink.faults.extend([error] * attempts)
+        await self.outbox.state.write({})  # what was observed is on the disk
         while self.sink.faults:
             async with asyncio.TaskGroup() as tasks:
                 wait = await relay.step(tasks)
