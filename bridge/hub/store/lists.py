@@ -177,14 +177,10 @@ def decision_row(row: Any) -> DecisionRow:
     persons: Any = orjson.loads(row.persons)
     seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
     names = tuple(name.removeprefix("_") for name in seen.resources)
-    return DecisionRow(
-        id=row.id,
-        event_id=row.event_id,
-        action=row.action,
-        via=row.via,
+    return DecisionRow.made(
+        row,
         state=DecisionState(row.state),
         by=tuple(persons["by"]),
-        rule=row.rule,
         reason=row.reason or None,
         time=moment_of(row.time),
         outcome=row.outcome or None,

@@ -134,13 +134,11 @@ def _summary(now: Occurrence | None) -> Summary:
     event, azure = now.event, now.azure and now.azure.event
     names = spelt(event) if event else ()
     shown = {"Resources": list(event.resources[:NAMES])} if event else {}
-    return Summary(
+    return Summary.made(
+        now,
         first_reported_by=ReporterRow.of(now.first.reporter),
-        bridges_say=now.bridges_say,
-        said=now.said,
         said_by=ReporterRow.of(now.said_by) if now.said_by else None,
         doubled=tuple(map(ReporterRow.of, now.doubled)),
-        resource=now.resource,
         names=names[:NAMES],
         name_count=len(names),
         event={**event.raw, **shown} if event else None,
@@ -173,13 +171,11 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
     """Return the results of approvals, the oldest first."""
     good = list(Trust)[: 1 if state.now and state.now.is_pinned else 2]
     return tuple(
-        StoredOutcome(
-            outcome=fact.outcome.outcome,
-            message_id=fact.outcome.message_id,
+        StoredOutcome.made(
+            fact.outcome,
             reason=fact.outcome.reason or None,
             time=fact.time,
             reporter=ReporterRow.of(fact.reporter),
-            body_hash=fact.outcome.body_hash,
             is_doubtful=fact.trust not in good,
         )
         for fact in state.outcomes
@@ -188,21 +184,11 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
 
 
 def _stored(life: Occurrence) -> OccurrenceRow:
-    return OccurrenceRow(
-        status=life.status,
+    return OccurrenceRow.made(
+        life,
         event=life.event.raw if life.event else None,
-        is_whole=life.is_whole,
-        opened=life.opened,
-        ended=life.ended,
         first_reported_by=ReporterRow.of(life.first.reporter),
-        bridges_say=life.bridges_say,
         azure=_azure(life.azure) if life.azure else None,
-        machines=life.machines,
-        is_by_others=life.is_by_others,
-        prefix=life.prefix,
-        source=life.source,
-        resource=life.resource,
-        digest=life.digest,
     )
 
 
