@@ -65,15 +65,7 @@ def time_line(
     until: datetime,
     now: datetime,
 ) -> TimeLine:
-    """Return what happened to a machine in a period.
-
-    Args:
-        connection: a connection within a transaction.
-        machine: the machine.
-        since: the begin of the period.
-        until: its end.
-        now: the present moment.
-    """
+    """Return what happened to a machine in a period."""
     of = machines.c
     mine = select(of.event_key).where(is_at(of, machine))
     query = select(events).where(
@@ -253,14 +245,7 @@ class _Cell(Struct):
 def report_of(
     connection: Connection, since: datetime, until: datetime, now: datetime
 ) -> Report:
-    """Return the report of the events that were announced in a period, and of outages.
-
-    Args:
-        connection: a connection within a transaction.
-        since: the begin of the period.
-        until: its end.
-        now: the present moment.
-    """
+    """Return the report of the events announced in a period, and of outages."""
     columns = [c for c in events.c if c.name not in {"summary", "state"}]
     inside = (events.c.opened >= micros(since)) & (events.c.opened < micros(until))
     newest = (
