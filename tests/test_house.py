@@ -163,7 +163,7 @@ MAKE_TASKS = {
     "foundation/background.py",
     "foundation/workers.py",
     "outbox/state.py",
-    "cli/progress.py",
+    "cli/long_running.py",
     "servicebus/kept_link.py",
     "servicebus/receiver.py",
     "sinks/command/process.py",

@@ -8,42 +8,50 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge import __version__
-from bridge.app.identify import Origin
-from bridge.app.surroundings import Surroundings
+from bridge.app.identify import PATIENCE, Origin
+from bridge.app.supervisor import Supervisor
 from bridge.approvals.config import ApprovalsConfig, connection_faults
+from bridge.approvals.rotation import Rotation
 from bridge.configuration.config import Config
 from bridge.events.build import EventContext
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.watch import Watch
-from bridge.foundation.clock import PauseMeter
+from bridge.foundation.clock import Clock, PauseMeter
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.workers import Worker
+from bridge.health.status import Standing, StatusSource
+from bridge.imds.client import MetadataClient
 from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
+from bridge.net.listening import Port
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
 from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.sink_worker import Opening, SinkWorker
+from bridge.servicebus.timings import TIMINGS as BUS_TIMINGS
+from bridge.servicebus.timings import Timings as BusTimings
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
+from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.approvals.reply import ReplyRules
@@ -51,6 +59,71 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEY_PATIENCE = 3.0
+
+
+# -- The parts of the process that do not depend on the identity of this VM ------------
+
+
+class Gate(Rotation, Standing, Protocol):
+    """Knows whether this VM is in rotation."""
+
+
+class Probe(Protocol):
+    """The traffic probe, which is loaded only if it is configured."""
+
+    @property
+    def rotation(self) -> Gate:
+        """Knows whether this VM is in rotation."""
+        ...
+
+    @property
+    def port(self) -> Port:
+        """The port of the probe."""
+        ...
+
+    async def attach(self, outbox: Outbox, observer: Observer) -> Worker:
+        """Use the open state file; return the worker that announces changes."""
+        ...
+
+
+class Timings(Struct, frozen=True, kw_only=True):
+    """The time limits of the forwarder's requests.
+
+    Attributes:
+        identity: for how many seconds to ask for the identity of this VM.
+        bus: the time limits of Service Bus.
+    """
+
+    identity: float = PATIENCE
+    bus: BusTimings = BUS_TIMINGS
+
+
+TIMINGS = Timings()
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """The parts that are opened before the state file.
+
+    Attributes:
+        supervisor: is notified when all parts are open.
+        lock: the lock of the state file.
+        probe: the traffic probe; None if none is configured.
+        timings: the time limits of the forwarder's requests.
+        environ: the environment of this process, for the programs that sinks start.
+    """
+
+    clock: Clock
+    metrics: Metrics
+    status_source: StatusSource
+    client: MetadataClient
+    supervisor: Supervisor
+    lock: StateLock
+    environ: Mapping[str, str]
+    probe: Probe | None = None
+    timings: Timings = TIMINGS
+
+
+# -- The parts that exist as long as the state file is open ----------------------------
 
 
 @dataclass(slots=True)

@@ -19,7 +19,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from bridge import __version__
-from bridge.app.composition import Forwarder
+from bridge.app.composition import (
+    TIMINGS,
+    Forwarder,
+    Probe,
+    Surroundings,
+    Timings,
+)
 from bridge.app.identify import (
     ask_once,
     ask_repeatedly,
@@ -27,13 +33,12 @@ from bridge.app.identify import (
     settle,
 )
 from bridge.app.supervisor import NO_SUPERVISOR, Supervisor, attended
-from bridge.app.surroundings import TIMINGS, Probe, Surroundings, Timings
 from bridge.configuration.config import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.foundation.workers import run_together, run_workers, unless, waking
-from bridge.health import port
+from bridge.health import server
 from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
@@ -80,9 +85,9 @@ async def run(
             attended(supervisor, stop, clock, status_source.is_alive)
         )
         await stack.enter_async_context(
-            port.serve(config.http, status_source, listeners.get("health"))
+            server.serve(config.http, status_source, listeners.get("health"))
         )
-        await stack.enter_async_context(port.serve_commands(lock, status_source))
+        await stack.enter_async_context(server.serve_commands(lock, status_source))
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )

@@ -1,18 +1,26 @@
 """``check --connect``: tests every connection of a forwarder, or of a hub."""
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from bridge.cli import door
-from bridge.cli.long_running import run
-from bridge.cli.progress import shown
+from bridge.cli.long_running import run, shown
 from bridge.configuration.config import Config
 from bridge.diagnostics import doctor, host_checks, status_query
 from bridge.diagnostics.finding import Finding
-from bridge.foundation.clock import SystemClock
+from bridge.events.build import rfc3339
+from bridge.foundation.clock import Clock, SystemClock
+from bridge.foundation.errors import ApprovalQueueError, HubStoreError
+from bridge.hub.config import HubConfig, SourceConfig
 from bridge.hub.load import HubFile
+from bridge.servicebus.receiver import open_queue
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.sinks.command.unit import path_unit_fault
 from bridge.telemetry.metrics import LogConfig, configure_logging
+
+if TYPE_CHECKING:
+    from bridge.hub.store.lists import OtherApprover
 
 
 def examined(config: Config | HubFile) -> list[Finding]:
@@ -41,14 +49,60 @@ async def _unheard_hooks(config: Config) -> list[str]:
 async def _every_finding(config: Config | HubFile) -> list[Finding]:
     configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
     if isinstance(config, HubFile):
-        from bridge.cli.hub import needs_extra  # noqa: PLC0415 - only for a hub
-
-        with needs_extra():
-            from bridge.cli import hub_check  # noqa: PLC0415 - an extra
-        return await hub_check.examine(config.hub, SystemClock())
+        return await examine_hub(config.hub, SystemClock())
     is_running = await status_query.running(config) is not None
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, is_running=is_running)
     return found + await host_checks.examine_traffic(
         config.traffic, is_running=is_running
     )
+
+
+# -- For a hub: its store and sources, and other approvers. Nothing is sent ------------
+
+
+_MOST_NAMED = 5
+_ADVICE = (
+    "let only one hub or app decide for an approval entity: each counts only its own "
+    "votes"
+)
+
+
+async def examine_hub(config: HubConfig, clock: Clock) -> list[Finding]:
+    """Test the store and all sources of a hub."""
+    found = await _of_store(config)
+    return [*found, *[await _of_source(one, clock) for one in config.sources]]
+
+
+async def _of_store(config: HubConfig) -> list[Finding]:
+    from bridge.cli.hub import needs_extra  # noqa: PLC0415 - only for a hub
+
+    with needs_extra():
+        from bridge.hub.store.lists import other_approvers  # noqa: PLC0415 - an extra
+        from bridge.hub.store.store import glance  # noqa: PLC0415 - an extra
+
+    try:
+        others = await glance(config, other_approvers)
+    except HubStoreError as error:
+        path = config.sqlite_file
+        is_new = path is not None and path.parent.is_dir() and not path.exists()
+        return [Finding(is_good=is_new, text=str(error), is_warning=is_new)]
+    return [Finding(is_good=True, text="the store answers"), *_of_others(others)]
+
+
+def _of_others(others: "list[OtherApprover]") -> Iterator[Finding]:
+    """Yield a warning for each approver who does not use this hub's store."""
+    for one in others[:_MOST_NAMED]:
+        who, heard = one.name or "an approver without a name", rfc3339(one.heard)
+        text = f"{who} approved {one.event_id} without this hub, reported at {heard}"
+        yield Finding(is_good=True, is_warning=True, text=text, advice=_ADVICE)
+
+
+async def _of_source(source: SourceConfig, clock: Clock) -> Finding:
+    name = f"hub.sources {source.name}: {source.origin}"
+    async with open_queue(source, source.origin, clock) as queue:
+        try:
+            await queue.reach()
+        except ApprovalQueueError as error:
+            return Finding(is_good=False, text=f"{name}: {error}")
+    return Finding(is_good=True, text=f"{name} can be read")

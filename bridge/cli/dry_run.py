@@ -15,8 +15,7 @@ from msgspec.structs import replace as with_fields
 from bridge.cli import completion, door
 from bridge.cli.common import config_option, echo_json
 from bridge.cli.ending import FAILED, WRONG, fail
-from bridge.cli.long_running import run
-from bridge.cli.progress import shown
+from bridge.cli.long_running import run, shown
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config, Settings
 from bridge.diagnostics import dry_run

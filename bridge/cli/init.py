@@ -23,7 +23,7 @@ from bridge.foundation.errors import BridgeError, ConfigError
 from bridge.foundation.printable import printable
 from bridge.foundation.values import Address
 from bridge.sinks.command import ownership
-from bridge.sinks.command.service import Service
+from bridge.sinks.command.ownership import Service
 
 _ASK = "ask"
 _REFERENCES = ("env:", "file:")

@@ -174,7 +174,8 @@ class ReferenceClock:
     def now(self) -> datetime:
         """Return the present time in UTC, as the server has it."""
         now = self.base.now()
-        return now + timedelta(seconds=self._correction(now))
+        correction = self._correction(now)
+        return now + timedelta(seconds=correction) if correction else now
 
     @property
     def ahead(self) -> float | None:

@@ -5,9 +5,10 @@ order, and no EventId delays another. While any step of a line is urgent, its he
 too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
-``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. The
-heaps may hold entries that are out of date: whoever reads one compares it with the
-delivery.
+``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. What is
+due but left out by the reader waits in ``_aside``, so that the next read need not pass
+it again. The heaps may hold entries that are out of date: whoever reads one compares it
+with the delivery.
 """
 
 from bisect import insort
@@ -133,6 +134,7 @@ class Lines(Struct):
     _soon: Heap = field(default_factory=list)  # (begin of the window, id)
     _urgent: Heap = field(default_factory=list)  # (end of the window, id)
     _for_sink: list[tuple[float, float, int]] = field(default_factory=list)
+    _aside: set[int] = field(default_factory=set)
 
     # -- in and out ----------------------------------------------------------
 
@@ -279,49 +281,44 @@ class Lines(Struct):
             limit: the most to return.
             but: ids to leave out.
         """
+        for number in self._aside.difference(but):
+            self._aside.discard(number)
+            if (one := self._head(number)) is not None:
+                heappush(self._later, (one.due, number))
         self._advance(now)
         found = dict[int, Waiting]()
-        self._take_urgent(found, limit, but)
-        self._take_ready(found, limit, but)
+        for heap in (self._ready_urgent, self._ready):
+            self._take(heap, found, limit, but)
         return list(found.values())
 
-    def _take_urgent(
-        self, found: dict[int, Waiting], limit: int, but: Collection[int]
+    def _take(
+        self, heap: Heap, found: dict[int, Waiting], limit: int, but: Collection[int]
     ) -> None:
-        read, last = Heap(), None
-        while self._ready_urgent and len(found) < limit:
-            entry = heappop(self._ready_urgent)
-            one = self._head(entry[1])
-            if one is None or entry == last or one.due > self._now:
-                continue  # what is not due is in ``_later``
-            since, until = self.window(one) or (_NEVER, _NEVER)
-            if since > self._now:
+        """Add what is ready, in its order, up to ``limit``."""
+        read = Heap()
+        while heap and len(found) < limit:
+            at, number = entry = heappop(heap)
+            one = self._head(number)
+            if one is None or entry in read[-1:]:
                 continue
-            if until != entry[0]:  # another step is urgent meanwhile
-                heappush(self._ready_urgent, (until, one.id))
+            if one.due != at if heap is self._ready else not self._is_until(one, at):
                 continue
-            read.append(entry)
-            last = entry
-            if one.id not in but:
-                found[one.id] = one
+            if number in but:
+                self._aside.add(number)
+            else:
+                read.append(entry)
+                found[number] = one
         for entry in read:
-            heappush(self._ready_urgent, entry)
+            heappush(heap, entry)
 
-    def _take_ready(
-        self, found: dict[int, Waiting], limit: int, but: Collection[int]
-    ) -> None:
-        read, last = Heap(), None
-        while self._ready and len(found) < limit:
-            entry = heappop(self._ready)
-            one = self._head(entry[1])
-            if one is None or one.due != entry[0] or entry == last:
-                continue
-            read.append(entry)
-            last = entry
-            if one.id not in but:
-                found.setdefault(one.id, one)
-        for entry in read:
-            heappush(self._ready, entry)
+    def _is_until(self, one: Waiting, until: float) -> bool:
+        """Return whether a due head is urgent until then; if until later, note it."""
+        since, last = self.window(one) or (_NEVER, _NEVER)
+        if one.due > self._now or since > self._now:
+            return False  # what is not due is in ``_later``
+        if until != last:  # another step is urgent meanwhile
+            heappush(self._ready_urgent, (last, one.id))
+        return until == last
 
     def next_due(self, now: float) -> float | None:
         """Return when the next head that is not due yet will be due."""
@@ -355,9 +352,9 @@ class Lines(Struct):
         while self._for_sink and len(found) < limit:
             entry = heappop(self._for_sink)
             one = self._head(entry[2])
-            if one is None or not one.waits_for_sink or one.due != entry[1]:
+            if one is None or not one.waits_for_sink or entry in read[-1:]:
                 continue
-            if one.due <= self._now or (read and entry == read[-1]):
+            if one.due <= self._now or one.due != entry[1]:
                 continue
             _, until = self.window(one) or (_NEVER, _NEVER)
             if until != entry[0]:
@@ -393,8 +390,8 @@ class Lines(Struct):
         """Read the times of all heads again."""
         for heap in (self._later, self._ready, self._ready_urgent, self._soon):
             heap.clear()
-        self._urgent.clear()
-        self._for_sink.clear()
+        for others in (self._urgent, self._for_sink, self._aside):
+            others.clear()
         for line in self._lines.values():
             if isinstance(line, Line):
                 line.renew()

@@ -189,14 +189,16 @@ class Attempts(Struct):
                 return False
         return self.circuit.lets_through(monotonic, is_first=not self._all)
 
-    def may_go_on(self, delivery: Delivery, now: float) -> bool:
+    def may_go_on(self, delivery: Delivery) -> bool:
         """Return whether a delivery whose attempt has begun may still be sent.
 
         It may not if the sink was busy or has asked for a pause since then, or was
         parked.
         """
-        if self._goes_first(delivery, now):
-            return True
+        if delivery.urgent_until is not None:
+            now = self.clock.now().timestamp()
+            if self._goes_first(delivery, now):
+                return True
         if self.circuit.holds(max(a.began for a in self._at[delivery.id])):
             return False
         monotonic, is_first = self.clock.monotonic(), len(self._all) == 1

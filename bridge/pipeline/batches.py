@@ -142,7 +142,9 @@ class Batches:
             NotSentError if the sink asked for a pause before the event was sent. Cancel
             the future to give the attempt up.
         """
-        goes_first = is_urgent(delivery, self.clock.now().timestamp())
+        goes_first = delivery.urgent_until is not None and is_urgent(
+            delivery, self.clock.now().timestamp()
+        )  # for most, the clock need not be read
         mine = _Waiting(delivery, is_pressing=goes_first)
         if goes_first and self._alone < self.limits.alone:
             self._alone += 1

@@ -190,7 +190,7 @@ class Relay:
         An attempt that waits before it sends calls this. If the result is False, the
         attempt raises NotSentError.
         """
-        return self._attempts.may_go_on(delivery, self.clock.now().timestamp())
+        return self._attempts.may_go_on(delivery)
 
     def gather_with(self, gather: Gather | None) -> None:
         """Let attempts share requests from now on; None = one request for each.

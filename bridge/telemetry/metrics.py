@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Literal, TextIO
@@ -86,6 +87,7 @@ def _where(error: BaseException) -> list[str]:
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # would double the series
 
+_NAMESPACE = "sebridge"  # the beginning of each name
 # The bounds of the buckets of histograms.
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
 _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -196,138 +198,100 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         # The metrics of deliveries alone, for a process that does not poll IMDS.
         self.of_deliveries = CollectorRegistry()
-        self.imds_requests = Counter(
-            "sebridge_imds_requests",
-            "Requests to IMDS by outcome.",
-            ["method", "outcome"],
-            registry=registry,
+        counter = partial(Counter, namespace=_NAMESPACE, registry=registry)
+        gauge = partial(Gauge, namespace=_NAMESPACE, registry=registry)
+        histogram = partial(Histogram, namespace=_NAMESPACE, registry=registry)
+        self.imds_requests = counter(
+            "imds_requests", "Requests to IMDS by outcome.", ["method", "outcome"]
         )
-        self.imds_last_success = Gauge(
-            "sebridge_imds_last_success_timestamp_seconds",
+        self.imds_last_success = gauge(
+            "imds_last_success_timestamp_seconds",
             "When IMDS last returned a valid document.",
-            registry=registry,
         )
-        self.clock_offset = Gauge(
-            "sebridge_clock_offset_seconds",
+        self.clock_offset = gauge(
+            "clock_offset_seconds",
             "How far this VM's clock is ahead of IMDS's; 0 within what a Date shows.",
-            registry=registry,
         )
         self.paused = Summary(
-            "sebridge_paused_seconds",
+            "paused_seconds",
             "How long this VM, or the bridge, stood still: a pause of 3 s or more.",
+            namespace=_NAMESPACE,
             registry=registry,
         )
-        self.unsigned = Counter(
-            "sebridge_events_unsigned",
+        self.unsigned = counter(
+            "events_unsigned",
             "Events that went out unsigned although events.sign is set.",
-            registry=registry,
         )
-        self.incarnation = Gauge(
-            "sebridge_document_incarnation",
-            "DocumentIncarnation of the last valid document.",
-            registry=registry,
+        self.incarnation = gauge(
+            "document_incarnation", "DocumentIncarnation of the last valid document."
         )
-        self.scheduled_events = Gauge(
-            "sebridge_scheduled_events",
+        self.scheduled_events = gauge(
+            "scheduled_events",
             "Scheduled events now in the document.",
             ["event_type", "event_status"],
-            registry=registry,
         )
-        self.transitions = Counter(
-            "sebridge_transitions",
+        self.transitions = counter(
+            "transitions",
             "Transitions of scheduled events.",
             ["transition", "event_type"],
-            registry=registry,
         )
-        self.deliveries = Counter(
-            "sebridge_deliveries",
+        self.deliveries = counter(
+            "deliveries",
             "Results of attempts, and other ends of deliveries.",
             ["sink", "outcome"],
-            registry=registry,
         )
-        self.delivery_failures = Counter(
-            "sebridge_delivery_failures",
+        self.delivery_failures = counter(
+            "delivery_failures",
             "Attempts at a delivery that failed.",
             ["sink", "reason"],
-            registry=registry,
         )
-        self.late = Counter(
-            "sebridge_deliveries_late",
-            "Events delivered only after NotBefore.",
-            ["sink"],
-            registry=registry,
+        self.late = counter(
+            "deliveries_late", "Events delivered only after NotBefore.", ["sink"]
         )
-        self.pending = Gauge(
-            "sebridge_outbox_pending",
-            "Deliveries that wait.",
-            ["sink"],
-            registry=registry,
-        )
-        self.dead = Gauge(
-            "sebridge_outbox_dead",
+        self.pending = gauge("outbox_pending", "Deliveries that wait.", ["sink"])
+        self.dead = gauge(
+            "outbox_dead",
             "Dead letters: deliveries given up, see `sebridge outbox`.",
             ["sink"],
-            registry=registry,
         )
-        self.oldest = Gauge(
-            "sebridge_outbox_oldest_seconds",
-            "Age of the oldest delivery that waits.",
-            ["sink"],
-            registry=registry,
+        self.oldest = gauge(
+            "outbox_oldest_seconds", "Age of the oldest delivery that waits.", ["sink"]
         )
-        self.parked = Gauge(
-            "sebridge_sink_parked",
-            "1 while a sink is parked: it refuses everything.",
-            ["sink"],
-            registry=registry,
+        self.parked = gauge(
+            "sink_parked", "1 while a sink is parked: it refuses everything.", ["sink"]
         )
-        self.delivery_seconds = Histogram(
-            "sebridge_delivery_seconds",
+        self.delivery_seconds = histogram(
+            "delivery_seconds",
             "Seconds from observation to delivery.",
             ["sink"],
-            registry=registry,
             buckets=_SECONDS,
         )
-        self.batch_events = Histogram(
-            "sebridge_batch_events",
+        self.batch_events = histogram(
+            "batch_events",
             "Events in one request to a sink that takes several.",
             ["sink"],
-            registry=registry,
             buckets=_EVENTS,
         )
-        self.start_requests = Counter(
-            "sebridge_start_requests",
-            "Approvals by outcome.",
-            ["outcome"],
-            registry=registry,
+        self.start_requests = counter(
+            "start_requests", "Approvals by outcome.", ["outcome"]
         )
-        self.commands = Counter(
-            "sebridge_commands",
-            "Commands by result.",
-            ["sink", "outcome"],
-            registry=registry,
-        )
-        self.command_seconds = Histogram(
-            "sebridge_command_seconds",
+        self.commands = counter("commands", "Commands by result.", ["sink", "outcome"])
+        self.command_seconds = histogram(
+            "command_seconds",
             "Seconds that a run of a command took.",
             ["sink"],
-            registry=registry,
             buckets=_SECONDS,
         )
-        self.state_degraded = Gauge(
-            "sebridge_state_degraded",
-            "1 while the state file cannot be written.",
-            registry=registry,
+        self.state_degraded = gauge(
+            "state_degraded", "1 while the state file cannot be written."
         )
         # Without a traffic probe nothing sets this gauge; 0 would mean "out".
-        self.traffic_in = Gauge(
-            "sebridge_traffic_in",
+        self.traffic_in = gauge(
+            "traffic_in",
             "1 while this VM is in rotation.",
             registry=registry if has_traffic else None,
         )
-        Gauge(
-            "sebridge_build_info", "The version.", ["version"], registry=registry
-        ).labels(version).set(1)
+        gauge("build_info", "The version.", ["version"]).labels(version).set(1)
         for family in (
             *(self.deliveries, self.delivery_failures, self.late, self.parked),
             self.delivery_seconds,

@@ -26,9 +26,9 @@ from bridge.cli.main import ELSEWHERE, main
 from bridge.cli.simulate import simulator_extra
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError, Reason, install_command
-from bridge.health import port as health
+from bridge.health import server as health
 from bridge.health.config import HttpConfig
-from bridge.health.port import serve_commands
+from bridge.health.server import serve_commands
 from bridge.health.status import StatusSource
 from bridge.outbox.questions import Selection
 from bridge.outbox.statefile import locked
@@ -1102,7 +1102,7 @@ def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
 # A test must not wait a minute for an IMDS that does not exist.
 IMPATIENT = """
     from bridge.app import forwarder as app
-    from bridge.app.surroundings import Timings
+    from bridge.app.composition import Timings
     app.run.__defaults__ = (*app.run.__defaults__[:-1], Timings(identity=0.1))
 """
 

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from bridge.cli.progress import shown
+from bridge.cli.long_running import shown
 from bridge.foundation.waiting import Waits, waiting_for
 from tests.support.fakes import FakeClock, turns
 

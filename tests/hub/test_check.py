@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from bridge.cli.hub_check import examine
+from bridge.cli.check_connect import examine_hub
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Address, Secret
@@ -30,7 +30,7 @@ def approved(by: str | None, message_id: str, seconds: float) -> bytes:
 
 
 async def findings(given: HubConfig) -> list[tuple[str, str]]:
-    found = await examine(given, SystemClock())
+    found = await examine_hub(given, SystemClock())
     marks = {(True, False): "ok", (True, True): "warn", (False, False): "fail"}
     return [(marks[one.is_good, one.is_warning], one.text) for one in found]
 

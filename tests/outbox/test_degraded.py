@@ -300,6 +300,20 @@ async def test_events_of_an_earlier_run_are_listed_beside_those_of_a_blank_start
             assert await book.at(NOW).observed("k") == ["K"]
 
 
+async def test_what_keeps_the_file_from_being_used_now_is_said(
+    state_path: Path,
+) -> None:
+    state_path.mkdir()
+
+    async with statefile.open_database(state_path, "vm-1") as database:
+        assert "is not a file: move it away" in str(database.fault)
+        state_path.rmdir()
+        with sqlite3.connect(state_path) as other:
+            other.execute("CREATE TABLE precious (x)")
+        await database.heal()
+        assert database.fault == "it is a database of another program"
+
+
 # -- limits ----------------------------------------------------------------------
 
 

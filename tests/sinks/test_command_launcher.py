@@ -16,7 +16,7 @@ from bridge.foundation.errors import RefusedDeliveryError
 from bridge.sinks.acting import Action
 from bridge.sinks.base import Resources
 from bridge.sinks.command.environment import Occasion, variables_of
-from bridge.sinks.command.service import Service
+from bridge.sinks.command.ownership import Service
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.sinks.command.unit import hook_name
 from tests.sinks.hook_machine import (

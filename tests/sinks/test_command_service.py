@@ -10,7 +10,7 @@ import pytest
 from bridge.foundation.errors import RefusedDeliveryError
 from bridge.sinks.base import Resources
 from bridge.sinks.command import ownership
-from bridge.sinks.command.service import UNIT, Account, Service
+from bridge.sinks.command.ownership import UNIT, Account, Service
 from bridge.sinks.command.sink import CommandSinkConfig
 
 NOWHERE: Resources = None  # type: ignore[assignment]  # it is not looked at

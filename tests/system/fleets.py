@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from bridge.app import forwarder as app
-from bridge.app.surroundings import TIMINGS, Timings
+from bridge.app.composition import TIMINGS, Timings
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.simulator.imds.lifecycle import EventLife

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from bridge.app import forwarder as app
-from bridge.app.surroundings import TIMINGS, Timings
+from bridge.app.composition import TIMINGS, Timings
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.servicebus.timings import Timings as BusTimings

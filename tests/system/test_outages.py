@@ -20,7 +20,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, _base_handler
 from azure.servicebus.aio import ServiceBusClient, _base_handler_async
 
-from bridge.app.surroundings import TIMINGS, Timings
+from bridge.app.composition import TIMINGS, Timings
 from bridge.foundation.clock import SystemClock
 from bridge.servicebus.timings import Timings as BusTimings
 from tests.support.servers import brisk_sdk

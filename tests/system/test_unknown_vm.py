@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from bridge.app import forwarder as app
-from bridge.app.surroundings import Timings
+from bridge.app.composition import Timings
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
 from bridge.foundation.clock import SystemClock

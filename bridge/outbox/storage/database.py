@@ -440,6 +440,7 @@ class Database:
 
     def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
         if error is not None:
+            self._fault = str(error)
             self._end_healing()
             is_theirs = self.is_blank and isinstance(error, OutboxLockedError)
             is_passing = isinstance(error, sqlite3.Error | OutboxError)

@@ -13,6 +13,7 @@ written twice.
 
 import sqlite3
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -22,7 +23,7 @@ from bridge.outbox.records import (
     checksum_of_decision,
     checksum_of_value,
 )
-from bridge.outbox.storage.schema import TABLES
+from bridge.outbox.storage.schema import SEVERAL, TABLES
 
 Value = str | bytes | int | float | None
 Change = tuple[str, tuple[Value, ...]]  # the table, and the primary key
@@ -176,7 +177,11 @@ def write(db: sqlite3.Connection, commits: Iterable[Rows]) -> None:
     for name, keys in gone.items():
         db.executemany(TABLES[name].drop, keys)
     for name, found in kept.items():
-        db.executemany(TABLES[name].put, found)
+        table, end = TABLES[name], len(found) - len(found) % SEVERAL
+        for start in range(0, end, SEVERAL):  # each statement waits for the GIL
+            several = chain(*found[start : start + SEVERAL])
+            db.execute(table.put_several, tuple(several))
+        db.executemany(table.put, found[end:])
 
 
 def _checksum(name: str, key: Row, row: Row) -> int | None:

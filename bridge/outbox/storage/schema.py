@@ -22,6 +22,8 @@ from bridge.foundation.errors import (
 SCHEMA = 10
 _PLAUSIBLE = 1000  # a higher schema number means damage
 
+SEVERAL = 16  # rows that one statement writes
+
 Kind = Literal["TEXT", "INTEGER", "REAL", "BLOB"]
 
 
@@ -80,6 +82,7 @@ class Table(Struct, frozen=True):
         typed: all columns, in the order of the file.
         sql: makes the table and its indexes.
         put: writes a row, in place of an earlier one with its key.
+        put_several: the same for so many rows at once.
         drop: deletes the row with a key.
     """
 
@@ -90,6 +93,7 @@ class Table(Struct, frozen=True):
     typed: tuple[Column, ...]
     sql: str
     put: str
+    put_several: str
     drop: str
 
     def is_sound(self, row: tuple[object, ...]) -> bool:
@@ -120,6 +124,7 @@ def _table(name: str, key: str, columns: str, /, **indexes: str) -> Table:
             for index, what in indexes.items()
         ),
         put=_put(name, [c.name for c in typed], len(keys)),
+        put_several=_put(name, [c.name for c in typed], len(keys), SEVERAL),
         drop=f"DELETE FROM {name} WHERE "  # noqa: S608 - our own names  # nosec B608
         + " AND ".join(f"{column.name} = ?" for column in keys),
     )
@@ -149,8 +154,8 @@ def _made(name: str, typed: tuple[Column, ...], keys: int) -> str:
     return f"CREATE TABLE {name} ({', '.join(columns)}) WITHOUT ROWID;"
 
 
-def _put(name: str, names: list[str], keys: int) -> str:
-    """Return the SQL that writes a row, which may be done twice."""
+def _put(name: str, names: list[str], keys: int, rows: int = 1) -> str:
+    """Return the SQL that writes rows, which may be done twice."""
     others = ", ".join(
         # Counted from 0 if the file could not be read at the start.
         f"{n} = max({name}.{n}, excluded.{n})"
@@ -158,9 +163,10 @@ def _put(name: str, names: list[str], keys: int) -> str:
         else f"{n} = excluded.{n}"
         for n in names[keys:]
     )
+    row = f"({', '.join('?' * len(names))})"
     return (
         f"INSERT INTO {name} ({', '.join(names)}) "  # noqa: S608 - our own names  # nosec B608
-        f"VALUES ({', '.join('?' * len(names))}) "
+        f"VALUES {', '.join([row] * rows)} "
         f"ON CONFLICT ({', '.join(names[:keys])}) DO UPDATE SET {others}"
     )
 

@@ -34,7 +34,7 @@ from bridge.sinks.acting import (
 from bridge.sinks.command import ownership, terms
 from bridge.sinks.command.environment import Occasion, inherited, variables_of
 from bridge.sinks.command.process import Exit, Runner
-from bridge.sinks.command.terms import Terms
+from bridge.sinks.command.terms import CommandKeys
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class CommandActor(Struct, kw_only=True):
         is_test: whether ``send-test`` runs the command for an invented event.
     """
 
-    terms: Terms
+    terms: CommandKeys
     outlook: Outlook
     runner: Runner
     clock: Clock

@@ -9,8 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -25,37 +24,22 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.values import Duration
 from bridge.sinks.acting import Fate, Outlook, Step
-from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.sinks.base import Preview, Resources
 from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor, event_of
+from bridge.sinks.command.ownership import Service
 from bridge.sinks.command.process import ProcessRunner
-from bridge.sinks.command.service import Service
-from bridge.sinks.command.unit import Places, UnitRunner, hook_name, path_unit_fault
+from bridge.sinks.command.terms import CommandKeys
+from bridge.sinks.command.unit import UnitRunner, hook_name, path_unit_fault
 
 _ROOT = 0
 _MOST_ATTEMPTS = 100
 _FORBIDDEN = ("\x00", "\n", "\r")
 
 
-class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
-    """``[[sinks]]`` with ``type = "command"``: a program of this machine is run.
-
-    Attributes:
-        command: the program with its whole path, and its arguments; no shell. The event
-            comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.
-        unit: in place of command, on Linux: the unit in which root runs the hook
-            /etc/sebridge/hooks/NAME. Example: ``"sebridge-hook@drain.service"``.
-        lead: a prepare begins at most this long before NotBefore.
-        timeout: the longest time of one run; then SIGTERM, and SIGKILL after 10 s.
-        retry_exit_codes: exit codes after which the command is run again, as after a
-            timeout or a signal. Any other code but 0 is final. Example: ``[75]``.
-        max_attempts: the most runs for one step. Example: ``3``.
-        output: when the result event contains the output of the command.
-        at_start: whether one restore is run after a start of the bridge, if the first
-            good document has no event for this sink, as after a redeployment of the VM.
-    """
+class CommandSinkConfig(CommandKeys, frozen=True, kw_only=True):
+    """``[[sinks]]`` with ``type = "command"``: a program of this machine is run."""
 
     default_scope: ClassVar[Scope] = "own"
     default_lifecycle: ClassVar[bool] = False
@@ -68,17 +52,7 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     )
     is_for_steps: ClassVar[bool] = True
     concurrency: ClassVar[int] = 1
-    hooks: ClassVar[Path] = Places().hooks
     service: ClassVar[Service] = Service()
-
-    command: tuple[str, ...] = ()
-    unit: str = ""
-    lead: Duration = Duration(1800)
-    timeout: Duration = Duration(600)
-    retry_exit_codes: tuple[int, ...] = (75,)
-    max_attempts: int = 3
-    output: Literal["failed", "always", "never"] = "failed"
-    at_start: bool = False
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the command and the numbers."""
@@ -123,12 +97,6 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "command", what
         if os.path.exists(self.program[0]) and (trouble := self._trouble()):  # noqa: PTH110 - no error where it may not be seen
             yield ("unit" if self.unit else "command"), trouble
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """The program and its arguments; the hook of the unit has no arguments."""
-        name = hook_name(self.unit)
-        return self.command if name is None else (str(self.hooks / name),)
 
     @property
     def account(self) -> int | None:

@@ -1,62 +1,51 @@
-"""The settings of a command that ``actor`` needs."""
+"""The keys of a command, and when it restores after a start of the bridge."""
 
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
-from bridge.events.routing import Route
 from bridge.foundation.values import Duration
 from bridge.sinks.acting import Begin, Outlook, Skip, Verdict, Wait
+from bridge.sinks.base import SinkConfig
+from bridge.sinks.command.unit import Places, hook_name
 
 
-class Terms(Protocol):
-    """The settings of a command; ``CommandSinkConfig`` has them."""
+class CommandKeys(SinkConfig, frozen=True, kw_only=True):
+    """The keys of a sink that runs a command.
 
-    @property
-    def name(self) -> str:
-        """The name of the sink."""
-        ...
+    Attributes:
+        command: the program with its whole path, and its arguments; no shell. The event
+            comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.
+        unit: in place of command, on Linux: the unit in which root runs the hook
+            /etc/sebridge/hooks/NAME. Example: ``"sebridge-hook@drain.service"``.
+        lead: a prepare begins at most this long before NotBefore.
+        timeout: the longest time of one run; then SIGTERM, and SIGKILL after 10 s.
+        retry_exit_codes: exit codes after which the command is run again, as after a
+            timeout or a signal. Any other code but 0 is final. Example: ``[75]``.
+        max_attempts: the most runs for one step. Example: ``3``.
+        output: when the result event contains the output of the command.
+        at_start: whether one restore is run after a start of the bridge, if the first
+            good document has no event for this sink, as after a redeployment of the VM.
+    """
 
-    @property
-    def route(self) -> Route:
-        """The events that the command is run for."""
-        ...
+    hooks: ClassVar[Path] = Places().hooks
+
+    command: tuple[str, ...] = ()
+    unit: str = ""
+    lead: Duration = Duration(1800)
+    timeout: Duration = Duration(600)
+    retry_exit_codes: tuple[int, ...] = (75,)
+    max_attempts: int = 3
+    output: Literal["failed", "always", "never"] = "failed"
+    at_start: bool = False
 
     @property
     def program(self) -> tuple[str, ...]:
-        """The program and its arguments."""
-        ...
-
-    @property
-    def lead(self) -> Duration:
-        """The longest time before NotBefore at which a prepare may begin."""
-        ...
-
-    @property
-    def timeout(self) -> Duration:
-        """The longest time of one run."""
-        ...
-
-    @property
-    def retry_exit_codes(self) -> tuple[int, ...]:
-        """The exit codes after which the command is run again."""
-        ...
-
-    @property
-    def max_attempts(self) -> int:
-        """The most runs for one step."""
-        ...
-
-    @property
-    def output(self) -> str:
-        """When the result event contains the output: failed, always or never."""
-        ...
-
-    @property
-    def at_start(self) -> bool:
-        """Whether the bridge runs a restore after a start without a fitting event."""
-        ...
+        """The program and its arguments; the hook of the unit has no arguments."""
+        name = hook_name(self.unit)
+        return self.command if name is None else (str(self.hooks / name),)
 
 
 # -- The restore after a start of the bridge, such as on a VM that was redeployed ------
