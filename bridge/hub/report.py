@@ -95,15 +95,11 @@ def overlaps(since: datetime | None, until: datetime | None) -> ColumnElement[bo
     if since is not None:
         is_after = events.c.ended >= micros(since)
         found.append(or_(events.c.ended.is_(None), is_after))
-    return _all(found)
+    return and_(true(), *found)
 
 
 def _is_told() -> ColumnElement[bool]:
     return events.c.lives > 0
-
-
-def _all(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
-    return and_(true(), *conditions)
 
 
 def _notes_in(since: datetime, until: datetime) -> Any:

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
     or_,
     select,
     text,
+    true,
     tuple_,
 )
 
@@ -40,7 +40,7 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.facts import Kind, kept_name, key_of
+from bridge.hub.facts import Kind, kept_name, key_of, object_in
 from bridge.hub.fold import Machine
 from bridge.hub.report import overlaps
 from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
@@ -254,7 +254,7 @@ def _begins(words: str) -> ColumnElement[bool]:
 
 def _is_settled(connection: Connection) -> ColumnElement[bool]:
     if connection.dialect.name != "postgresql":
-        return text("1 = 1")  # type: ignore[return-value]  # valid in a WHERE
+        return true()
     least = text("pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
     return events.c.xid < least
 
@@ -421,5 +421,5 @@ def _message(row: Any) -> MessageRow:
         kind=Kind(row.kind),
         time=moment_of(row.time),
         enqueued=moment_of(row.heard),
-        body=orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")),
+        body=object_in(row.body),
     )

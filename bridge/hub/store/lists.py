@@ -24,7 +24,7 @@ from bridge.hub.choices import (
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, kept_name, table, text
+from bridge.hub.facts import Kind, kept_name, object_in, table, text
 from bridge.hub.fold import Machine
 from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
 from bridge.hub.store.deciding import arm_objection
@@ -214,7 +214,6 @@ def place_of(cursor: str) -> tuple[int, str] | None:
 
 _MOST = 500  # the newest outcomes are enough to see whether somebody else approves
 _LONGEST = 100
-_BOM = b"\xef\xbb\xbf"
 
 
 class OtherApprover(Struct, frozen=True, kw_only=True):
@@ -255,8 +254,7 @@ def other_approvers(connection: Connection) -> list[OtherApprover]:
 
 def _request(body: bytes) -> tuple[str, str]:
     """Return the MessageId of an approval, and the name of the approver in it."""
-    data = table(orjson.loads(body.removeprefix(_BOM)).get("data"))
-    asked = table(data.get("request"))
+    asked = table(table(object_in(body).get("data")).get("request"))
     name = clean(text(asked.get("approvedBy"))[:_LONGEST])
     return text(asked.get("messageId")), name
 
