@@ -39,7 +39,7 @@ from bridge.hub.choices import (
     KeysDecided,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import kept_name, key_of
+from bridge.hub.facts import kept_name, key_of, made
 from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
 from bridge.hub.server import (
@@ -154,7 +154,7 @@ class Api:
             )
         )
         more = found[-1].vm_id if len(found) >= limit else None
-        rows = tuple(Bridge.made(row) for row in found)
+        rows = tuple(made(Bridge, row) for row in found)
         return answer(request, BridgeList(bridges=rows, next=more))
 
     async def timeline(self, request: web.Request) -> web.Response:
@@ -296,7 +296,7 @@ class Api:
     async def _now(self, key: str) -> EventRow | None:
         situation = self.situation()
         found = await self.store.read(lambda c: views.one_event(c, key, situation))
-        return None if found is None else EventRow.made(found)
+        return None if found is None else made(EventRow, found)
 
     async def decisions(self, request: web.Request) -> web.Response:
         """List decisions, the newest first."""

@@ -5,7 +5,7 @@ The JSON of an answer of the API is the encoding of its ``Row``: see ``answers``
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
@@ -24,17 +24,6 @@ class Row(Struct, frozen=True, kw_only=True, rename="camel"):
 
     None is null: the value is not known, or there is none.
     """
-
-    @classmethod
-    def made(cls, source: object, **given: Any) -> Self:
-        """Return a row with what another one, or a row of a table, has alike.
-
-        Args:
-            source: the other one.
-            given: what it has not, or in another form.
-        """
-        names = (name for name in cls.__struct_fields__ if name not in given)
-        return cls(**{name: getattr(source, name) for name in names}, **given)
 
 
 class Situation(Struct, frozen=True, kw_only=True):

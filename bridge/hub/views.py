@@ -40,7 +40,7 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.facts import Kind, kept_name, key_of, object_in
+from bridge.hub.facts import Kind, kept_name, key_of, made, object_in
 from bridge.hub.fold import Machine
 from bridge.hub.report import overlaps
 from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
@@ -147,7 +147,8 @@ def one_event(
     decided = connection.execute(mine.order_by(decisions.c.time.desc())).all()
     after = told[-1].time if older else None
     aside = aside_of(connection, [key])
-    return EventPage.made(
+    return made(
+        EventPage,
         shown,
         event=state.latest.event if state.latest else None,
         occurrences=state.occurrences,
@@ -172,7 +173,7 @@ def _outcomes(
         standing: Standing = "elsewhere" if name else "rule"
         if name in counted:
             standing = "counted" if id(one) in counted[name] else "not-asked"
-        yield OutcomeRow.made(one, standing=standing)
+        yield made(OutcomeRow, one, standing=standing)
 
 
 def _record(
@@ -186,7 +187,8 @@ def _record(
         query = query.where(trail.c.time < before)
     newest = query.order_by(trail.c.seq.desc()).limit(_MOST_ENTRIES)
     return [
-        RecordEntry.made(
+        made(
+            RecordEntry,
             row,
             time=moment_of(row.time),
             person=row.person or None,
@@ -355,7 +357,8 @@ def _event(
     life = summary_in(row.summary)
     absent = situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
-    return EventRow.made(
+    return made(
+        EventRow,
         row,
         status=UNKNOWN if is_lost else row.status,
         event_type=row.event_type or None,
@@ -396,7 +399,7 @@ def _persons_row(found: Persons) -> PersonsRow:
 def _vote(row: Any, situation: Situation) -> Vote:
     age = (situation.now - moment_of(row.time)).total_seconds()
     lapse = situation.access.lapse(row.entry, age)
-    return Vote.made(row, entry=row.entry or None, counts=not lapse, why=lapse or None)
+    return made(Vote, row, entry=row.entry or None, counts=not lapse, why=lapse or None)
 
 
 def _is_unreported(
@@ -416,7 +419,8 @@ def _is_unreported(
 
 
 def _message(row: Any) -> MessageRow:
-    return MessageRow.made(
+    return made(
+        MessageRow,
         row,
         kind=Kind(row.kind),
         time=moment_of(row.time),

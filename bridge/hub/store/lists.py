@@ -24,7 +24,7 @@ from bridge.hub.choices import (
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, kept_name, object_in, table, text
+from bridge.hub.facts import Kind, kept_name, made, object_in, table, text
 from bridge.hub.fold import Machine
 from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
 from bridge.hub.store.deciding import arm_objection
@@ -177,7 +177,8 @@ def decision_row(row: Any) -> DecisionRow:
     persons: Any = orjson.loads(row.persons)
     seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
     names = tuple(name.removeprefix("_") for name in seen.resources)
-    return DecisionRow.made(
+    return made(
+        DecisionRow,
         row,
         state=DecisionState(row.state),
         by=tuple(persons["by"]),

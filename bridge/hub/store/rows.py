@@ -15,7 +15,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
-from bridge.hub.facts import Fact, Trust, digest_of
+from bridge.hub.facts import Fact, Trust, digest_of, made
 from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
 from bridge.hub.occurrences import Place
@@ -134,7 +134,8 @@ def _summary(now: Occurrence | None) -> Summary:
     event, azure = now.event, now.azure and now.azure.event
     names = spelt(event) if event else ()
     shown = {"Resources": list(event.resources[:NAMES])} if event else {}
-    return Summary.made(
+    return made(
+        Summary,
         now,
         first_reported_by=ReporterRow.of(now.first.reporter),
         said_by=ReporterRow.of(now.said_by) if now.said_by else None,
@@ -171,7 +172,8 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
     """Return the results of approvals, the oldest first."""
     good = list(Trust)[: 1 if state.now and state.now.is_pinned else 2]
     return tuple(
-        StoredOutcome.made(
+        made(
+            StoredOutcome,
             fact.outcome,
             reason=fact.outcome.reason or None,
             time=fact.time,
@@ -184,7 +186,8 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
 
 
 def _stored(life: Occurrence) -> OccurrenceRow:
-    return OccurrenceRow.made(
+    return made(
+        OccurrenceRow,
         life,
         event=life.event.raw if life.event else None,
         first_reported_by=ReporterRow.of(life.first.reporter),
