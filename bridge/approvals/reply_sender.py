@@ -4,6 +4,7 @@ A message may name any entity that ``approvals.reply_to`` allows, even one that 
 exist. So if an entity refuses a reply, the replies to other entities do not wait.
 """
 
+from collections import OrderedDict
 from datetime import timedelta
 
 from bridge.approvals.reply import ReplyEnvelope
@@ -15,7 +16,7 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.records import Delivery
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.sender import Message, Senders, short_id
+from bridge.servicebus.sender import Message, Sender, short_id
 from bridge.servicebus.timings import TIMINGS, Timings
 
 _MOST_SENDERS = 8
@@ -39,7 +40,9 @@ class ReplySender:
         timings: Timings = TIMINGS,
     ) -> None:
         self._config = config
-        self._senders = Senders(most, timings)
+        self._most = most
+        self._timings = timings
+        self._senders: OrderedDict[str, Sender] = OrderedDict()
 
     async def deliver(self, delivery: Delivery) -> None:
         """Send a reply of the outbox.
@@ -92,8 +95,22 @@ class ReplySender:
             session_id=short_id(session_id) if session_id else None,
             time_to_live=_TIME_TO_LIVE,
         )
-        await self._senders.send(self._config, entity, message)
+        sender = self._senders.setdefault(
+            entity, Sender(self._config, entity, self._timings)
+        )
+        self._senders.move_to_end(entity)
+        await sender.send(message)
+        await self._close_surplus()
 
     async def close(self) -> None:
         """Close all senders, after the messages in flight."""
-        await self._senders.close()
+        while self._senders:
+            _, sender = self._senders.popitem()
+            await sender.close()
+
+    async def _close_surplus(self) -> None:
+        """Close the senders beyond the limit: the least recently used idle ones."""
+        surplus = len(self._senders) - self._most
+        idle = [entity for entity, sender in self._senders.items() if sender.is_idle]
+        for entity in idle[: max(surplus, 0)]:
+            await self._senders.pop(entity).close()

@@ -39,7 +39,7 @@ from bridge.hub.choices import (
     KeysDecided,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import kept_name, key_of, made
+from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
 from bridge.hub.server import (
@@ -61,6 +61,7 @@ from bridge.hub.store.deciding import (
     VoteResult,
     handle_vote,
 )
+from bridge.hub.store.rows import made
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Bridge, Filters, Situation
 from bridge.hub.voting import DROP_OFFER, SET_ASIDE

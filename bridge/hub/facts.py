@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -24,7 +23,6 @@ from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.foundation.hashing import hash32
 
-R = TypeVar("R", bound=Struct)
 AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
 _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
@@ -446,15 +444,3 @@ def moment(value: object) -> datetime:
         return found.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise UnreadableMessageError("a time is not of RFC 3339") from error
-
-
-def made(kind: type[R], source: object, **given: Any) -> R:
-    """Return a row with what another one, or a row of a table, has alike.
-
-    Args:
-        kind: of the row.
-        source: the other one.
-        given: what it has not, or in another form.
-    """
-    names = (name for name in kind.__struct_fields__ if name not in given)
-    return kind(**{name: getattr(source, name) for name in names}, **given)

@@ -40,13 +40,14 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.facts import Kind, kept_name, key_of, made, object_in
+from bridge.hub.facts import Kind, kept_name, key_of, object_in
 from bridge.hub.fold import Machine
 from bridge.hub.report import overlaps
 from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
 from bridge.hub.store.lists import decision_row
 from bridge.hub.store.rows import (
     Summary,
+    made,
     moment_of,
     moment_or_none,
     state_in,

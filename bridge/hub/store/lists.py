@@ -24,11 +24,11 @@ from bridge.hub.choices import (
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, kept_name, made, object_in, table, text
+from bridge.hub.facts import Kind, kept_name, object_in, table, text
 from bridge.hub.fold import Machine
 from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
 from bridge.hub.store.deciding import arm_objection
-from bridge.hub.store.rows import micros, moment_of
+from bridge.hub.store.rows import made, micros, moment_of
 from bridge.hub.store.tables import bridges, decisions, machines, messages, unreadable
 from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation

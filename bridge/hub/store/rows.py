@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import orjson
@@ -15,7 +15,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
-from bridge.hub.facts import Fact, Trust, digest_of, made
+from bridge.hub.facts import Fact, Trust, digest_of
 from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
 from bridge.hub.occurrences import Place
@@ -25,6 +25,7 @@ from bridge.hub.view_rows import ReporterRow, StoredOutcome
 from bridge.hub.vote_rules import digest
 from bridge.hub.voting import CurrentEvent
 
+R = TypeVar("R", bound=Struct)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST = 256
@@ -47,6 +48,18 @@ def moment_of(value: int) -> datetime:
 def moment_or_none(value: int | None) -> datetime | None:
     """Convert stored microseconds into a time, if there are any."""
     return None if value is None else moment_of(value)
+
+
+def made(kind: type[R], source: object, /, **given: Any) -> R:
+    """Return a row with what another one, or a row of a table, has alike.
+
+    Args:
+        kind: of the row.
+        source: the other one.
+        given: what it has not, or in another form.
+    """
+    names = (name for name in kind.__struct_fields__ if name not in given)
+    return kind(**{name: getattr(source, name) for name in names}, **given)
 
 
 def event_row(state: State) -> Values:
