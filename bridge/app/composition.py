@@ -39,9 +39,9 @@ from bridge.imds.client import MetadataClient
 from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
 from bridge.net.listening import Port
-from bridge.outbox.lock import StateLock
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping, StateWatch
 from bridge.pipeline.lifecycle_events import LifecycleEvents

@@ -26,9 +26,9 @@ from bridge.diagnostics.status_query import probed
 from bridge.foundation.errors import OutboxError
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
-from bridge.outbox.lock import StateLock
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.lock import StateLock
 from bridge.signing.approval import Approvers
 from bridge.traffic.config import TrafficConfig
 

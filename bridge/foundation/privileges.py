@@ -30,7 +30,7 @@ _OWNER_ONLY = 0o600
 # number does not release the POSIX locks that SQLite holds on the file.
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_OF_DATABASE = ("", "-journal", "-wal", "-shm")
+PARTS = ("", "-journal", "-wal", "-shm")
 
 
 def way_to(path: Path) -> Iterator[Path]:
@@ -65,7 +65,7 @@ def make_private(path: Path) -> None:
         os.close(os.open(path, flags, _OWNER_ONLY))
     if sys.platform == "win32":
         return
-    for suffix in _OF_DATABASE:
+    for suffix in PARTS:
         with suppress(OSError):
             _close_to_others(f"{path}{suffix}")
 
@@ -75,7 +75,7 @@ def no_file(path: Path) -> str | None:
 
     SQLite would wait in a FIFO for ever. None = there is nothing of that kind.
     """
-    for suffix in _OF_DATABASE:
+    for suffix in PARTS:
         part = f"{path}{suffix}"
         with suppress(OSError, ValueError):
             if not stat.S_ISREG(os.stat(part).st_mode):  # noqa: PTH116 - a path as text

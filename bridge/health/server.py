@@ -48,8 +48,8 @@ from bridge.net.connection_limit import Guard
 from bridge.net.listening import Port, addresses, listen, listening
 from bridge.outbox.admin import AnyQuestion
 from bridge.outbox.changes import Discard, Retry
-from bridge.outbox.lock import StateLock
 from bridge.outbox.questions import Page
+from bridge.outbox.storage.lock import StateLock
 
 log = logging.getLogger(__name__)
 

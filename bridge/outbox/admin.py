@@ -82,8 +82,9 @@ class Ledger(Struct, frozen=True):
             newest: the most events to return; older ones are left out.
             wanted: selects events; None = all.
         """
-        asked = Published(wanted=wanted or Wanted(), newest=newest, after=after)
-        return (await self._all(asked, newest))[::-1]
+        most = min(newest, MANY)
+        asked = Published(wanted=wanted or Wanted(), newest=most, after=after)
+        return (await self._all(asked, most))[::-1]
 
     async def observed(self, start: str) -> list[str]:
         """Return the EventIds of documents that begin with ``start``, sorted."""

@@ -293,12 +293,12 @@ class Published(Query[Page[Observation]], frozen=True, kw_only=True, tag=True):
     def read(self, db: sqlite3.Connection) -> Page[Observation]:
         """Read them."""
         where, values = self.wanted.condition
-        before = min(self.at, _last(db) + 1)
-        start = max(self.after, before - _SPAN)
+        last = _last(db, self.at)
+        start = max(self.after, last - _SPAN)
         rows = db.execute(
-            f"""SELECT id, body FROM items WHERE id > ? AND id < ? AND {where}
+            f"""SELECT id, body FROM items WHERE id > ? AND id <= ? AND {where}
                 ORDER BY id DESC""",  # noqa: S608 - our own conditions  # nosec B608
-            (start, before, *values),
+            (start, last, *values),
         )
         found, size = list[Observation](), 0
         for number, stored in rows:
@@ -362,11 +362,14 @@ class Observed(Query[Page[str]], frozen=True, kw_only=True, tag=True):
         query = """SELECT event_id, max(id) FROM items WHERE kind = 'event' AND id > ?
             AND id <= ? AND type LIKE '%.scheduledevent.%' AND substr(key, 1, ?) = ?
             GROUP BY key ORDER BY 2"""
-        key, end = self.start.upper(), self.at + _SPAN
+        (first,) = db.execute("SELECT min(id) FROM items WHERE id > ?", (self.at,))
+        key, end = self.start.upper(), (first[0] or self.at) + _SPAN
         found = [one for one, _ in db.execute(query, (self.at, end, len(key), key))]
         return Page(found, end if end < _last(db) else None)
 
 
-def _last(db: sqlite3.Connection) -> int:
-    (number,) = db.execute("SELECT coalesce(max(id), 0) FROM items").fetchone()
+def _last(db: sqlite3.Connection, before: int = MANY) -> int:
+    """Return the last id below ``before``: between two ids there may be a long gap."""
+    query = "SELECT coalesce(max(id), 0) FROM items WHERE id < ?"
+    (number,) = db.execute(query, (before,)).fetchone()
     return int(number)

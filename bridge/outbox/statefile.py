@@ -15,7 +15,6 @@ of another VM (a cloned disk) → moved aside with an error; a fresh file
 import asyncio
 import logging
 import os
-import re
 import sqlite3
 import stat
 import sys
@@ -35,18 +34,19 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.foundation.sections import Section
+from bridge.foundation.sqlite_files import drop, fresh_of, set_aside, use_fresh
 from bridge.foundation.values import Duration, Size
-from bridge.outbox.lock import Place, StateLock
-from bridge.outbox.owner import is_other, owner_in, set_owner
+from bridge.outbox.owner import set_owner
 from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
-from bridge.outbox.recovery.trouble import Trouble, sync_folder
+from bridge.outbox.recovery.trouble import Trouble
 from bridge.outbox.storage.connection import connect, translated
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.lock import Place, StateLock
+from bridge.outbox.storage.meta import is_other, owner_in
 
 log = logging.getLogger(__name__)
 
-_LONGEST_WHY = 64
 _LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
 _LOCK_SECONDS = 3.0
@@ -54,7 +54,6 @@ _CHECK_SECONDS = 2.0  # delays every start
 _SUSPECT_SECONDS = 15.0
 _LOOK_BUSY_SECONDS = 0.5  # may pass twice: at opening and at closing
 _RESCUE_SECONDS = 15.0
-_FRESH = ".fresh"  # suffix of a file that is being filled
 # Errors of a failed copy: no room for two files, or a bug. Neither may stop a start.
 _UNSAVED = (
     OutboxError,
@@ -236,7 +235,7 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> Non
         _renew(path, str(error), trouble, clock)
         owner = _check_file(path, trouble, clock)
     if is_other(owner, vm_id):
-        kept = set_aside(path, str(owner), clock.now())
+        kept = _set_aside(path, str(owner), clock.now())
         log.error(
             "state file is of another VM: starting afresh",
             extra={"vmId": owner, "kept": str(kept)},
@@ -284,7 +283,7 @@ def _leave_older(path: Path, now: datetime) -> None:
     counts = {"pending": 0, "dead": 0}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
         counts |= undelivered(db)
-    kept = set_aside(path, "older", now)
+    kept = _set_aside(path, "older", now)
     log.error(
         "state file is of an older version: starting afresh",
         extra={"kept": str(kept), **counts},
@@ -302,14 +301,14 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
         rescue,
     )
 
-    fresh, found = Path(f"{path}{_FRESH}"), Salvage(is_whole=False)
+    fresh, found = fresh_of(path), Salvage(is_whole=False)
     if trouble.note.moved == 0:  # after a move, a copied row may be the cause
         try:
             found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=clock)
         except _UNSAVED as error:
             why = f"{why}; nothing could be copied: {type(error).__name__}: {error}"
-            _drop(fresh)
-    kept = set_aside(path, "corrupt", clock.now())
+            drop(fresh)
+    kept = _set_aside(path, "corrupt", clock.now())
     _use_fresh(path)
     trouble.moved()
     log.error(
@@ -325,57 +324,26 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
 
 
 def _use_fresh(path: Path) -> None:
-    """Move a fresh file into place; delete it if the old file is still there."""
-    fresh = Path(f"{path}{_FRESH}")
-    if not fresh.is_file():
-        return
-    if path.exists():
-        _drop(fresh)
-        return
+    """Move a fresh file into place; see ``use_fresh``.
+
+    Raises:
+        OutboxUnavailableError: it cannot be moved.
+    """
     try:
-        fresh.rename(path)
-        sync_folder(path.parent)
+        use_fresh(path)
     except OSError as error:
         text = f"the state file {path} cannot be made: {error.strerror}"
         raise OutboxUnavailableError(text) from error
 
 
-def _drop(fresh: Path) -> None:
-    """Delete a file that was not completed."""
-    for suffix in ("", "-wal", "-shm"):
-        with suppress(OSError):
-            Path(f"{fresh}{suffix}").unlink(missing_ok=True)
-
-
-def set_aside(path: Path, why: str, now: datetime) -> Path:
-    """Rename the state file and the files that belong to it; return its new path.
-
-    Args:
-        path: the file.
-        why: the reason; a part of the new name.
-        now: the time; the end of the new name.
+def _set_aside(path: Path, why: str, now: datetime) -> Path:
+    """Move the state file aside; return its new path.
 
     Raises:
         OutboxUnavailableError: it cannot be renamed.
     """
-    plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
-    at = now.strftime("%Y%m%dT%H%M%S")
     try:
-        kept = _free(path.with_name(f"{path.name}.{plain}-{at}"))
-        for suffix in ("", "-wal", "-shm"):
-            part = Path(f"{path}{suffix}")
-            if part.exists():
-                part.rename(f"{kept}{suffix}")
+        return set_aside(path, why, now)
     except OSError as error:
         text = f"the state file {path} cannot be moved aside: {error.strerror}"
         raise OutboxUnavailableError(text) from error
-    return kept
-
-
-def _free(path: Path) -> Path:
-    """Return the path, or a similar one at which no file exists."""
-    found, number = path, 1
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found

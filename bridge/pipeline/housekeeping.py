@@ -15,8 +15,8 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
-from bridge.outbox.lock import FileId, identity_of, lock_of
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.lock import FileId, identity_of, lock_of
 from bridge.outbox.store import Outbox
 
 log = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from bridge.health import server as health
 from bridge.health.config import HttpConfig
 from bridge.health.server import serve_commands
 from bridge.health.status import StatusSource
-from bridge.outbox.lock import StateLock
 from bridge.outbox.questions import Selection
 from bridge.outbox.statefile import locked
+from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import Book

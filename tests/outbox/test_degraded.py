@@ -276,6 +276,30 @@ async def test_first_start_on_a_full_disk_begins_in_memory(disk: Disk) -> None:
         assert await owner_of(outbox.database) == "vm-1"
 
 
+async def test_events_of_an_earlier_run_are_listed_beside_those_of_a_blank_start(
+    state_path: Path,
+) -> None:
+    """Between the numbers of both lie a hundred million pages without an event."""
+    async with opened(state_path) as outbox:
+        await put(outbox, "1")
+    kept = state_path.rename(state_path.with_name("kept"))
+    state_path.mkdir()
+
+    async with statefile.open_database(state_path, "vm-1") as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "2")
+        assert outbox.database.is_blank
+        state_path.rmdir()
+        kept.rename(state_path)
+        await database.heal()
+        book = Book(outbox)
+        async with asyncio.timeout(5):
+            found = await book.published(newest=50)
+            assert [one.deliveries[0].cloud_event_id for one in found] == ["1", "2"]
+            assert await book.published(after=found[0].number, newest=9) == found[1:]
+            assert await book.at(NOW).observed("k") == ["K"]
+
+
 # -- limits ----------------------------------------------------------------------
 
 

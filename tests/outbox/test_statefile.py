@@ -18,12 +18,12 @@ from bridge.foundation.errors import (
     OutboxLockedError,
     OutboxUnavailableError,
 )
+from bridge.foundation.sqlite_files import set_aside
 from bridge.outbox.owner import owner_of
 from bridge.outbox.statefile import (
     default_path,
     locked,
     open_database,
-    set_aside,
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database

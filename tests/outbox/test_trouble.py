@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 from bridge.outbox.recovery.trouble import Note, Trouble
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.meta import load, save
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 AFRESH = "state file is corrupt: starting afresh"
@@ -270,6 +270,23 @@ async def test_database_of_another_program_is_refused_and_never_moved(
 async def test_fresh_file_that_was_whole_is_taken_up(state_path: Path) -> None:
     await start(state_path)
     state_path.rename(f"{state_path}.fresh")
+
+    async with open_database(state_path, MINE) as database:
+        assert await database.read(lambda db: load(db, "x")) == b"kept"
+
+
+async def test_fresh_file_does_not_get_the_log_of_the_damaged_one(
+    state_path: Path,
+) -> None:
+    """The file was moved aside before the kill, but not yet its log."""
+    await start(state_path)
+    fresh = state_path.read_bytes()
+    with closing(connect(state_path)) as db:
+        save(db, {"x": b"of the damaged file"})
+        log = Path(f"{state_path}-wal").read_bytes()
+    state_path.unlink()
+    Path(f"{state_path}-wal").write_bytes(log)
+    Path(f"{state_path}.fresh").write_bytes(fresh)
 
     async with open_database(state_path, MINE) as database:
         assert await database.read(lambda db: load(db, "x")) == b"kept"

@@ -341,7 +341,7 @@ async def test_hook_that_is_not_executable_is_reported(tmp_path: Path) -> None:
 
     assert found.reason == f"{path} cannot be run: Permission denied"
     with pytest.raises(RefusedDeliveryError, match="not executable"):
-        await actor_of(path).terms.reach(NOWHERE)  # type: ignore[attr-defined]  # it is the configuration
+        await actor_of(path).terms.reach(NOWHERE)
 
 
 NOWHERE: Resources = None  # type: ignore[assignment]  # it is not looked at

@@ -1,12 +1,13 @@
 """Copies the readable rows of a damaged SQLite file of a hub into a fresh one.
 
-The damaged file is only read. What is read is a copy of it: the pages of its log are
-put into their places, and a first page that is lost is replaced by that of the fresh
-file, whose tables lie in the same places. Votes and decisions are copied first.
+The damaged file is only read. What is read is a copy of it: SQLite puts the pages of
+its log into their places, and a first page that is lost is replaced by that of the
+fresh file, whose tables lie in the same places. Votes and decisions are copied first.
 
 Source: https://sqlite.org/fileformat2.html
 """
 
+import shutil
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from sqlalchemy import (
 )
 
 from bridge.foundation.errors import HubStoreError, UnreadableMessageError
+from bridge.foundation.sqlite_files import READING, drop, text_of
 from bridge.hub.facts import AZURE
 from bridge.hub.store.engine import store_errors
 from bridge.hub.store.intake import Incoming, keep
@@ -45,7 +47,6 @@ from bridge.hub.store.tables import (
     trail,
     votes,
 )
-from bridge.outbox.recovery.soundness import text_of
 
 MAGIC = b"SQLite format 3\0"
 _FIRST = (votes, decisions, trail, meta, alarms, bridges, events)
@@ -56,8 +57,6 @@ _JSON = {
 _OF_PERSONS = {votes, decisions, trail}
 _STAYS = _OF_PERSONS | {notes}  # what the messages of an event do not hold
 _PAGE = 4096
-_WAL_HEAD, _FRAME_HEAD = 32, 24
-_READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
 
 Row = tuple[object, ...]
 
@@ -124,13 +123,13 @@ def rescue(damaged: Path, fresh: Path) -> Salvage:
         target.execute("BEGIN IMMEDIATE")
         best = fresh.read_bytes()
         try:
-            with suppress(*_READING):
+            with suppress(*READING):
                 _copy_of(damaged, copy, best)
                 with closing(_opened(copy)) as source:
                     for table in tables():
                         _copy_table(source, target, table, found)
         finally:
-            copy.unlink(missing_ok=True)
+            drop(copy)
         target.execute("COMMIT")
     return found
 
@@ -149,15 +148,16 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _copy_of(damaged: Path, copy: Path, fresh: bytes) -> None:
     """Write what a damaged file and its log hold as one file, with a sound schema."""
-    with copy.open("w+b") as target:
-        if damaged.is_file():
-            with damaged.open("rb") as source:
-                while part := source.read(1 << 20):
-                    target.write(part)
-        for number, page in _logged(Path(f"{damaged}-wal")):
-            target.seek((number - 1) * len(page))
-            target.write(page)
-        target.seek(0)
+    if damaged.is_file() and damaged.stat().st_size > 0:
+        shutil.copyfile(damaged, copy)
+    else:
+        copy.write_bytes(fresh)  # SQLite would delete the log of an empty file
+    pages = Path(f"{damaged}-wal")
+    if pages.is_file():
+        shutil.copyfile(pages, f"{copy}-wal")
+        with suppress(*READING), closing(sqlite3.connect(copy)) as db:
+            db.execute("SELECT 1 FROM sqlite_master")  # closing puts the log into it
+    with copy.open("r+b") as target:
         head = target.read(_PAGE)
         if head[:16] == MAGIC and head[16:18] != b"\x10\x00":
             return  # pages of another size: not made by a hub
@@ -185,7 +185,7 @@ def _without_log(target: Any) -> None:
 
 
 def _has_tables(path: Path) -> bool:
-    with suppress(*_READING), closing(_opened(path)) as source:
+    with suppress(*READING), closing(_opened(path)) as source:
         query = "SELECT name FROM sqlite_master WHERE type = 'table'"
         names = {name for (name,) in source.execute(query)}
         return {table.name for table in metadata.sorted_tables} <= names
@@ -204,37 +204,6 @@ def _write_schema(target: Any, fresh: bytes) -> None:
         target.seek((number - 1) * _PAGE)
         target.write(fresh[(number - 1) * _PAGE : number * _PAGE])
     target.flush()
-
-
-def _logged(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the committed pages of a log: the number of each page, and its bytes."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return
-    if len(data) < _WAL_HEAD or data[:3] != b"\x37\x7f\x06":
-        return
-    order = ">" if data[3] & 1 else "<"
-    size, salts = int.from_bytes(data[8:12], "big"), data[16:24]
-    sums, pages = _sums(order, data[:24], (0, 0)), list[tuple[int, bytes]]()
-    for at in range(_WAL_HEAD, len(data) - size - _FRAME_HEAD + 1, size + _FRAME_HEAD):
-        head, page = data[at : at + 24], data[at + 24 : at + 24 + size]
-        sums = _sums(order, page, _sums(order, head[:8], sums))
-        if head[8:16] != salts or struct.pack(">II", *sums) != head[16:24]:
-            return
-        pages.append((int.from_bytes(head[:4], "big"), page))
-        if head[4:8] != bytes(4):  # the end of a transaction
-            yield from pages
-            pages.clear()
-
-
-def _sums(order: str, data: bytes, before: tuple[int, int]) -> tuple[int, int]:
-    one, two = before
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for first, second in zip(words[::2], words[1::2], strict=True):
-        one = (one + first + two) & 0xFFFFFFFF
-        two = (two + second + one) & 0xFFFFFFFF
-    return one, two
 
 
 # -- rows ----------------------------------------------------------------------------
@@ -267,7 +236,7 @@ def _rows(
             for number, *row in source.execute(query):
                 last = number
                 yield tuple(row)
-        except _READING:
+        except READING:
             found.unreadable += 1
             ends[direction] = last
         else:
@@ -291,7 +260,7 @@ def _between(
             for number, *row in source.execute(query, (at, ends[1])):
                 at, step = number, 1
                 yield tuple(row)
-        except _READING:
+        except READING:
             at, step = at + step, min(step * 2, 64)
         else:
             return

@@ -18,28 +18,31 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct, field
 from sqlalchemy import Engine
 
-from bridge.foundation.errors import HubStoreAwayError, HubStoreError, OutboxError
-from bridge.foundation.privileges import make_private, no_file
+from bridge.foundation.errors import HubStoreAwayError, HubStoreError
+from bridge.foundation.privileges import PARTS, make_private, no_file
+from bridge.foundation.sqlite_files import (
+    copy_to,
+    drop,
+    fresh_of,
+    set_aside,
+    text_of,
+    use_fresh,
+)
 from bridge.hub.store import engine, salvage
 from bridge.hub.store.engine import migrate
-from bridge.outbox import statefile
-from bridge.outbox.lock import FileId, identity_of
-from bridge.outbox.recovery.soundness import text_of
-from bridge.outbox.recovery.trouble import sync_folder
+from bridge.outbox.storage.lock import FileId, identity_of
 
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 5.0
 _CHECK_SECONDS = 15.0  # delays every start; a larger file is checked in part
-_FRESH, _RESTORED = ".fresh", ".restored"  # suffixes: complete, and being written
-_PARTS = ("", "-journal", "-wal", "-shm")
 _OURS = {"alembic_version", "events"}
 _RESTART = "put it back, or start the hub again, which saves what can be read"
 
@@ -76,7 +79,7 @@ def _refuse(path: Path) -> None:
         raise HubStoreError(f"hub.store: {path} is a directory: name a file in it")
     if (other := no_file(path)) is not None:
         raise HubStoreError(f"hub.store: {other} is not a file: move it away")
-    for part in (path.parent, *(Path(f"{path}{suffix}") for suffix in _PARTS)):
+    for part in (path.parent, *(Path(f"{path}{suffix}") for suffix in PARTS)):
         if os.path.lexists(part) and not os.access(part, os.R_OK | os.W_OK):
             raise HubStoreError(
                 f"hub.store: this user may not read and write {part}: give it to the "
@@ -163,8 +166,8 @@ def _renew(path: Path, why: str) -> None:
     Raises:
         HubStoreError: it cannot be done.
     """
-    new, fresh = Path(f"{path}{_RESTORED}"), Path(f"{path}{_FRESH}")
-    _drop(new)
+    new, fresh = Path(f"{path}.restored"), fresh_of(path)
+    drop(new)
     found = _rescued(path, new)
     try:
         new.rename(fresh)
@@ -245,33 +248,17 @@ def _set_aside(path: Path, why: str) -> Path:
     there = path if path.exists() else Path(f"{path}-wal")
     try:
         changed = datetime.fromtimestamp(there.stat().st_mtime, UTC)
-        return statefile.set_aside(path, why, changed)
-    except (OSError, OutboxError) as error:
+        return set_aside(path, why, changed)
+    except OSError as error:
         text = f"hub.store: {path} cannot be moved aside: {error}"
         raise HubStoreError(text) from error
 
 
 def _use_fresh(path: Path) -> None:
-    """Move a complete file into place; delete it if the old one is still there."""
-    fresh = Path(f"{path}{_FRESH}")
-    if not fresh.is_file():
-        return
-    if path.exists():
-        _drop(fresh)
-        return
     try:
-        for suffix in _PARTS[1:]:  # of the removed file
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
-        fresh.rename(path)
-        sync_folder(path.parent)
+        use_fresh(path)
     except OSError as error:
         raise _unmade(path, error) from error
-
-
-def _drop(path: Path) -> None:
-    for suffix in _PARTS:
-        with suppress(OSError):
-            Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 # -- while the hub runs --------------------------------------------------------------
@@ -383,15 +370,10 @@ class Place(Struct):
             HubStoreAwayError: it cannot be written now.
         """
         assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
-        new, fresh = Path(f"{self.path}{_RESTORED}"), Path(f"{self.path}{_FRESH}")
         with self._guard:
             try:
                 if identity_of(self.path) is None:
-                    _drop(new)
-                    make_private(new)
-                    with closing(sqlite3.connect(new)) as target:
-                        self._anchor.backup(target)
-                    new.rename(fresh)
+                    copy_to(fresh_of(self.path), self._anchor)
                     _use_fresh(self.path)
                 for one in databases:
                     one.dispose()

@@ -18,6 +18,7 @@ import msgspec
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
+from bridge.foundation.sqlite_files import READING, limited, text_of
 from bridge.outbox.records import (
     BROKEN,
     CHECKPOINT,
@@ -26,7 +27,6 @@ from bridge.outbox.records import (
     DeliveryState,
     damage_of,
 )
-from bridge.outbox.recovery.soundness import limited, text_of
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.meta import AGAIN, save
 from bridge.outbox.storage.schema import TABLES, Table
@@ -35,9 +35,6 @@ _ITEMS, _DELIVERIES = TABLES["items"], TABLES["deliveries"]
 _STATES = get_args(DeliveryState)
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
-# Errors that may occur when a damaged file is read.
-_READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
-
 Row = dict[str, Any]
 
 
@@ -94,7 +91,7 @@ def _opened(path: Path) -> sqlite3.Connection | None:
             # With this, a damaged schema is no error.
             source.execute("PRAGMA writable_schema = ON")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except _READING:
+        except READING:
             source.close()
         else:
             return source
@@ -190,7 +187,7 @@ class _Rescue:
                 if state in _WAITING and number not in seen:
                     row = {"id": number, "sink": sink, "item": -number}
                     yield self._as_dead_letter(_made_sound(_DELIVERIES, row, self.now))
-        except _READING as error:
+        except READING as error:
             self._note(error)
 
     def _as_dead_letter(self, row: Row) -> Row:
@@ -227,7 +224,7 @@ class _Rescue:
         try:
             query = f"SELECT {', '.join(names)} FROM items WHERE id = ?"  # noqa: S608 - our own names  # nosec B608
             found = self.source.execute(query, (number,)).fetchone()
-        except _READING as error:
+        except READING as error:
             self._note(error)
             return {}
         return {} if found is None else dict(zip(names, found, strict=True))
@@ -243,7 +240,7 @@ class _Rescue:
             try:
                 for row in self.source.execute(query):
                     yield dict(zip(names, row, strict=True))
-            except _READING as error:
+            except READING as error:
                 self._note(error)
                 self.is_any_lost |= table is _DELIVERIES
             else:
@@ -259,7 +256,7 @@ class _Rescue:
         try:
             found = self.source.execute("SELECT name, seq FROM sqlite_sequence")
             counts = [(n, s) for n, s in found if isinstance(s, int)]
-        except _READING as error:
+        except READING as error:
             self._note(error)
             return
         for name, number in counts:

@@ -5,29 +5,14 @@ each value is checked as the forwarder reads it: a text must be UTF-8, for examp
 """
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError
+from bridge.foundation.sqlite_files import limited
 from bridge.outbox.storage.schema import TABLES, Table, create
 
-_STEPS = 5000  # of SQLite's virtual machine between two reads of the clock
 _HIGHEST = 2**53  # for the id of a row; no real file reaches it
-
-
-class UnreadableText(str):
-    """Marks a text that is not UTF-8."""
-
-    __slots__ = ()
-
-
-def text_of(raw: bytes) -> str:
-    """Return a text of the state file; UnreadableText if it is not UTF-8."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return UnreadableText(raw.decode(errors="replace"))
 
 
 def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
@@ -58,17 +43,6 @@ def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
             raise
         return False
     return True
-
-
-@contextmanager
-def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[None]:
-    """Interrupt SQLite after ``seconds``."""
-    end = clock.monotonic() + seconds
-    db.set_progress_handler(lambda: clock.monotonic() >= end, _STEPS)
-    try:
-        yield
-    finally:
-        db.set_progress_handler(None, 0)
 
 
 def _check_schema(db: sqlite3.Connection) -> None:

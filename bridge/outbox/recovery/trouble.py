@@ -30,6 +30,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import enter
+from bridge.foundation.sqlite_files import sync_folder
 
 _MOST_ENDS = 2  # failed starts in a row; the next start moves the file aside
 _MOST_UNFINISHED = 5  # the same, for starts that were killed while opening the file
@@ -186,17 +187,6 @@ def _content(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise OSError(errno.EINVAL, "it is not a file")
         return file.read()
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the file names of a folder to the disk; Windows does it by itself."""
-    if os.name != "posix":  # pragma: no cover - tests run on POSIX
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -42,8 +42,9 @@ from bridge.outbox.storage.connection import (
     is_unwritable,
 )
 from bridge.outbox.storage.driver import Ask, Desk, Done, Driver, ThreadDriver, Timings
-from bridge.outbox.storage.file import File, Place, empty
+from bridge.outbox.storage.file import File, empty
 from bridge.outbox.storage.journal import Change, Journal, Row, Rows
+from bridge.outbox.storage.lock import Place
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -32,6 +32,7 @@ from bridge.outbox.storage.connection import (
     translated,
 )
 from bridge.outbox.storage.journal import Rows, write
+from bridge.outbox.storage.lock import Place
 from bridge.outbox.storage.schema import SCHEMA, create, version
 
 T = TypeVar("T")
@@ -40,49 +41,6 @@ T = TypeVar("T")
 # system was read-only, or the file system is gone. Opening the file again may help.
 MUCH = 5000  # rows, whose memory is worth to be given back
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
-
-
-class Place(Protocol):
-    """Checks that the file is still there, and belongs to this process alone."""
-
-    @property
-    def is_examined(self) -> bool:
-        """Whether the file was checked; until then it must not be written."""
-        ...
-
-    def examine(self) -> None:
-        """Check the file if that is possible now.
-
-        Raises:
-            OutboxError: the file must not be used at all.
-        """
-        ...
-
-    def accepts(self, db: sqlite3.Connection) -> bool:
-        """Whether what a file holds may be used, if it was not checked yet."""
-        ...
-
-    def opened(self) -> None:
-        """Remember the file that was opened."""
-        ...
-
-    def fault(self) -> str | None:
-        """Return why the file must not be used; None = it may be used."""
-        ...
-
-    def regain(self, file: Connection | None) -> bool:
-        """Make the file usable again.
-
-        Args:
-            file: the connection to the file; None = it is not open.
-
-        Returns:
-            Whether the file must be opened again.
-
-        Raises:
-            OutboxError: it cannot be made usable now.
-        """
-        ...
 
 
 class File(Struct):

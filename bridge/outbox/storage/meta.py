@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from bridge.outbox.records import checksum_of_value, intact_value
 
+OWNER = "vm_id"  # of the VM that writes the file: a cloned disk has that of another
 AGAIN = "again:"  # + the EventId: its events are to be published again
 
 
@@ -20,3 +21,14 @@ def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
         "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
         [(name, body, checksum_of_value(name, body)) for name, body in values.items()],
     )
+
+
+def is_other(owner: str | None, vm_id: str | None) -> bool:
+    """Whether two vmIds are known, and are of two VMs."""
+    return bool(owner and vm_id) and str(owner).casefold() != str(vm_id).casefold()
+
+
+def owner_in(db: sqlite3.Connection) -> str | None:
+    """Return the vmId in an open state file; None if there is none."""
+    owner = load(db, OWNER)
+    return owner.decode(errors="replace") if owner else None

@@ -20,7 +20,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -30,10 +30,9 @@ from bridge.foundation.errors import (
     OutboxLockedError,
     OutboxUnavailableError,
 )
-from bridge.foundation.privileges import enter, make_private
-from bridge.outbox.owner import is_other, owner_in
-from bridge.outbox.recovery.trouble import sync_folder
-from bridge.outbox.storage.connection import Connection
+from bridge.foundation.privileges import enter
+from bridge.foundation.sqlite_files import copy_to
+from bridge.outbox.storage.meta import is_other, owner_in
 
 if sys.platform != "win32":
     import fcntl
@@ -259,9 +258,6 @@ def _holder(handle: int) -> int | None:
 # a file before it was examined with the lock held: it may be damaged, or of another VM.
 
 
-_RESTORED = ".restored"  # suffix of a file that is being written
-
-
 class Place(Struct):
     """The place of a state file.
 
@@ -316,7 +312,7 @@ class Place(Struct):
             return f"{self.path} was removed or replaced"
         return None if self._has_log() else f"{self.path}-wal was removed or replaced"
 
-    def regain(self, file: Connection | None) -> bool:
+    def regain(self, file: sqlite3.Connection | None) -> bool:
         """Take the lock, and write the file again if it or its log was removed.
 
         Args:
@@ -354,23 +350,14 @@ class Place(Struct):
     def _has_log(self) -> bool:
         return self._log is None or identity_of(f"{self.path}-wal") == self._log
 
-    def _restore(self, file: Connection) -> None:
-        """Copy the content of a connection to a new file, and move it into place.
+    def _restore(self, file: sqlite3.Connection) -> None:
+        """Write the file again from what a connection reads.
 
         Raises:
-            OutboxUnavailableError: the new file cannot be written.
+            OutboxUnavailableError: it cannot be written.
         """
-        new = Path(f"{self.path}{_RESTORED}")
         try:
-            for suffix in ("", "-journal", "-wal", "-shm"):
-                Path(f"{new}{suffix}").unlink(missing_ok=True)
-            make_private(new)
-            with closing(sqlite3.connect(new)) as target:
-                file.backup(target)
-            new.rename(self.path)
-            sync_folder(self.path.parent)
+            copy_to(self.path, file)
         except (OSError, sqlite3.Error) as error:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
             text = f"the state file {self.path} cannot be written again: {error}"
             raise OutboxUnavailableError(text) from error

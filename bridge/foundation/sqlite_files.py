@@ -1,0 +1,135 @@
+"""A file of SQLite and those beside it: moved aside, written anew, read if damaged.
+
+a damaged file ──its rows──▶ FILE.fresh ──the old one is moved aside──▶ FILE
+a removed file ──what is open of it──▶ FILE.restored ──▶ FILE
+"""
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.privileges import PARTS, make_private
+
+# Errors that may occur when a damaged file is read.
+READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
+_LONGEST_WHY = 64
+_STEPS = 5000  # of SQLite's virtual machine between two reads of the clock
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the file names of a folder to the disk; Windows does it by itself."""
+    if os.name != "posix":  # pragma: no cover - tests run on POSIX
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# -- moved aside, and written anew -----------------------------------------------------
+
+
+def set_aside(path: Path, why: str, at: datetime) -> Path:
+    """Rename a file and those beside it; return its new path.
+
+    Args:
+        path: the file.
+        why: the reason; a part of the new name.
+        at: the time; the end of the new name.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
+    kept = first = path.with_name(f"{path.name}.{plain}-{at:%Y%m%dT%H%M%S}")
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = first.with_name(f"{first.name}-{number}")
+    for part in PARTS:
+        if Path(f"{path}{part}").exists():
+            Path(f"{path}{part}").rename(f"{kept}{part}")
+    return kept
+
+
+def fresh_of(path: Path) -> Path:
+    """Return the path of the file that takes the place of a damaged one."""
+    return Path(f"{path}.fresh")
+
+
+def use_fresh(path: Path) -> None:
+    """Move a complete fresh file into place; delete it if the old one is still there.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    fresh = fresh_of(path)
+    if not fresh.is_file():
+        return
+    if path.exists():
+        drop(fresh)
+        return
+    for part in PARTS[1:]:  # of the file that was there, else SQLite would read them
+        Path(f"{path}{part}").unlink(missing_ok=True)
+    fresh.rename(path)
+    sync_folder(path.parent)
+
+
+def drop(path: Path) -> None:
+    """Delete a file and those beside it, as far as that is possible."""
+    for part in PARTS:
+        with suppress(OSError):
+            Path(f"{path}{part}").unlink(missing_ok=True)
+
+
+def copy_to(path: Path, source: sqlite3.Connection) -> None:
+    """Write all that a connection reads to a file, in place of what is there.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be written.
+    """
+    new = Path(f"{path}.restored")
+    drop(new)
+    make_private(new)
+    try:
+        with closing(sqlite3.connect(new)) as target:
+            source.backup(target)
+        new.replace(path)
+        sync_folder(path.parent)
+    except BaseException:
+        drop(new)
+        raise
+
+
+# -- reading what may be damaged -------------------------------------------------------
+
+
+class UnreadableText(str):
+    """Marks a text that is not UTF-8."""
+
+    __slots__ = ()
+
+
+def text_of(raw: bytes) -> str:
+    """Return a text of a file; UnreadableText if it is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return UnreadableText(raw.decode(errors="replace"))
+
+
+@contextmanager
+def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[None]:
+    """Interrupt SQLite after ``seconds``."""
+    end = clock.monotonic() + seconds
+    db.set_progress_handler(lambda: clock.monotonic() >= end, _STEPS)
+    try:
+        yield
+    finally:
+        db.set_progress_handler(None, 0)
