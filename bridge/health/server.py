@@ -370,11 +370,9 @@ class _CommandSocket(Struct):
         await self.close()
         if (fault := self.lock.fault()) is None:
             try:
-                self._end = await local_socket.serve(path, self.make)
+                self._end, self._file = await local_socket.serve(path, self.make)
             except OSError as error:
                 fault = error.strerror or str(error)
-            else:
-                self._file = local_socket.identity_of(path)
         if fault is not None and fault != self._fault:
             address = local_socket.address_of(path)
             log.warning(

@@ -61,10 +61,11 @@ def reachable(path: Path) -> Iterator[str]:
 
 async def serve(
     path: Path, make: Callable[[], asyncio.Protocol]
-) -> Callable[[], object]:
-    """Answer connections to the socket beside a file; return what ends that.
+) -> tuple[Callable[[], object], FileId | None]:
+    """Answer connections to the socket beside a file; return its end and its id.
 
-    A socket that another process has left there is replaced.
+    A socket that another process has left there is replaced. The id is known before
+    anybody can connect: whoever does may remove it.
 
     Raises:
         OSError: it cannot be made.
@@ -74,11 +75,12 @@ async def serve(
         assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 - for mypy  # nosec B101
         make_one = cast("Callable[[], asyncio.StreamReaderProtocol]", make)
         (pipe,) = await loop.start_serving_pipe(make_one, address_of(path))
-        return pipe.close
+        return pipe.close, identity_of(path)
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
         listener = await asyncio.to_thread(_bound, path)  # a disk may hang
+        made = identity_of(path)
         server = await loop.create_unix_server(make, sock=listener, backlog=_BACKLOG)
-        return server.close
+        return server.close, made
 
 
 def remove(path: Path) -> None:

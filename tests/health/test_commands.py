@@ -67,11 +67,11 @@ def lock(state_path: Path) -> Iterator[StateLock]:
         yield held
 
 
-async def answered(path: Path) -> None:
+async def answered(path: Path, *, looking_every: float = 0.01) -> None:
     """Wait until somebody listens."""
     async with asyncio.timeout(PATIENCE):
         while forwarder_of(path) is None:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(looking_every)
 
 
 @pytest.fixture
@@ -227,12 +227,12 @@ async def test_socket_that_is_removed_is_made_anew(
     lock: StateLock, status_source: StatusSource, clock: FakeClock
 ) -> None:
     async with serve_commands(lock, status_source):
-        await answered(lock.path)
+        await answered(lock.path, looking_every=0)
         Path(address_of(lock.path)).unlink()
+        await clock.advance(0)  # now it waits
+        await clock.advance(20)
 
-        async with asyncio.timeout(PATIENCE):
-            while forwarder_of(lock.path) is None:
-                await clock.advance(20)
+        await answered(lock.path)
 
 
 @pytest.mark.parametrize("what", ["file", "lock"])

@@ -6,7 +6,6 @@ import random
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -43,6 +42,7 @@ from tests.support.fleet import event, life, outcome, step
 from tests.support.hub import HubWorld, config, offer
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
+from tests.support.stopwatch import Stopwatch
 from tests.system.processes import kill_rest, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -238,9 +238,9 @@ async def test_page_of_a_frozen_hub_is_not_live(fleet: Fleet) -> None:
         await tab.open(f"{fleet.url}/")
         await tab.until(f"{words} === 'live'")
         os.kill(process.pid, signal.SIGSTOP)
-        began = time.monotonic()
+        watch = Stopwatch()
         await tab.until(f"{words}.startsWith('not live since')")
-        assert time.monotonic() - began < 40
+        assert watch.seconds < 40
         os.kill(process.pid, signal.SIGCONT)
         await tab.until(f"{words} === 'live'")
 
@@ -350,11 +350,11 @@ async def test_frozen_hub_keeps_no_silence_from_being_reported(
 
         await until(is_stored)
         os.kill(hubs[0].pid, signal.SIGSTOP)
-        began = time.monotonic()
-        async with asyncio.timeout(75 + 6):  # the silence begins after three intervals
+        watch = Stopwatch()
+        async with asyncio.timeout(150):
             while (await raised.get())["type"] != "sebridge.hub.bridge-silent.v1":
                 pass
-        assert time.monotonic() - began < 75 + 6
+        assert watch.seconds < 75 + 6  # the silence begins after three intervals
         os.kill(hubs[0].pid, signal.SIGCONT)
 
 

@@ -99,7 +99,7 @@ async def states(outbox: Outbox) -> dict[str, tuple[str, int]]:
 
 async def settled(outbox: Outbox) -> dict[str, tuple[str, int]]:
     """Wait until nothing is pending any more."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(state == "pending" for state, _ in (await states(outbox)).values()):
             await asyncio.sleep(0.01)
     return await states(outbox)
@@ -228,7 +228,7 @@ async def test_alertmanager_is_told_again_of_what_fires(
         worker.settle(Opening(config, given))
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run(stop))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while 240.0 not in clock.waits:
                     await asyncio.sleep(0.01)
                 clock.pass_by(240)

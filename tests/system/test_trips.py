@@ -19,6 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ALLOWED = json.loads(GOLDEN.read_text())
 _TRIES = 3  # what depends on the moment is not entered each time
+_BY_THE_CLOCK = {  # every 3 s: on a busy machine within each walk
+    "outbox/storage/driver.py:Desk._look",
+    "outbox/storage/driver.py:Desk._look_in",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +40,8 @@ async def beyond(
         place = folder / str(number)
         place.mkdir()
         for name, trip in (await walk(place)).items():
-            more = set(trip.functions) - set(ALLOWED[name]["functions"])
+            allowed = {*ALLOWED[name]["functions"], *_BY_THE_CLOCK}
+            more = set(trip.functions) - allowed
             found[name] = more & found.get(name, more)
         if not any(found.values()):
             break
