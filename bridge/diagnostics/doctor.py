@@ -40,10 +40,9 @@ from bridge.servicebus.errors import (
     is_not_allowed,
     remedy,
 )
-from bridge.servicebus.namespace import SERVICE_BUS_SCOPE
+from bridge.servicebus.namespace import SERVICE_BUS_SCOPE, ApprovalSource
 from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Sender
-from bridge.servicebus.source import ApprovalSource
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 

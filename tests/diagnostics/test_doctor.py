@@ -21,9 +21,8 @@ from bridge.diagnostics.finding import Finding
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError, DeliveryError
 from bridge.foundation.values import Secret
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig
 from bridge.servicebus.receiver import open_queue
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
