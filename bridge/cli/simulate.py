@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from bridge.cli.long_running import until_stopped
 from bridge.foundation.errors import MissingExtraError
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
-PORT = click.IntRange(0, 65535)
 SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
 # Written out here, because the simulator is an extra; a test compares the names.
 SCENARIOS = (
@@ -22,50 +21,33 @@ SCENARIOS = (
 )
 
 
-@click.command()
-@click.option(
-    "--imds-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated IMDS.",
-)
-@click.option(
-    "--servicebus-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus.",
-)
-@click.option(
-    "--servicebus-tls-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus for AMQP over TLS; see --tls.",
-)
-@click.option(
-    "--servicebus-websocket-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus for AMQP over WebSockets.",
-)
-@click.option(
-    "--servicebus-http-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus for its administration API and /health.",
-)
-@click.option(
-    "--servicebus-https-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the administration API over HTTPS, which most clients need; see "
+_PORTS = {
+    "--imds-port": "Port of the simulated IMDS.",
+    "--servicebus-port": "Port of the simulated Service Bus.",
+    "--servicebus-tls-port": "Port of the simulated Service Bus for AMQP over TLS; see "
     "--tls.",
-)
+    "--servicebus-websocket-port": "Port of the simulated Service Bus for AMQP over "
+    "WebSockets.",
+    "--servicebus-http-port": "Port of the simulated Service Bus for its "
+    "administration API and /health.",
+    "--servicebus-https-port": "Port of the administration API over HTTPS, which most "
+    "clients need; see --tls.",
+    "--inbox-port": "Port of the inbox, which receives webhooks.",
+    "--arm-port": "Port of the simulated Azure Resource Manager.",
+}
+
+
+def _with_ports(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for the ports."""
+    for name, text in reversed(_PORTS.items()):
+        kind = click.IntRange(0, 65535)
+        option = click.option(name, type=kind, default=0, show_default="any", help=text)
+        command = option(command)
+    return command
+
+
+@click.command()
+@_with_ports
 @click.option(
     "--emulator",
     is_flag=True,
@@ -94,20 +76,6 @@ SCENARIOS = (
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file with the queues and topics, in the format of Microsoft's emulator "
     "(Config.json).",
-)
-@click.option(
-    "--inbox-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the inbox, which receives webhooks.",
-)
-@click.option(
-    "--arm-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Azure Resource Manager.",
 )
 @click.option(
     "--event-grid",

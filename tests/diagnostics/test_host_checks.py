@@ -60,9 +60,9 @@ def test_good_directory_is_reported_with_its_free_space(folder: Path) -> None:
 
     there, room = state_of(config_of(folder))
 
-    assert there.is_good
+    assert there.result != "fault"
     assert there.text.startswith(f"state: {folder / 'lib'} can be written by ")
-    assert (room.is_warning, room.text.split()[1:4]) == (
+    assert (room.result == "warning", room.text.split()[1:4]) == (
         False,
         ["1,000,000", "MB", "free"],
     )
@@ -77,7 +77,7 @@ def test_inaccessible_directory_is_a_fault(
 
     there, _ = state_of(config_of(folder), host)
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: {folder / 'lib'} cannot be written by ")
 
 
@@ -87,7 +87,7 @@ def test_directory_in_place_of_the_file_is_a_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert (
         there.text == f"state: {path} is a directory, and state.path must name a file"
     )
@@ -100,7 +100,7 @@ def test_directory_in_place_of_the_lock_is_a_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text == f"state: {lock} is not a file"
 
 
@@ -111,7 +111,7 @@ def test_full_disk_is_found_by_a_try(disk: Disk) -> None:
 
     there, *_ = state_of(config)
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: nothing can be stored in {disk.path}: ")
     assert [one.name for one in disk.path.iterdir()] == ["ballast"]
 
@@ -141,7 +141,7 @@ def test_missing_directory_is_no_fault(folder: Path) -> None:
 
     there, _ = state_of(config_of(folder))
 
-    assert there.is_good
+    assert there.result != "fault"
     assert there.text.endswith("does not exist yet; it will be created")
 
 
@@ -151,7 +151,7 @@ def test_file_in_the_way_of_the_directory_is_a_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert "is not a directory" in there.text
 
 
@@ -163,7 +163,7 @@ def test_unwritable_path_is_a_fault_with_its_name(part: str, folder: Path) -> No
 
     there, *_ = state_of(config_of(folder), host)
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: {folder / part} cannot be written by ")
     assert "the user of the service" in there.advice
 
@@ -176,7 +176,7 @@ def test_state_file_readable_by_others_is_a_warning(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert (there.is_good, there.is_warning) == (True, True)
+    assert there.result == "warning"
     assert there.text.endswith("can be read by other users (640)")
     assert there.advice == f"chmod 600 {path}"
 
@@ -197,7 +197,7 @@ def test_free_space_is_compared_with_max_size(
 
     *_, room = state_of(config_of(folder), host)
 
-    assert (room.is_good, room.is_warning) == (is_good, is_warning)
+    assert (room.result != "fault", room.result == "warning") == (is_good, is_warning)
     assert bool(room.advice) is (is_warning or not is_good)
 
 
@@ -208,7 +208,7 @@ def test_temporary_disk_is_known_by_azures_own_warning(
 
     _, disk, _ = state_of(config_of(folder), mounted(folder))
 
-    assert disk.is_warning
+    assert disk.result == "warning"
     assert f"is on the temporary disk {folder}" in disk.text
 
 
@@ -221,7 +221,7 @@ def test_unsuitable_disk_is_reported(
 ) -> None:
     _, disk, _ = state_of(config_of(folder), mounted(folder, kind))
 
-    assert disk.is_good is is_good
+    assert (disk.result != "fault") is is_good
     assert words in disk.text
     assert disk.advice
 
@@ -238,7 +238,7 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
     (free,) = host_checks.ports(taken, is_running=False)
     (off,) = host_checks.ports(config_of(folder).http, is_running=False)
 
-    assert not fault.is_good
+    assert fault.result == "fault"
     assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
     assert ours.text == f"http: {listen} is held by the running bridge"
     assert free.text == f"http: {listen} is free"
@@ -251,7 +251,7 @@ def test_invalid_address_is_a_fault(listen: str, folder: Path) -> None:
 
     (found,) = host_checks.ports(config.http, is_running=False)
 
-    assert not found.is_good
+    assert found.result == "fault"
 
 
 # -- secrets, proxy, versions ----------------------------------------------------------
@@ -284,7 +284,7 @@ def test_proxy_variable_is_reported_without_its_address() -> None:
 
     (found,) = host_checks.proxy(environ)
 
-    assert found.is_good
+    assert found.result != "fault"
     assert found.text.startswith("proxy: https_proxy set: IMDS ")
     assert "S3CR3T" not in found.text
     assert list(host_checks.proxy({})) == []
@@ -308,7 +308,7 @@ def test_versions_name_the_bug_that_concerns_the_state_file(
 ) -> None:
     found = host_checks.versions(Host(sqlite=version))
 
-    assert found.is_good
+    assert found.result != "fault"
     assert ("WAL-reset" in found.text) is has_bug
     assert f"Python {sys.version.split()[0]}" in found.text
 
@@ -330,7 +330,7 @@ def test_own_key_of_the_bridge_approves_nothing(folder: Path, form: str) -> None
     bound = {"vmId": "vm-1"} if form == "shown" else {}
     found = keys_checked(folder, json.dumps({"keys": [{**own.jwk, **bound}]}))
 
-    assert not found.is_good
+    assert found.result == "fault"
     assert found.text == "approvals.signed_by[0] holds the own key of this bridge"
     assert "root on its VM could approve" in found.advice
 
@@ -340,17 +340,17 @@ def test_key_of_another_bridge_approves_nothing(folder: Path) -> None:
     (other,) = own_keys(folder / "other.db", "vm-2")
     found = keys_checked(folder, json.dumps({"keys": [{**other.jwk, "vmId": "vm-2"}]}))
 
-    assert (found.is_good, "key of a bridge" in found.text) == (False, True)
+    assert (found.result != "fault", "key of a bridge" in found.text) == (False, True)
 
 
 def test_keys_of_approvers_are_read(folder: Path) -> None:
     (other,) = own_keys(folder / "other.db", "vm-2")  # as any key
     text = json.dumps(other.jwk)
 
-    assert keys_checked(folder, text).is_good
-    assert not keys_checked(folder, "{").is_good
+    assert keys_checked(folder, text).result == "ok"
+    assert keys_checked(folder, "{").result == "fault"
     (folder / "lib" / "state.db.key").write_text("[]")
-    assert keys_checked(folder, text).is_warning
+    assert keys_checked(folder, text).result == "warning"
 
 
 def test_every_check_runs_once(folder: Path) -> None:

@@ -429,9 +429,7 @@ async def test_doctor_shows_the_answer_of_the_probe(lived: Path) -> None:
     async with answering(config):
         (finding,) = await host_checks.examine_traffic(config.traffic, is_running=True)
 
-    assert finding == Finding(
-        is_good=True, text=f"traffic: {listen_of(config)} says in"
-    )
+    assert finding == Finding("ok", f"traffic: {listen_of(config)} says in")
 
 
 async def test_doctor_warns_if_no_forwarder_answers_the_probe(
@@ -442,12 +440,12 @@ async def test_doctor_warns_if_no_forwarder_answers_the_probe(
     (idle,) = await host_checks.examine_traffic(config.traffic, is_running=False)
     (other,) = await host_checks.examine_traffic(config.traffic, is_running=True)
 
-    assert (idle.is_good, idle.is_warning) == (True, True)
+    assert idle.result == "warning"
     assert idle.text == (
         f"traffic: no answer at {listen_of(config)}: balancers treat this VM as out"
     )
     assert "start the forwarder" in idle.advice
-    assert not other.is_good
+    assert other.result == "fault"
     assert "restart the forwarder" in other.advice
 
 
@@ -456,7 +454,7 @@ async def test_doctor_finds_a_port_held_by_another_program(lived: Path) -> None:
         config = with_traffic(lived, taken.getsockname()[1])
         (finding,) = await host_checks.examine_traffic(config.traffic, is_running=False)
 
-    assert not finding.is_good
+    assert finding.result == "fault"
     assert "(Address already in use" in finding.text
 
 

@@ -27,10 +27,9 @@ from bridge.foundation.values import FilePath, Secret
 from bridge.net.tls import TlsFiles as OurTlsFiles
 from bridge.net.tls import context_with_roots
 from bridge.servicebus.message import ReceivedMessage
-from bridge.servicebus.namespace import NamespaceConfig, TransportKind
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig, TransportKind
 from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Message, Sender
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.doors import Doors

@@ -38,7 +38,7 @@ WITH = {
     "demo": set(),
     "diagnostics": set(),
     "health": {"config", "report", "server", "status"},
-    "servicebus": {"namespace", "timings"},
+    "servicebus": {"namespace"},
     "simulator": set(),
     "sinks": {"base", "batch", "registry", "webhook"},
     "telemetry": {"metrics"},

@@ -9,24 +9,17 @@ from bridge.events import vocabulary
 from bridge.events.build import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import resources_of
+from bridge.events.wording import table
 from bridge.sinks.slack.card import moment
 
 SHORT, NAME, LINE, PARAGRAPH = 60, 100, 300, 1500
 _MOST_NAMES = 10
-
-
 _MOST_CHANGES = 5
-
-
 _PERSON = re.compile(r"\bslack:([UW][A-Z0-9]{2,20})\b")
-
-
 # Control characters, marks that change the writing direction, and lone surrogates.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
 )
-
-
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -38,7 +31,7 @@ def people_of(text: str) -> str:
 def changes_of(data: Mapping[str, object]) -> str:
     """Return the changed fields, with old and new value if both are known."""
     names = data.get("changes")
-    before, raw = table_of(data.get("previous")), table_of(data.get("event"))
+    before, raw = table(data.get("previous")), table(data.get("event"))
     if not isinstance(names, list):
         return ""
     if not before:
@@ -144,11 +137,6 @@ def paragraphs_of(raw: Mapping[str, object]) -> tuple[str, ...]:
 def _listed(value: object) -> str:
     names = value[:_MOST_NAMES] if isinstance(value, list) else []
     return ", ".join(safe(name, NAME) for name in names if isinstance(name, str))
-
-
-def table_of(value: object) -> Mapping[str, object]:
-    """Return the object, or an empty one if the value is not an object."""
-    return value if isinstance(value, Mapping) else {}
 
 
 def known_facts(facts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

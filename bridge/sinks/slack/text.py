@@ -19,9 +19,11 @@ from bridge.events.wording import (
     LIFE_WORDS,
     OUTCOME_WORDS,
     STEP_WORDS,
+    family_of,
+    table,
 )
 from bridge.events.wording import headline as headline_of
-from bridge.sinks.slack.card import Card, Ruling, command_of, family_of
+from bridge.sinks.slack.card import Card, Ruling, command_of
 from bridge.sinks.slack.phrases import (
     LINE,
     NAME,
@@ -36,7 +38,6 @@ from bridge.sinks.slack.phrases import (
     people_of,
     safe,
     soon_note,
-    table_of,
     text_of,
     type_of,
     when_of,
@@ -85,7 +86,7 @@ def describe(event: CloudEvent, now: datetime | None = None) -> Wording:
 
 
 def _describe(event: CloudEvent, now: datetime | None) -> Wording:
-    family, what = family_of(event.type)
+    family, what = family_of(event)
     if family == "scheduledevent":
         return _describe_transition(event, what, now)
     if family == "startrequest":
@@ -130,9 +131,9 @@ def describe_card(card: Card, now: datetime) -> Wording:
 
 def describe_step(event: CloudEvent, now: datetime) -> Wording:
     """Describe only what is new, for the thread below the message."""
-    full, raw = describe(event, now), table_of(event.data.get("event"))
+    full, raw = describe(event, now), table(event.data.get("event"))
     new = ("When", "Changed", "Approved by", "Held by", "Reason", "Because")
-    is_step = family_of(event.type)[0] == "scheduledevent"
+    is_step = family_of(event)[0] == "scheduledevent"
     at = date_of(event.time)
     return Wording(
         sign=full.sign,
@@ -146,7 +147,7 @@ def describe_step(event: CloudEvent, now: datetime) -> Wording:
 
 
 def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> Wording:
-    raw = table_of(event.data.get("event"))
+    raw = table(event.data.get("event"))
     facts = [
         ("When", when_of(event.data, now)),
         ("Machines", machines(raw)),
@@ -164,8 +165,8 @@ def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> 
 
 
 def _describe_outcome(event: CloudEvent, what: str) -> Wording:
-    raw = table_of(event.data.get("event"))
-    request = table_of(event.data.get("request"))
+    raw = table(event.data.get("event"))
+    request = table(event.data.get("request"))
     facts = [
         (
             _ASKERS.get(what, "Approved by"),
@@ -186,7 +187,7 @@ def _describe_outcome(event: CloudEvent, what: str) -> Wording:
 
 
 def _describe_command(event: CloudEvent, what: str) -> Wording:
-    raw, command = table_of(event.data.get("event")), safe(command_of(event), LINE)
+    raw, command = table(event.data.get("event")), safe(command_of(event), LINE)
     facts = [
         ("Because", text_of(event.data.get("reason"), PARAGRAPH)),
         (
@@ -265,7 +266,7 @@ def _footer(event: CloudEvent) -> str:
 
 
 def _reporter(event: CloudEvent) -> object:
-    return table_of(event.data.get("reporter")).get("vmName")
+    return table(event.data.get("reporter")).get("vmName")
 
 
 def _signed(what: str, reporter: object) -> str:
