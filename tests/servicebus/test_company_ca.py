@@ -174,7 +174,7 @@ async def test_doctor_asks_for_the_ca_and_not_for_firewalls(broker: Broker) -> N
         )
         found = await doctor.examine(config, SystemClock())
 
-    wrong = [one for one in found if not one.is_good]
+    wrong = [one for one in found if one.result == "fault"]
     assert [one.text.partition(":")[0] for one in wrong] == [
         "sinks.a",
         "approvals",
