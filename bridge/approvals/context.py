@@ -153,6 +153,7 @@ class Pending(Struct, eq=False):
         may_have_worked: whether a POST was in doubt, or was begun before the restart.
         rest: called whenever it waits: for a time, for IMDS or for its turn.
         key: the EventId in capitals, for comparisons.
+        number: its own, in the order of arrival.
         began: when it was asked for.
         after: only a look with a higher number serves: it began later.
         since: when it is to be decided, by a look that began then or later.
@@ -178,6 +179,7 @@ class Pending(Struct, eq=False):
     is_marked: bool = False
     may_have_worked: bool = False
     key: str = ""
+    number: int = 0
     began: float = 0.0
     after: int = 0
     since: float = 0.0
@@ -266,12 +268,6 @@ class Pending(Struct, eq=False):
         if self.request.initiative is not None:
             self.proven = self.context.clock.monotonic()
             self.standings = await self.context.standings(self.key)
-
-    def write(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Let its own task write something, unless that writes already."""
-        if self.work is None:
-            self.work = work
-            self.bell.set()
 
     def decide(self, look: Look, now: float) -> Conclusion | Post | Wait:
         """Decide by a look, for the present time even if the look is older."""

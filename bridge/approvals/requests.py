@@ -10,17 +10,23 @@ All requests for one EventId share a POST; each is decided separately. One that 
 shares it if the look began after it had joined. The loop waits for no write: a mark is
 written meanwhile, and when it is there, the request is decided anew by the newest look.
 It was written after the commit of its look, so a mark on disk proves that the look is,
-too. After a POST, its EventId needs a look that began after that POST had ended.
+too. Only the next two are marked: a mark that no POST follows is in doubt after a kill.
+After a POST, its EventId needs a look that began after that POST had ended.
+
+A turn of the loop touches only what is due: each request stands in the queue of what
+it waits for. What writes, and what is to be posted together with it, stands in none.
 """
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Awaitable, Callable
+from itertools import count
 
 from msgspec.structs import replace
 
 from bridge.approvals.context import Pending
 from bridge.approvals.policy import Conclusion, Post, Wait
-from bridge.events.document import ScheduledEvent
+from bridge.events.document import Document, ScheduledEvent
 from bridge.events.look import Look, Need
 from bridge.events.start_result import StartAnswer
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
@@ -32,14 +38,49 @@ _LONGEST_WAIT = 60.0  # then decide again: the approval may have expired
 _PROOF_AGE = 5.0  # a rule's commands are looked up again after so many seconds
 
 
+class Queue:
+    """Requests in an order, each at most once."""
+
+    def __init__(self) -> None:
+        self.order: list[tuple[float, float, int, Pending]] = []
+        self._places: dict[int, tuple[float, float, int, Pending]] = {}
+
+    def put(self, one: Pending, first: float, second: float = 0.0) -> None:
+        """Give a request its place, instead of any that it had."""
+        self.drop(one)
+        self._places[one.number] = place = (first, second, one.number, one)
+        insort(self.order, place)
+
+    def drop(self, one: Pending) -> None:
+        """Take a request out, if it is there."""
+        if place := self._places.pop(one.number, None):
+            del self.order[bisect_left(self.order, place)]
+
+    def until(self, first: float) -> list[Pending]:
+        """Return those with a place up to this one."""
+        end = bisect_right(self.order, (first, math.inf))
+        return [one for *_, one in self.order[:end]]
+
+    def next_after(self, first: float) -> float:
+        """Return the first place behind this one; infinite if there is none."""
+        index = bisect_right(self.order, (first, math.inf))
+        return self.order[index][0] if index < len(self.order) else math.inf
+
+
 class Requests:
     """All requests that have no conclusion yet; the loop of ``poller`` decides them."""
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
-        self._all: list[Pending] = []
-        self._ready: list[Pending] = []  # those that share the next POST
+        self._lines: dict[str, list[Pending]] = {}  # by EventId; a line shares a POST
+        self._later, self._ends = Queue(), Queue()  # by ``since``; by ``end``
+        self._asked = Queue()  # by the look after which one must begin
+        self._agreed, self._marked = Queue(), Queue()  # the most urgent first
+        self._writing: dict[str, int] = {}  # how many of each line that writes
+        self._ready: list[Pending] = []  # the line of the next POST
         self._posting: list[Pending] = []
+        self._seen: Document | None = None
+        self._numbers = count()
 
     @classmethod
     async def pursue(cls, one: Pending) -> Conclusion | None:
@@ -60,7 +101,8 @@ class Requests:
         requests = poller.requests
         if not isinstance(requests, cls):
             poller.requests = requests = cls(poller)
-        requests._all.append(one)
+        one.number = next(requests._numbers)
+        requests._lines.setdefault(one.key, []).append(one)
         try:
             await requests._work(one)
         finally:
@@ -71,13 +113,58 @@ class Requests:
 
     async def _work(self, one: Pending) -> None:
         """Write what is to be written for a request, until its conclusion."""
+        self._put(one)
         while not one.is_over:
             self.poller.wake.set()
             await one.bell.wait()
             one.bell.clear()
             if one.work is not None:
                 await one.work()
-                one.work = None
+                self._wrote(one)
+
+    def _write(self, one: Pending, work: Callable[[], Awaitable[None]]) -> None:
+        """Let a request's own task write something, unless that writes already."""
+        if one.work is None:
+            one.work = work
+            self._writing[one.key] = self._writing.get(one.key, 0) + 1
+            one.bell.set()
+            is_first = self._writing[one.key] == 1
+            self._put(*(self._lines[one.key] if is_first else [one]))
+
+    def _wrote(self, one: Pending) -> None:
+        """Take note that a request writes no more."""
+        if one.work is not None:
+            one.work, left = None, self._writing.pop(one.key) - 1
+            if left:
+                self._writing[one.key] = left
+            self._put(*([one] if left else self._lines.get(one.key, ())))
+
+    def _put(self, *requests: Pending) -> None:
+        """Let requests stand in the queue of what they wait for."""
+        now = self.poller.clock.monotonic()
+        for one in requests:
+            self._leave(one)
+            if one.is_over:
+                continue
+            if one.end < math.inf and not one.may_have_worked:
+                self._ends.put(one, one.end)
+            if one.work is not None:
+                continue
+            if one.since > now:
+                self._later.put(one, one.since)
+            elif isinstance(one.step, Post):
+                if one.key not in self._writing:
+                    queue = self._marked if one.is_marked else self._agreed
+                    queue.put(one, one.nearness, one.since)
+            else:
+                self._asked.put(one, one.after)
+
+    def _leave(self, one: Pending) -> None:
+        for queue in (
+            *(self._later, self._asked, self._agreed),
+            *(self._marked, self._ends),
+        ):
+            queue.drop(one)
 
     def turn(self, look: Look | None) -> Need:
         """Decide what can be decided now; return what is to be done next.
@@ -86,50 +173,68 @@ class Requests:
             look: the last look, if a POST may follow it.
         """
         now, need = self.poller.clock.monotonic(), Need()
-        agreed = dict[str, list[Pending]]()
-        for one in [*self._all]:
-            if one.step is not None and one.known != one.shown:
-                one.step, one.since = None, -math.inf
-            if one.since > now:
-                need.at = min(need.at, one.since)
-            elif look is None or look.number <= one.after or look.began < one.since:
-                need.look = True
-            elif isinstance(one.step, Post) or self._agrees(one, look, now):
-                agreed.setdefault(one.key, []).append(one)
+        self._notice_changes()
+        self._put(*self._later.until(now))
         if look is not None:
-            need.event = self._next(agreed, look, now)
+            for one in self._asked.until(look.number - 1):
+                if look.began < one.since:
+                    one.after = look.number
+                    self._put(one)
+                else:
+                    self._decide(one, look, now)
+            need.event = self._next(look, now)
+        agreed = self._agreed.order or self._marked.order
+        need.look = bool(self._asked.order or (look is None and agreed))
+        need.at = self._later.next_after(-math.inf)
         return need
 
-    def _next(
-        self, agreed: Mapping[str, list[Pending]], look: Look, now: float
-    ) -> ScheduledEvent | None:
+    def _notice_changes(self) -> None:
+        """Let those be decided anew whose event has changed."""
+        last = self.poller.latest
+        if last is None or last.document is self._seen:
+            return
+        self._seen = last.document
+        for one in self._all():
+            if one.step is not None and one.known != one.shown:
+                one.step, one.since = None, -math.inf
+                self._put(one)
+
+    def _all(self) -> list[Pending]:
+        return [one for line in self._lines.values() for one in line]
+
+    def _next(self, look: Look, now: float) -> ScheduledEvent | None:
         """Return the most urgent event whose mark is there; let the next be marked."""
-        self._ready = []
-        writing = {one.key for one in self._all if one.work is not None}
-        for key in sorted(agreed, key=lambda key: _place(agreed[key])):
-            is_marked = any(one.is_marked for one in agreed[key])
-            if self._ready if is_marked else writing - {key}:
-                continue  # one EventId at a time: most marks would be in vain
-            line = [one for one in agreed[key] if self._agrees(one, look, now)]
-            for one in line:
-                if not one.is_marked:
-                    one.write(one.mark)
-            if any(one.work for one in line):
-                writing.add(key)
-            else:
-                self._ready = line
+        self._ready, marked, agreed = [], self._marked.order, self._agreed.order
+        while marked and not self._ready:
+            self._ready = self._line(marked[0][-1].key, look, now)
+        while agreed and not self._writing:  # one at a time: it may be in vain
+            if marked[1:] and marked[1] < agreed[0]:
+                break
+            self._line(agreed[0][-1].key, look, now)
         step = self._ready[0].step if self._ready else None
         return step.event if isinstance(step, Post) else None
 
-    def _agrees(self, one: Pending, look: Look, now: float) -> bool:
-        """Decide a request; return whether it may be posted."""
+    def _line(self, key: str, look: Look, now: float) -> list[Pending]:
+        """Return those that may share a POST; empty while their marks are written."""
+        for one in [*self._lines[key]]:
+            if isinstance(one.step, Post):
+                self._decide(one, look, now)
+        line = self._lines.get(key, ())
+        found = [one for one in line if isinstance(one.step, Post)]
+        for one in found:
+            if not one.is_marked:
+                self._write(one, one.mark)
+        return [] if key in self._writing else found
+
+    def _decide(self, one: Pending, look: Look, now: float) -> None:
+        """Decide a request by a look."""
         if now - one.proven > _PROOF_AGE:
-            one.write(one.prove)
-            return False
+            self._write(one, one.prove)
+            return
         step = one.decide(look, now)
         if isinstance(step, Conclusion):
             self._conclude(one, step)
-            return False
+            return
         one.step = step
         one.rest()
         if not one.failures:
@@ -137,26 +242,33 @@ class Requests:
         if isinstance(step, Wait):
             one.since = now + max(min(step.seconds, _LONGEST_WAIT), _LEAST_WAIT)
             if one.is_marked:
-                one.write(one.unmark)
-        return isinstance(step, Post)
+                self._write(one, one.unmark)
+        elif one.key in self._writing and not one.is_marked:
+            self._write(one, one.mark)  # together with the others of its line
+        self._put(one)
 
     def _conclude(self, one: Pending, conclusion: Conclusion | None) -> None:
         if not self._drop(one):
             return  # the caller was cancelled meanwhile
         if conclusion is not None:
             one.conclusion = replace(conclusion, imds_status=one.status)
-            is_last = all(other.key != one.key for other in self._all)
+            is_last = one.key not in self._lines
             rotation, kind = one.context.rotation, conclusion.kind
             if rotation is not None and is_last and kind not in NOTHING_TO_APPROVE:
                 rotation.stay(one.key)
-        one.is_over = True
         one.bell.set()
 
     def _drop(self, one: Pending) -> bool:
-        if one not in self._all:
+        line = self._lines.get(one.key, [])
+        if one not in line:
             return False
-        self._all.remove(one)
-        if not self._all and self.poller.requests is self:
+        line.remove(one)
+        one.is_over = True
+        self._leave(one)
+        self._wrote(one)
+        if not line:
+            del self._lines[one.key]
+        if not self._lines and self.poller.requests is self:
             self.poller.requests = None
         return True
 
@@ -169,22 +281,25 @@ class Requests:
     def answered(self, answer: StartAnswer) -> None:
         """Take the answer to the POST."""
         now, posting, self._posting = self.poller.clock.monotonic(), self._posting, []
-        for one in self._all:
-            if one.key == posting[0].key:
-                one.since, one.step = max(one.since, now), None
-                one.after = self.poller.reads
+        key = posting[0].key
+        for one in self._lines.get(key, ()):
+            one.since, one.step = max(one.since, now), None
+            one.after = self.poller.reads
         for one in posting:
             if end := one.answered(answer, now):
                 self._conclude(one, end)
+        self._put(*self._lines.get(key, ()))
 
     def failed(self, error: MetadataError, began: float) -> None:
         """Take note of a read that has failed."""
         now = self.poller.clock.monotonic()
         wish = getattr(error, "retry_after", None)
-        for one in [*self._all]:
-            has_waited = one.since <= began and one.after < self.poller.reads
-            if has_waited and (end := one.fail(str(error), wish, now)):
-                self._conclude(one, end)
+        for one in self._all():
+            if one.since <= began and one.after < self.poller.reads:
+                if end := one.fail(str(error), wish, now):
+                    self._conclude(one, end)
+                else:
+                    self._put(one)
 
     def end_late(self, began: float = -math.inf) -> float:
         """Give up what has failed until its deadline, unless a POST is in doubt.
@@ -195,23 +310,14 @@ class Requests:
         Returns:
             The seconds until the next deadline; infinite if there is none.
         """
-        now, least = self.poller.clock.monotonic(), math.inf
-        for one in [*self._all]:
-            if one.may_have_worked or one in self._posting or one.end <= began:
-                continue
-            if one.end <= now:
+        now = self.poller.clock.monotonic()
+        for one in self._ends.until(now):
+            if one.end > began and one not in self._posting:
                 self._conclude(one, one.failed())
-            else:
-                least = min(least, one.end - now)
-        return max(least, _LEAST_WAIT)
+        return max(self._ends.next_after(now) - now, _LEAST_WAIT)
 
     def close(self) -> None:
         """End all requests but those whose POST is in flight: the process stops."""
-        for one in [*self._all]:
+        for one in self._all():
             if one not in self._posting:
                 self._conclude(one, None)
-
-
-def _place(line: list[Pending]) -> tuple[float, float]:
-    """Return the place in line: by NotBefore, then who has waited longest."""
-    return min((one.nearness, one.since) for one in line)

@@ -160,9 +160,10 @@ def post_goes_out_on_an_old_document(patch: Patch) -> None:
     turn = Requests.turn
 
     def by_any(self: Requests, look: Look | None) -> Any:
-        for one in self._all:
+        for one in self._all():
             if one.since <= self.poller.clock.monotonic():
                 one.after, one.since = 0, -math.inf
+                self._put(one)
         return turn(self, look)
 
     patch.setattr(Requests, "turn", by_any)
@@ -175,9 +176,10 @@ def post_in_doubt_is_repeated_without_a_look(patch: Patch) -> None:
     turn = Requests.turn
 
     def again(self: Requests, look: Look | None) -> Any:
-        for one in self._all:
+        for one in self._all():
             if one.failures and one.since <= self.poller.clock.monotonic():
                 one.after, one.since = 0, -math.inf
+                self._put(one)
         return turn(self, look)
 
     patch.setattr(Requests, "turn", again)
