@@ -23,8 +23,13 @@ from bridge.events.wording import family_of
 from bridge.foundation.hashing import hash32
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.card import Card, after, moment
-from bridge.sinks.slack.phrases import names_of
-from bridge.sinks.slack.text import Wording, describe, describe_card, describe_step
+from bridge.sinks.slack.text import (
+    Wording,
+    describe,
+    describe_card,
+    describe_step,
+    names_of,
+)
 
 # -- The value of an Approve or Refuse button, for the app that receives the click.
 #    Pure
