@@ -38,9 +38,10 @@ from bridge.approvals.evidence import (
 from bridge.events.document import (
     EVENT_SOURCES,
     ScheduledEvent,
+    bare,
     misspelt,
 )
-from bridge.events.identity import Identity, bare
+from bridge.events.identity import Identity
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Section

@@ -347,3 +347,8 @@ def exact(value: object) -> str:
     In Python 1, 1.0 and True are equal; in JSON they differ.
     """
     return json.dumps(value, sort_keys=True)
+
+
+def bare(resource: str) -> str:
+    """Return a resource name for comparisons: lower case, no leading underscore."""
+    return resource.removeprefix("_").casefold()

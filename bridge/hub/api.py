@@ -1,80 +1,104 @@
-"""``/api/v1``: events and bridges as JSON.
+"""``/api/v1``: events and bridges as JSON, votes, and decisions on keys.
+
+A page of another site must not be able to approve in a person's name. So a POST must be
+JSON, must have the header X-Sebridge, and must come from the hub's own Origin. These
+are checked before the body is read.
 
 A list continues at the cursor ``next``. Each answer has an ETag; a request with this
 ETag in If-None-Match gets 304, if nothing has changed.
 """
 
 import asyncio
-import csv
-import hashlib
-import io
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+import uuid
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
 
-import msgspec
 from aiohttp import web
+from msgspec.structs import replace
+from sqlalchemy import Connection
 
 from bridge.events.build import clean
-from bridge.foundation.errors import HubStoreError
 from bridge.hub import report, views
-from bridge.hub.access import Person
+from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
-    LONGEST_WORD,
+    LONGEST_CURSOR,
     BridgeList,
-    Error,
+    DecisionList,
+    DecisionRow,
     EventList,
+    EventRow,
 )
+from bridge.hub.choices import (
+    KEY_STATES,
+    WAITING,
+    Approval,
+    Decided,
+    KeyList,
+    KeysAsked,
+    KeysDecided,
+)
+from bridge.hub.config import HubConfig
 from bridge.hub.facts import kept_name, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.openapi import document
+from bridge.hub.server import (
+    ANY_ID,
+    PERSON,
+    BadQueryError,
+    _number,
+    answer,
+    asked_in,
+    fault,
+    limit_of,
+    table_of,
+    word_in,
+)
 from bridge.hub.store import lists
+from bridge.hub.store.accepting import Decider, decide_keys, keys_of
+from bridge.hub.store.deciding import (
+    VoteRequest,
+    VoteResult,
+    handle_vote,
+)
 from bridge.hub.store.store import Store
-from bridge.hub.view_rows import PAGE, Bridge, Filters, Row, Situation
+from bridge.hub.view_rows import Bridge, Filters, Situation
+from bridge.hub.voting import DROP_OFFER, SET_ASIDE
+
+log = logging.getLogger(__name__)
 
 _DAY, _WEEK, _LONGEST_PERIOD = (timedelta(days=days) for days in (1, 7, 400))
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
-ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
-PERSON = web.RequestKey("person", Person)
-WORDS = web.ResponseKey("words", str)  # the reason of an error
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_COLUMNS = (
+_OF_REPORT = (
     *("machine", "resourceGroup", "subscription", "eventType", "events"),
     *("noticeSeconds", "decisionSeconds", "downSeconds", "pausedSeconds"),
     *("plannedSeconds", "unplannedSeconds", "by"),
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
-# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
-# change the order of what is read, or cannot be seen
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
-    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
-    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff]"
+_OF_DECISIONS = (
+    *("time", "eventId", "decision", "via", "state", "by", "rule", "reason"),
+    *("outcome", "outcomeReason", "id"),
 )
 
 
-T = TypeVar("T")
-
-
-class BadQueryError(Exception):
-    """A request has an invalid parameter or body."""
-
-
 class Api:
-    """Answers read requests from the store.
+    """Answers requests from the store, takes votes, and decides on keys.
+
+    Attributes:
+        reporting: held while a report is made: one at a time.
 
     Args:
         store: the store.
+        config: who may decide, and where approvals may be sent.
         situation: returns the current Situation.
     """
 
-    def __init__(self, store: Store, situation: Callable[[], Situation]) -> None:
-        self._store = store
-        self._situation = situation
-        self._reporting = asyncio.Lock()
+    def __init__(
+        self, store: Store, config: HubConfig, situation: Callable[[], Situation]
+    ) -> None:
+        self.store = store
+        self.config = config
+        self.situation = situation
+        self.reporting = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
@@ -86,6 +110,12 @@ class Api:
             web.get("/api/v1/timeline", self.timeline),
             web.get("/api/v1/report", self.report),
             web.get("/api/v1/report.csv", self.report),
+            web.get(f"/api/v1/events/{ANY_ID}/approval", self.options),
+            web.post(f"/api/v1/events/{ANY_ID}/approval", self.approval),
+            web.get("/api/v1/decisions", self.decisions),
+            web.get("/api/v1/decisions.csv", self.table),
+            web.get("/api/v1/keys", self.keys),
+            web.post("/api/v1/keys", self.decide_keys),
         ]
 
     async def openapi(self, request: web.Request) -> web.Response:
@@ -94,8 +124,8 @@ class Api:
 
     async def events(self, request: web.Request) -> web.Response:
         """List events in the order in which they changed."""
-        filters, situation = filters_of(request.query), self._situation()
-        found = await self._store.read(
+        filters, situation = filters_of(request.query), self.situation()
+        found = await self.store.read(
             lambda connection: views.list_events(connection, filters, situation)
         )
         more = str(found[-1].version) if len(found) >= filters.limit else None
@@ -103,11 +133,11 @@ class Api:
 
     async def event(self, request: web.Request) -> web.Response:
         """Show one event."""
-        key, situation = key_of(request.match_info["id"]), self._situation()
+        key, situation = key_of(request.match_info["id"]), self.situation()
         before = word_in(request.query, "before")
         if before and views.place_of_message(before) is None:
             raise BadQueryError("before is not a cursor of messages")
-        found = await self._store.read(
+        found = await self.store.read(
             lambda connection: views.one_event(connection, key, situation, before)
         )
         if found is None:
@@ -116,9 +146,9 @@ class Api:
 
     async def bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
-        limit, situation = limit_of(request.query), self._situation()
+        limit, situation = limit_of(request.query), self.situation()
         after = word_in(request.query, "cursor")
-        found = await self._store.read(
+        found = await self.store.read(
             lambda connection: lists.fleet(
                 connection, situation, after=after, limit=limit
             )
@@ -129,26 +159,165 @@ class Api:
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Show what happened to a machine in a period; by default in the last week."""
-        situation = self._situation()
+        situation = self.situation()
         now = situation.now
         since, until = period_of(request.query, now, ("since", "until"))
         machine = machine_in(request.query)
-        found = await self._store.read(
+        found = await self.store.read(
             lambda c: report.time_line(c, machine, since, until, now)
         )
         return answer(request, found)
 
     async def report(self, request: web.Request) -> web.Response:
         """Report on a period, as JSON or CSV; one report at a time."""
-        now = self._situation().now
+        now = self.situation().now
         since, until = period_of(request.query, now, ("from", "to"))
-        async with self._reporting:
-            found = await self._store.read(
+        async with self.reporting:
+            found = await self.store.read(
                 lambda c: report.report_of(c, since, until, now)
             )
         if not request.path.endswith(".csv"):
             return answer(request, found)
-        return table_of("report", found.rows, _COLUMNS)
+        return table_of("report", found.rows, _OF_REPORT)
+
+    async def options(self, request: web.Request) -> web.Response:
+        """Show which decisions are possible for an event, and why others are not."""
+        key, situation = key_of(request.match_info["id"]), self.situation()
+        found = await self.store.read(
+            lambda c: lists.options(c, key, self.config, situation)
+        )
+        if found is None:
+            return fault(404, "nothing is known of this event")
+        return answer(request, found)
+
+    async def approval(self, request: web.Request) -> web.Response:
+        """Take a vote or a refusal."""
+        if refused := self._refusal(request):
+            return refused
+        given = asked_in(Approval, await request.read())
+        key = key_of(request.match_info["id"])
+        found = await self.submit(request, key, given)
+        if found.status in {200, 202}:
+            decided = Decided(
+                state="decided" if found.status == 200 else "counted",
+                missing=found.missing,
+                id=found.id,
+            )
+            return answer(request, decided, found.status)
+        if found.is_changed:
+            return fault(409, found.words, event=await self._now(key))
+        more = {"needs": found.needs} if found.needs else {}
+        return fault(found.status, found.words, **more)
+
+    async def submit(
+        self, request: web.Request, key: str, given: Approval
+    ) -> VoteResult:
+        """Count a vote or a refusal of the person who sent a request."""
+        person, situation = request[PERSON], self.situation()
+        if given.decision in {SET_ASIDE, DROP_OFFER} and not given.about:
+            raise BadQueryError("about is missing: whom or what it is about")
+        if not person.may_decide:
+            return VoteResult(status=403, words="you may look, but not decide")
+        vote = VoteRequest(
+            key=key,
+            action=given.decision,
+            via=given.via,
+            reason=clean(" ".join(given.reason.split())),
+            content=given.content,
+            person=person,
+            id=uuid.uuid4().hex,
+            address=clean(given.address),
+            is_overridden=given.override,
+            about=clean(given.about),
+        )
+        return await self.store.write(
+            lambda c: handle_vote(c, vote, self.config, situation)
+        )
+
+    async def keys(self, request: web.Request) -> web.Response:
+        """List the keys that wait, or those that people have accepted."""
+        state = request.query.get("state", WAITING)
+        if state not in KEY_STATES:
+            raise BadQueryError('state must be "waiting" or "accepted"')
+        glob, cursor = (word_in(request.query, name) for name in ("match", "cursor"))
+        limit = limit_of(request.query)
+        found = await self.store.read(lambda c: self.keys_of(c, state=state, glob=glob))
+        rest = [one for one in found.keys if one.id > cursor]
+        more = rest[limit - 1].id if len(rest) > limit else None
+        return answer(request, replace(found, keys=tuple(rest[:limit]), next=more))
+
+    def keys_of(self, connection: Connection, *, state: str, glob: str) -> KeyList:
+        """Return the keys that wait, or those that people have accepted."""
+        pins = self.store.pinned.refresh(connection)
+        return keys_of(connection, pins, self.situation(), state=state, glob=glob)
+
+    async def decide_keys(self, request: web.Request) -> web.Response:
+        """Accept or withdraw keys."""
+        if refused := self._refusal(request):
+            return refused
+        asked = asked_in(KeysAsked, await request.read())
+        found = await self.settle_keys(request, asked)
+        if isinstance(found, Refusal):
+            return fault(found.status, found.words)
+        return answer(request, found, 200 if found.done else 202)
+
+    async def settle_keys(
+        self, request: web.Request, asked: KeysAsked
+    ) -> KeysDecided | Refusal:
+        """Accept or withdraw keys for the person who sent a request."""
+        person, pinned = request[PERSON], self.store.pinned
+        now, access = self.situation().now, self.config.access
+        by = Decider(person=person, access=access, now=now)
+        found = await self.store.write(
+            lambda c: decide_keys(c, asked, by, pinned.refresh)
+        )
+        if isinstance(found, KeysDecided):
+            log.info(
+                "keys decided",
+                extra={
+                    "decision": asked.decision,
+                    "keys": found.done,
+                    "person": person.id,
+                },
+            )
+        return found
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        """Return the answer to a request that another site may have caused."""
+        if request.content_type != "application/json":
+            return fault(415, "the Content-Type must be application/json")
+        headers = request.headers
+        if headers.getall("X-Sebridge", []) != ["1"]:
+            return fault(403, 'the header X-Sebridge must be "1"')
+        origins, host = headers.getall("Origin", []), headers.get("Host")
+        what = origin_fault(origins, self.config.public_url, host)
+        return None if what is None else fault(403, what)
+
+    async def _now(self, key: str) -> EventRow | None:
+        situation = self.situation()
+        found = await self.store.read(lambda c: views.one_event(c, key, situation))
+        return None if found is None else found.only(EventRow)
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """List decisions, the newest first."""
+        rows = await self._rows(request)
+        limit = limit_of(request.query)
+        more = lists.cursor_of(rows[-1]) if len(rows) >= limit else None
+        return answer(request, DecisionList(decisions=tuple(rows), next=more))
+
+    async def table(self, request: web.Request) -> web.Response:
+        """List decisions as CSV; a spreadsheet runs no cell of it as a formula."""
+        return table_of("decisions", await self._rows(request), _OF_DECISIONS)
+
+    async def _rows(self, request: web.Request) -> list[DecisionRow]:
+        cursor = request.query.get("cursor", "")[:LONGEST_CURSOR]
+        before = lists.place_of(cursor)
+        if cursor and before is None:
+            raise BadQueryError("cursor is not a cursor of this list")
+        limit = limit_of(request.query)
+        return await self.store.read(
+            lambda c: lists.list_decisions(c, before=before, limit=limit)
+        )
 
 
 def machine_in(query: Mapping[str, str]) -> Machine:
@@ -225,135 +394,3 @@ def filters_of(query: Mapping[str, str]) -> Filters:
         after=_number(query, "cursor", 0, 2**62),
         limit=limit_of(query),
     )
-
-
-def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
-    """Parse what a request asks: its JSON body, or the fields of its form.
-
-    Raises:
-        BadQueryError: a value is missing or invalid.
-    """
-    try:
-        if isinstance(given, bytes):
-            return msgspec.json.decode(given, type=kind)
-        return msgspec.convert(given, kind, strict=False)
-    except (ValueError, RecursionError) as error:
-        raise BadQueryError(f"it is not as described: {error}") from error
-
-
-def limit_of(query: Mapping[str, str]) -> int:
-    """Parse the query parameter ``limit``.
-
-    Raises:
-        BadQueryError: it is not a number from 1 to 200.
-    """
-    found = _number(query, "limit", PAGE, PAGE)
-    if found < 1:
-        raise BadQueryError(f"limit must be a number of 1 to {PAGE}")
-    return found
-
-
-def word_in(query: Mapping[str, str], name: str) -> str:
-    """Return a query parameter; "" = it is missing.
-
-    Raises:
-        BadQueryError: it is too long, or has a NUL character.
-    """
-    found = query.get(name, "")
-    if len(found) > LONGEST_WORD or "\0" in found:
-        raise BadQueryError(f"{name} is too long, or has a NUL character")
-    return found
-
-
-def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
-    found = query.get(name, "")
-    if not found:
-        return otherwise
-    is_number = found.isascii() and found.isdigit() and len(found) <= len(str(most))
-    if not is_number or int(found) > most:
-        raise BadQueryError(f"{name} must be a number of at most {most}")
-    return int(found)
-
-
-def answer(request: web.Request, value: object, status: int = 200) -> web.Response:
-    """Return a value as JSON, or 304 if the client already has it."""
-    body = msgspec.json.encode(value)
-    mark = hashlib.sha256(body).hexdigest()[:32]
-    etag = f'"{mark}"'
-    headers = {"ETag": etag, "Cache-Control": "no-cache"}
-    given = request.headers.get("If-None-Match", "")
-    if status == 200 and etag in {part.strip() for part in given.split(",")}:
-        return web.Response(status=304, headers=headers)
-    return web.Response(
-        body=body, status=status, content_type="application/json", headers=headers
-    )
-
-
-def fault(status: int, words: str, **more: Any) -> web.Response:
-    """Return an error as JSON, with the reason; ``more`` are members of ``Error``."""
-    body = msgspec.json.encode(Error(error=words, **more))
-    headers = {"Cache-Control": "no-store"}
-    found = web.Response(
-        body=body, status=status, content_type="application/json", headers=headers
-    )
-    found[WORDS] = words
-    return found
-
-
-@web.middleware
-async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn exceptions of a handler into errors as JSON."""
-    try:
-        return await handler(request)
-    except BadQueryError as error:
-        return fault(400, str(error))
-    except HubStoreError as error:
-        return fault(503, str(error))
-    except web.HTTPException as error:
-        found = fault(error.status, error.reason)
-        if "Allow" in error.headers:
-            found.headers["Allow"] = error.headers["Allow"]
-        return found
-
-
-# -- tables ----------------------------------------------------------------------------
-
-
-def table_of(name: str, rows: Sequence[Row], columns: Sequence[str]) -> web.Response:
-    """Return rows as CSV, every cell in quotes.
-
-    Cells that a spreadsheet would run get a leading ', and characters that cannot be
-    seen are marked as on the pages; the JSON has them as they came.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
-    writer.writerow(columns)
-    for one in map(msgspec.to_builtins, rows):
-        writer.writerow([_cell(one[column]) for column in columns])
-    return web.Response(
-        text=out.getvalue(),
-        content_type="text/csv",
-        charset="utf-8",
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}.csv"',
-            "Cache-Control": "no-store",
-        },
-    )
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, int | float):
-        return str(round(value, 3))
-    text = ", ".join(value) if isinstance(value, list | tuple) else str(value or "")
-    plain = visible(clean(" ".join(text.split())))
-    is_formula = plain.lstrip().startswith(_FORMULA)
-    return f"'{plain}" if is_formula else plain
-
-
-def visible(text: str) -> str:
-    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
-
-    Otherwise a name could be read backwards, or look the same as another one.
-    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
-    """
-    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)

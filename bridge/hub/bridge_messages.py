@@ -8,9 +8,9 @@ hub.*, and unknown types           nothing
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import TRANSITIONS
@@ -39,6 +39,7 @@ from bridge.hub.facts import (
 )
 from bridge.hub.pins import Mark
 
+Values = dict[str, Any]  # of a Fact, by their names
 _LONGEST_PAUSE = 7 * 86_400.0  # seconds
 _FIRST_WEEK = datetime(1, 1, 8, tzinfo=UTC)  # before it there is no earlier time
 
@@ -121,19 +122,30 @@ def read(
     if data.get("test") is True:
         return NOTHING  # a test event of `sebridge send-test`
     own = what if family == "bridge" else ""
-    report = _report(cloud_event, data, own, heard)
-    report = report and replace(report, prefix=prefix)
+    report = _report(cloud_event, data, own, heard, prefix)
     if family == "bridge":
         return Read(report=report)
-    make = _step if family == "scheduledevent" else _outcome
+    is_step = family == "scheduledevent"
+    about = _step(what, data) if is_step else _outcome(what, data)
+    if about is None:
+        return Read(report=report)
     address = Address(
         source=source, entity=text(reply_to), session=text(session), prefix=prefix
     )
-    fact = make(what, cloud_event, data, prefix, heard)
-    if fact is None:
-        return Read(report=report)
-    where = address if reply_to and fact.outcome is None else None
-    sure = sealed(replace(fact, address=where), body)
+    origin = required(cloud_event.get("source"), "source")
+    reporter = _reporter(table(data.get("reporter")))
+    fact = Fact(
+        source=origin,
+        id=required(cloud_event.get("id"), "id"),
+        time=believed(moment(cloud_event.get("time")), heard),
+        enqueued=heard,
+        reporter=reporter,
+        group=_group(origin, reporter),
+        prefix=prefix,
+        address=address if reply_to and is_step else None,
+        **about,
+    )
+    sure = sealed(fact, body)
     return Read(fact=sure, report=report, note=_pause(sure, data))
 
 
@@ -167,6 +179,7 @@ def _report(
     data: Mapping[str, object],
     kind: str,
     heard: datetime,
+    prefix: str,
 ) -> BridgeReport | None:
     fields = table(data.get("reporter"))
     reporter = _reporter(fields)
@@ -181,6 +194,7 @@ def _report(
         version=text(fields.get("version")),
         location=text(fields.get("location")),
         data=data if kind else {},
+        prefix=prefix,
     )
 
 
@@ -199,70 +213,40 @@ def _short(value: object) -> str:
     return text(value)[:LONGEST_ID]
 
 
-def _step(
-    what: str,
-    cloud_event: Mapping[str, object],
-    data: Mapping[str, object],
-    prefix: str,
-    heard: datetime,
-) -> Fact | None:
+def _step(what: str, data: Mapping[str, object]) -> Values | None:
+    """Return what a step of an event is about; None = its type is not known."""
     if what not in TRANSITIONS:
         return None
     event = _event(data.get("event"))
     if event is None:
         raise UnreadableMessageError("data.event is no scheduled event")
     truncated = data.get("truncated")
-    source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
-    return Fact(
-        source=source,
-        id=required(cloud_event.get("id"), "id"),
-        kind=Kind(what),
-        time=believed(moment(cloud_event.get("time")), heard),
-        enqueued=heard,
-        event_id=event.event_id,
-        reporter=reporter,
-        event=event,
-        previous=_event(data.get("previous")),
-        is_whole=not isinstance(truncated, list) or "Resources" not in truncated,
-        group=_group(source, reporter),
-        prefix=prefix,
-    )
+    return {
+        "kind": Kind(what),
+        "event_id": event.event_id,
+        "event": event,
+        "previous": _event(data.get("previous")),
+        "is_whole": not isinstance(truncated, list) or "Resources" not in truncated,
+    }
 
 
-def _outcome(
-    what: str,
-    cloud_event: Mapping[str, object],
-    data: Mapping[str, object],
-    prefix: str,
-    heard: datetime,
-) -> Fact | None:
+def _outcome(what: str, data: Mapping[str, object]) -> Values | None:
+    """Return what an outcome is about; None = an approval without an EventId."""
     event, event_id = _event(data.get("event")), data.get("eventId")
     if not isinstance(event_id, str) or not key_of(event_id):
-        return None  # an approval without an EventId
-    source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
+        return None
     request = table(data.get("request"))
-    return Fact(
-        source=source,
-        id=required(cloud_event.get("id"), "id"),
-        kind=Kind.OUTCOME,
-        time=believed(moment(cloud_event.get("time")), heard),
-        enqueued=heard,
-        event_id=required(event_id, "data.eventId"),
-        reporter=reporter,
-        event=event,
-        group=_group(source, reporter),
-        prefix=prefix,
-        outcome=Outcome(
+    return {
+        "kind": Kind.OUTCOME,
+        "event_id": required(event_id, "data.eventId"),
+        "event": event,
+        "outcome": Outcome(
             outcome=what,
             message_id=text(request.get("messageId")),
             reason=text(data.get("reason")),
             body_hash=text(request.get("bodyHash")),
         ),
-    )
-
-
-def _reporter_of(data: Mapping[str, object]) -> Reporter:
-    return _reporter(table(data.get("reporter")))
+    }
 
 
 def _group(source: str, reporter: Reporter) -> tuple[str, str]:

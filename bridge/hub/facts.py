@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from bridge.events.build import clean
 from bridge.events.cloudevent import DEEPEST
-from bridge.events.document import ScheduledEvent, is_deep
-from bridge.events.identity import bare
+from bridge.events.document import ScheduledEvent, bare, is_deep
 from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.foundation.hashing import hash32

@@ -32,7 +32,8 @@ from bridge.hub.store.alarms import (
 )
 from bridge.hub.store.current import bridge_rows, is_at
 from bridge.hub.store.engine import lock, note, noted
-from bridge.hub.store.intake import Incoming, end_said, slow
+from bridge.hub.store.intake import end_said, slow
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.lists import fleet
 from bridge.hub.store.pin_rows import mark_pins
 from bridge.hub.store.rows import micros, moment_of
@@ -187,27 +188,25 @@ _LAST_ALIVE, _ABSENT = "lived", "absent-until"
 
 
 class Housekeeping(Struct):
-    """Deletes old rows until asked to stop.
-
-    Attributes:
-        absent_until: when the last long absence of all hubs ended; None = never.
-    """
+    """Deletes old rows until asked to stop."""
 
     store: Store
     config: HubConfig
     clock: Clock
     name: str = "keeper"
-    absent_until: datetime | None = None
 
-    async def begin(self) -> None:
+    async def begin(self) -> datetime | None:
         """Read the keys of bridges, and when a hub has read the sources last.
+
+        Returns:
+            When the last long absence of all hubs ended; None = never.
 
         Raises:
             HubStoreError: the store cannot be used.
         """
         now = self.clock.now()
         await look_at_keys(self.store, now)
-        self.absent_until = await self.store.write(lambda c: _note_absence(c, now))
+        return await self.store.write(lambda c: _note_absence(c, now))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Delete old rows twice a minute until asked to stop."""

@@ -17,7 +17,6 @@ from bridge.foundation.errors import BridgeError, HubStoreAwayError
 from bridge.foundation.workers import Worker, run_workers
 from bridge.hub.alarm_sinks import open_alarms
 from bridge.hub.api import Api
-from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor, Housekeeping, StoreWatch
@@ -26,9 +25,8 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
 from bridge.hub.sending import BridgeTransport, Dispatcher, Transport
 from bridge.hub.server import Hub, serve
-from bridge.hub.sources import BrokerClock, SourceReader
+from bridge.hub.sources import BrokerClock, Sources
 from bridge.hub.store.store import Store, open_store
-from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, BRIDGE
 from bridge.net.http_client import open_session
 from bridge.telemetry.metrics import Metrics, log_unseen_errors
@@ -67,7 +65,7 @@ async def run(
         alarms = open_alarms(file, store, parts.clock, sink_metrics)
         alarm_workers = await stack.enter_async_context(alarms)
         parts.transports.update(await open_transports(file.hub, parts.clock, stack))
-        await parts.housekeeping.begin()
+        parts.sources.absent_until = await parts.housekeeping.begin()
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
         workers = [*parts.workers(), *alarm_workers]
@@ -119,7 +117,7 @@ class Parts(Struct, frozen=True):
     store: Store
     clock: BrokerClock
     metrics: HubMetrics
-    readers: tuple[SourceReader, ...]
+    sources: Sources
     housekeeping: Housekeeping
     transports: dict[str, Transport] = field(default_factory=dict)
 
@@ -128,12 +126,9 @@ class Parts(Struct, frozen=True):
         """Build every part."""
         names = tuple(source.name for source in file.hub.sources)
         metrics, broker = HubMetrics(names, __version__), BrokerClock(clock)
-        readers = tuple(
-            SourceReader(source, store, broker, metrics, broker)
-            for source in file.hub.sources
-        )
+        sources = Sources.of(file.hub, store, broker, metrics)
         housekeeping = Housekeeping(store, file.hub, broker)
-        return cls(file, store, broker, metrics, readers, housekeeping)
+        return cls(file, store, broker, metrics, sources, housekeeping)
 
     def workers(self) -> list[Worker]:
         """Return the workers that run until the stop."""
@@ -142,71 +137,29 @@ class Parts(Struct, frozen=True):
             config=self.file.hub,
             clock=self.clock,
             metrics=self.metrics,
-            situation=self.situation,
+            situation=self.sources.situation,
             transports=self.transports,
         )
         fleet_monitor = FleetMonitor(
             self.store,
             self.clock,
             self.metrics,
-            self.situation,
+            self.sources.situation,
             retention=self.file.hub.retention,
             weekly=self.file.hub.report.weekly,
         )
         watch = StoreWatch(self.store, self.clock, self.metrics)
         upkeep = (self.housekeeping, watch)
-        return [*self.readers, *upkeep, dispatcher, fleet_monitor]
+        return [*self.sources.readers, *upkeep, dispatcher, fleet_monitor]
 
     def answering(self) -> Hub:
         """Return the parts that the server needs."""
-        hub, store = self.file.hub, self.store
-        pages = Pages(store, hub, self.clock, self.situation)
+        api = Api(self.store, self.file.hub, self.sources.situation)
+        pages = Pages(api, self.clock)
         return Hub(
-            config=hub,
+            config=self.file.hub,
             metrics=self.metrics,
-            missing=self.missing,
-            routes=[
-                *Api(store, self.situation).routes(),
-                *Approving(store, hub, self.situation).routes(),
-                *pages.routes(),
-            ],
+            missing=self.sources.missing,
+            routes=[*api.routes(), *pages.routes()],
             fault_page=pages.fault,
-        )
-
-    def missing(self) -> list[str]:
-        """Return why the hub is not ready; without names of queues or topics."""
-        fault = self.store.health.fault
-        return [
-            *(one for one in (fault, self.store.pinned.fault) if one is not None),
-            *(
-                f"source {reader.config.name} is not connected"
-                for reader in self.readers
-                if not reader.is_connected
-            ),
-        ]
-
-    def situation(self) -> Situation:
-        """Return the current time, and what the hub knows besides the store."""
-        hub = self.file.hub
-        names = {source.name for source in hub.bridge_sources}
-        azure = hub.azure_sources
-        return Situation(
-            now=self.clock.now(),
-            clock_fault=self.clock.fault,
-            listening={
-                reader.config.name: reader.listening()
-                for reader in self.readers
-                if reader.config.name in names
-            },
-            absent_until=self.housekeeping.absent_until,
-            forget_after=hub.forget_after,
-            missing_after=min((one.missing_after for one in azure), default=None),
-            store_fault=self.store.health.fault,
-            expect=tuple(glob for one in azure for glob in one.expect),
-            not_connected={
-                one.config.name: one.last_error or "not yet"
-                for one in self.readers
-                if not one.is_connected
-            },
-            access=hub.access,
         )

@@ -1,10 +1,12 @@
 """The metrics of the hub. No label contains an EventId or a person."""
 
+from functools import partial
 from typing import Any
 
 from bridge.hub.bridges import Liveness
 
 OUTCOMES = ("kept", "left-out", "unreadable")
+_SOURCE = ["source"]
 
 
 class HubMetrics:
@@ -25,49 +27,33 @@ class HubMetrics:
         self.alarms: Any = None
         self.liveness = tuple(state.value for state in Liveness)
         self.registry = CollectorRegistry()
-        of_source: dict[str, Any] = {
-            "labelnames": ["source"],
-            "registry": self.registry,
-        }
-        self.messages = Counter(
-            "sebridge_hub_messages",
-            "Messages received.",
-            labelnames=["source", "outcome"],
-            registry=self.registry,
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.messages = counter(
+            "sebridge_hub_messages", "Messages received.", ["source", "outcome"]
         )
-        self.connected = Gauge(
-            "sebridge_hub_source_connected",
-            "1: the source is received from.",
-            **of_source,
+        self.connected = gauge(
+            "sebridge_hub_source_connected", "1: the source is received from.", _SOURCE
         )
-        self.drained = Gauge(
-            "sebridge_hub_source_drained",
-            "1: nothing waits in the source.",
-            **of_source,
+        self.drained = gauge(
+            "sebridge_hub_source_drained", "1: nothing waits in the source.", _SOURCE
         )
-        self.store_away = Gauge(
-            "sebridge_hub_store_away", "1: nothing can be kept.", registry=self.registry
-        )
-        self.decisions = Counter(
+        self.store_away = gauge("sebridge_hub_store_away", "1: nothing can be kept.")
+        self.decisions = counter(
             "sebridge_hub_decisions",
             "Decisions, and what became of them.",
-            labelnames=["via", "state"],
-            registry=self.registry,
+            ["via", "state"],
         )
-        self.bridges = Gauge(
+        self.bridges = gauge(
             "sebridge_hub_bridges",
             "Bridges, by how each fares; looked at once a minute.",
-            labelnames=["state"],
-            registry=self.registry,
+            ["state"],
         )
-        self.unreported = Gauge(
+        self.unreported = gauge(
             "sebridge_hub_unreported",
             "Open events of Azure that were not reported by a bridge in time.",
-            registry=self.registry,
         )
-        build = Gauge(
-            "sebridge_hub_build_info", "1.", ["version"], registry=self.registry
-        )
+        build = gauge("sebridge_hub_build_info", "1.", ["version"])
         build.labels(version).set(1)
         for source in sources:
             self.connected.labels(source).set(0)

@@ -5,19 +5,27 @@ identity, ``/metrics`` needs a bearer token.
 """
 
 import asyncio
+import csv
+import hashlib
 import hmac
+import io
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from bridge.foundation.errors import BridgeError
-from bridge.hub.access import Refusal, RequestInfo, identify, is_this_machine
-from bridge.hub.api import PERSON, WORDS, Handler, fault, faults_as_json
+from bridge.events.build import clean
+from bridge.foundation.errors import BridgeError, HubStoreError
+from bridge.hub.access import Person, Refusal, RequestInfo, identify, is_this_machine
+from bridge.hub.answers import LONGEST_WORD, Error
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
+from bridge.hub.view_rows import PAGE, Row
 from bridge.net.addresses import ListenAddress
 from bridge.net.connection_limit import Guard
 from bridge.net.listening import addresses
@@ -37,6 +45,11 @@ _HEADERS = {
 }
 
 
+T = TypeVar("T")
+ANY_ID = "{id:[^/]+}"  # of a path, percent-encoded: with braces, too
+PERSON = web.RequestKey("person", Person)
+WORDS = web.ResponseKey("words", str)  # the reason of an error
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FaultPage = Callable[[web.Request, web.StreamResponse, str], web.StreamResponse]
 
 
@@ -185,3 +198,154 @@ async def _listen(
     for one in addresses(server):
         log.info("hub listens", extra={"address": one})
     return server
+
+
+# -- what handlers ask and answer ------------------------------------------------------
+
+
+class BadQueryError(Exception):
+    """A request has an invalid parameter or body."""
+
+
+def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
+    """Parse what a request asks: its JSON body, or the fields of its form.
+
+    Raises:
+        BadQueryError: a value is missing or invalid.
+    """
+    try:
+        if isinstance(given, bytes):
+            return msgspec.json.decode(given, type=kind)
+        return msgspec.convert(given, kind, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise BadQueryError(f"it is not as described: {error}") from error
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """Parse the query parameter ``limit``.
+
+    Raises:
+        BadQueryError: it is not a number from 1 to 200.
+    """
+    found = _number(query, "limit", PAGE, PAGE)
+    if found < 1:
+        raise BadQueryError(f"limit must be a number of 1 to {PAGE}")
+    return found
+
+
+def word_in(query: Mapping[str, str], name: str) -> str:
+    """Return a query parameter; "" = it is missing.
+
+    Raises:
+        BadQueryError: it is too long, or has a NUL character.
+    """
+    found = query.get(name, "")
+    if len(found) > LONGEST_WORD or "\0" in found:
+        raise BadQueryError(f"{name} is too long, or has a NUL character")
+    return found
+
+
+def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    found = query.get(name, "")
+    if not found:
+        return otherwise
+    is_number = found.isascii() and found.isdigit() and len(found) <= len(str(most))
+    if not is_number or int(found) > most:
+        raise BadQueryError(f"{name} must be a number of at most {most}")
+    return int(found)
+
+
+def answer(request: web.Request, value: object, status: int = 200) -> web.Response:
+    """Return a value as JSON, or 304 if the client already has it."""
+    body = msgspec.json.encode(value)
+    mark = hashlib.sha256(body).hexdigest()[:32]
+    etag = f'"{mark}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    given = request.headers.get("If-None-Match", "")
+    if status == 200 and etag in {part.strip() for part in given.split(",")}:
+        return web.Response(status=304, headers=headers)
+    return web.Response(
+        body=body, status=status, content_type="application/json", headers=headers
+    )
+
+
+def fault(status: int, words: str, **more: Any) -> web.Response:
+    """Return an error as JSON, with the reason; ``more`` are members of ``Error``."""
+    body = msgspec.json.encode(Error(error=words, **more))
+    headers = {"Cache-Control": "no-store"}
+    found = web.Response(
+        body=body, status=status, content_type="application/json", headers=headers
+    )
+    found[WORDS] = words
+    return found
+
+
+@web.middleware
+async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn exceptions of a handler into errors as JSON."""
+    try:
+        return await handler(request)
+    except BadQueryError as error:
+        return fault(400, str(error))
+    except HubStoreError as error:
+        return fault(503, str(error))
+    except web.HTTPException as error:
+        found = fault(error.status, error.reason)
+        if "Allow" in error.headers:
+            found.headers["Allow"] = error.headers["Allow"]
+        return found
+
+
+# -- tables ----------------------------------------------------------------------------
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # noqa: RUF001 - so a spreadsheet of Japan
+# Unicode's categories Cc (but for tab and line feed), Cf, Zl, Zp, and fillers: they
+# change the order of what is read, or cannot be seen
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890"
+    "\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000110bd"
+    "\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def table_of(name: str, rows: Sequence[Row], columns: Sequence[str]) -> web.Response:
+    """Return rows as CSV, every cell in quotes.
+
+    Cells that a spreadsheet would run get a leading ', and characters that cannot be
+    seen are marked as on the pages; the JSON has them as they came.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for one in map(msgspec.to_builtins, rows):
+        writer.writerow([_cell(one[column]) for column in columns])
+    return web.Response(
+        text=out.getvalue(),
+        content_type="text/csv",
+        charset="utf-8",
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}.csv"',
+            "Cache-Control": "no-store",
+        },
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return str(round(value, 3))
+    text = ", ".join(value) if isinstance(value, list | tuple) else str(value or "")
+    plain = visible(clean(" ".join(text.split())))
+    is_formula = plain.lstrip().startswith(_FORMULA)
+    return f"'{plain}" if is_formula else plain
+
+
+def visible(text: str) -> str:
+    """Replace characters that cannot be seen by marks: U+202E becomes "[U+202E]".
+
+    Otherwise a name could be read backwards, or look the same as another one.
+    Source: unicode.org/reports/tr36, section 3 (bidirectional and invisible text)
+    """
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)

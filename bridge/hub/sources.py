@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,10 +22,11 @@ from bridge.foundation.errors import (
     UnreadableMessageError,
 )
 from bridge.hub import azure_messages
-from bridge.hub.config import AzureSource, SourceConfig
+from bridge.hub.config import AzureSource, HubConfig, SourceConfig
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
+from bridge.hub.view_rows import Situation
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 
@@ -321,3 +323,60 @@ class SourceReader(Struct):
             outcome = "kept" if is_news else "left-out"
             label = "unreadable" if one.fault is not None else outcome
             self.metrics.messages.labels(self.config.name, label).inc()
+
+
+class Sources(Struct):
+    """All sources of a hub, and what is known of the present besides the store.
+
+    Attributes:
+        absent_until: see ``Situation``.
+    """
+
+    config: HubConfig
+    store: Store
+    clock: BrokerClock
+    readers: tuple[SourceReader, ...]
+    absent_until: datetime | None = None
+
+    @classmethod
+    def of(
+        cls, config: HubConfig, store: Store, clock: BrokerClock, metrics: HubMetrics
+    ) -> Self:
+        """Return all sources of a configuration, not read yet."""
+        readers = (
+            SourceReader(one, store, clock, metrics, clock) for one in config.sources
+        )
+        return cls(config, store, clock, tuple(readers))
+
+    def missing(self) -> list[str]:
+        """Return why the hub is not ready; without names of queues or topics."""
+        faults = self.store.health.fault, self.store.pinned.fault
+        away = (one.config.name for one in self.readers if not one.is_connected)
+        return [
+            *(fault for fault in faults if fault is not None),
+            *(f"source {name} is not connected" for name in away),
+        ]
+
+    def situation(self) -> Situation:
+        """Return the current time, and what the hub knows besides the store."""
+        hub, azure = self.config, self.config.azure_sources
+        return Situation(
+            now=self.clock.now(),
+            clock_fault=self.clock.fault,
+            listening={
+                one.config.name: one.listening()
+                for one in self.readers
+                if not isinstance(one.config, AzureSource)
+            },
+            absent_until=self.absent_until,
+            forget_after=hub.forget_after,
+            missing_after=min((one.missing_after for one in azure), default=None),
+            store_fault=self.store.health.fault,
+            expect=tuple(glob for one in azure for glob in one.expect),
+            not_connected={
+                one.config.name: one.last_error or "not yet"
+                for one in self.readers
+                if not one.is_connected
+            },
+            access=hub.access,
+        )

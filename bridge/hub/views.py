@@ -44,8 +44,7 @@ from bridge.hub.bridges import is_unreported
 from bridge.hub.facts import Kind, kept_name, key_of
 from bridge.hub.fold import Machine
 from bridge.hub.report import overlaps
-from bridge.hub.store.claims import asked
-from bridge.hub.store.current import aside_of, details_of, homes_of, is_at
+from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
 from bridge.hub.store.lists import decision_row
 from bridge.hub.store.rows import (
     Summary,

@@ -20,7 +20,7 @@ from bridge.hub.access import AccessConfig
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor
 from bridge.hub.metrics import HubMetrics
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import bridges
 from tests.bench.figures import Figure, in_turns

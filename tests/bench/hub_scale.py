@@ -22,7 +22,7 @@ from sqlalchemy import Connection, func, literal, select
 
 from bridge.foundation.values import Address
 from bridge.hub.access import AccessConfig
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import addresses, events, machines, messages
 from tests.bench.figures import Figure

@@ -21,7 +21,7 @@ import orjson
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (

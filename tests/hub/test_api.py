@@ -17,7 +17,7 @@ from bridge.hub.api import Api
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.rows import mark_changed
 from bridge.hub.store.store import Store
@@ -69,7 +69,7 @@ class Window:
             config=config,
             metrics=HubMetrics(("b",), "1"),
             missing=lambda: self.missing,
-            routes=Api(self.store, self.situation).routes(),
+            routes=Api(self.store, config, self.situation).routes(),
         )
         async with AsyncExitStack() as stack:
             host, port = await stack.enter_async_context(serve(hub))
@@ -329,7 +329,7 @@ async def test_metrics_ask_for_the_token(store: Store) -> None:
 
 async def test_store_that_is_away_is_reported(window: Window) -> None:
     window.store.writer.dispose()
-    broken = Api(window.store, lambda: Situation(now=at(0), listening={}))
+    broken = Api(window.store, HubConfig(), lambda: Situation(now=at(0), listening={}))
     hub = Hub(
         config=CONFIG,
         metrics=HubMetrics((), "1"),

@@ -20,7 +20,8 @@ from bridge.hub.hub import Parts
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.store import alarms
-from bridge.hub.store.intake import Incoming, keep
+from bridge.hub.store.intake import keep
+from bridge.hub.store.kept_facts import Incoming
 from bridge.signing.keys import PrivateKey, new_key, private_keys
 from tests.hub.test_pins import FORGED, STRANGE, beats, by, hub_of, jwks, listed
 from tests.hub.test_trust import EVIL, HOUR
@@ -287,9 +288,10 @@ async def test_hub_is_not_ready_while_its_list_of_keys_is_damaged(
     world: HubWorld,
 ) -> None:
     parts = Parts.of(HubFile(hub=world.config), world.store, SystemClock())
+    sources = parts.sources
     write(world, "{")
     await looks(world)
-    assert any(one.startswith("hub.keys: ") for one in parts.missing())
+    assert any(one.startswith("hub.keys: ") for one in sources.missing())
     write(world, jwks())
     await looks(world)
-    assert not any(one.startswith("hub.keys: ") for one in parts.missing())
+    assert not any(one.startswith("hub.keys: ") for one in sources.missing())

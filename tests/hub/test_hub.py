@@ -130,12 +130,12 @@ async def test_situation_is_what_the_sources_say(store: Store, tmp_path: Path) -
     file = file_of(tmp_path, "Endpoint=sb://x.example")
     azure = AzureSource(name="a", type="azure", namespace="n", expect=("/x",))
     found = HubConfig(sources=(*file.hub.sources, azure))
-    parts = Parts.of(HubFile(hub=found), store, SystemClock())
+    sources = Parts.of(HubFile(hub=found), store, SystemClock()).sources
 
-    now = parts.situation()
+    now = sources.situation()
     assert (now.listening, now.drained) == ({"bridges": None}, None)
     assert (now.missing_after, now.expect) == (60, ("/x",))
-    assert len(parts.missing()) == 2
+    assert len(sources.missing()) == 2
 
 
 async def test_long_absence_is_remembered(store: Store, clock: FakeClock) -> None:
@@ -143,8 +143,7 @@ async def test_long_absence_is_remembered(store: Store, clock: FakeClock) -> Non
 
     async def comes_back(after: timedelta) -> object:
         clock.pass_by(after.total_seconds())
-        await housekeeping.begin()
-        return housekeeping.absent_until
+        return await housekeeping.begin()
 
     assert await comes_back(timedelta()) is None
     assert await comes_back(timedelta(hours=24)) is None

@@ -11,7 +11,7 @@ import pytest
 from bridge.hub.access import Refusal
 from bridge.hub.config import AzureSource
 from bridge.hub.sources import read
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.servicebus.message import ReceivedMessage
 from tests.hub.test_access import EASY, PRINCIPAL, ask

@@ -22,7 +22,7 @@ from bridge.foundation.values import Secret
 from bridge.hub.access import AccessRule
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import look_at_keys
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
 from bridge.signing.own_key import EventSigner

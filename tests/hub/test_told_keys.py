@@ -13,7 +13,7 @@ from bridge.events.identity import Identity
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import Housekeeping
 from bridge.hub.store import accepting, alarms
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import open_store
 from bridge.signing.keys import PrivateKey, new_key, private_keys
 from tests.hub.test_changed_pins import rotated

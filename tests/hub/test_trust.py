@@ -13,7 +13,7 @@ from bridge.events.identity import Identity
 from bridge.foundation.hashing import hash32
 from bridge.hub.access import AccessRule
 from bridge.hub.config import HubConfig
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import SUBSCRIPTION, azure, event, life, outcome, step, vm

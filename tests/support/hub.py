@@ -14,14 +14,13 @@ from bridge.foundation.clock import SystemClock
 from bridge.hub import azure_messages, bridge_messages, openapi
 from bridge.hub.access import AccessConfig, AccessRule
 from bridge.hub.api import Api
-from bridge.hub.approving import Approving
 from bridge.hub.config import ApprovalTargets, ArmConfig, BridgesSource, HubConfig
 from bridge.hub.decisions import Claimed, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
 from bridge.hub.sending import Dispatcher
 from bridge.hub.server import Hub, serve
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from tests.support.builders import EVENT_ID
@@ -153,17 +152,13 @@ class HubWorld:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["HubWorld"]:
-        approving = Approving(self.store, self.config, self.situation)
-        pages = Pages(self.store, self.config, SystemClock(), self.situation)
+        api = Api(self.store, self.config, self.situation)
+        pages = Pages(api, SystemClock())
         hub = Hub(
             config=self.config,
             metrics=HubMetrics(("b",), "1"),
             missing=lambda: list(self.missing),
-            routes=[
-                *Api(self.store, self.situation).routes(),
-                *approving.routes(),
-                *pages.routes(),
-            ],
+            routes=[*api.routes(), *pages.routes()],
             fault_page=pages.fault,
         )
         async with AsyncExitStack() as stack:

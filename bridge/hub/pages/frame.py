@@ -17,9 +17,9 @@ from sqlalchemy import Connection, func, select
 from bridge.foundation.clock import Clock
 from bridge.hub.access import Person, origin_fault
 from bridge.hub.answers import LONGEST_WORD
-from bridge.hub.api import PERSON, BadQueryError, fault
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.rendering import Content, Look, Templates
+from bridge.hub.server import PERSON, BadQueryError, fault
 from bridge.hub.store.engine import insert, noted
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events, meta, notes, trail

@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.hub import views
-from bridge.hub.api import BadQueryError, filters_of
+from bridge.hub.api import filters_of
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import notices
 from bridge.hub.pages.rendering import Content
+from bridge.hub.server import BadQueryError
 from bridge.hub.store import lists
 from bridge.hub.store.lists import count_unread
 from bridge.hub.view_rows import PAGE, BridgeRow, Filters, Situation

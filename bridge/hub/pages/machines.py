@@ -5,7 +5,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import urlencode
 
@@ -15,13 +15,14 @@ from sqlalchemy import Connection
 
 from bridge.hub import report, views
 from bridge.hub.answers import EventRow
-from bridge.hub.api import PERSON, period_of
+from bridge.hub.api import period_of
 from bridge.hub.facts import kept_name, text
 from bridge.hub.fold import Machine
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
+from bridge.hub.server import PERSON
 from bridge.hub.store import lists
 from bridge.hub.store.lists import machines_named
 from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
@@ -38,17 +39,13 @@ class MachinePages:
 
     Args:
         frame: renders the pages.
-        situation: returns the current Situation.
+        reporting: held while a report is made.
     """
 
-    def __init__(
-        self,
-        frame: Frame,
-        situation: Callable[[], Situation],
-    ) -> None:
+    def __init__(self, frame: Frame, reporting: asyncio.Lock) -> None:
         self._frame = frame
-        self._situation = situation
-        self._reporting = asyncio.Lock()
+        self._situation = frame.situation
+        self._reporting = reporting
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from bridge import __version__
 from bridge.events.build import rfc3339
-from bridge.hub.api import visible
 from bridge.hub.pages.words import When
+from bridge.hub.server import visible
 from bridge.hub.view_rows import Situation
 
 _PLACE: Final = Path(__file__).parent

@@ -5,7 +5,7 @@ for the same person, event and content.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,8 +15,7 @@ from sqlalchemy import Connection
 from bridge.foundation.clock import Clock
 from bridge.hub import views
 from bridge.hub.access import Refusal
-from bridge.hub.api import ANY_ID, asked_in, fault
-from bridge.hub.approving import Approving, options
+from bridge.hub.api import Api
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
     KEY_STATES,
@@ -27,7 +26,6 @@ from bridge.hub.choices import (
     KeysAsked,
     KeysDecided,
 )
-from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import Frame, done, missing
@@ -35,9 +33,9 @@ from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.pins import Doubt
+from bridge.hub.server import ANY_ID, asked_in, fault
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import MOST_OF_MACHINE
-from bridge.hub.store.store import Store
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
 from bridge.hub.voting import ARM
 
@@ -53,26 +51,15 @@ class Pages:
         fault: makes the page of an error.
 
     Args:
-        store: the store.
-        config: who may decide, and where approvals may be sent.
+        api: reads and decides.
         clock: the clock.
-        situation: returns the current Situation.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        config: HubConfig,
-        clock: Clock,
-        situation: Callable[[], Situation],
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._situation = situation
-        self._approving = Approving(store, config, situation)
-        self._frame = Frame(store, clock, situation, config.public_url)
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self._api = api
+        self._frame = Frame(api.store, clock, api.situation, api.config.public_url)
         self.fault = self._frame.fault
-        self._machines = MachinePages(self._frame, situation)
+        self._machines = MachinePages(self._frame, api.reporting)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the pages."""
@@ -119,7 +106,7 @@ class Pages:
         found = views.one_event(connection, key, situation, before)
         if found is None:
             return missing("Nothing is known of this event")
-        possible = options(connection, key, self._config, situation)
+        possible = lists.options(connection, key, self._api.config, situation)
         return Content(
             "event.html",
             {
@@ -136,7 +123,7 @@ class Pages:
         given = request.match_info.get("seq") or request.query.get("message", "")
         is_number = given.isascii() and given.isdigit() and len(given) < 19
         key, seq = _key_in(request), int(given) if is_number else -1
-        body = await self._store.read(lambda c: views.message_body(c, key, seq))
+        body = await self._api.store.read(lambda c: views.message_body(c, key, seq))
         if body is None:
             return fault(404, "the event has no such message")
         return web.Response(
@@ -155,7 +142,7 @@ class Pages:
         if given.via == ARM and form.get("confirmed") != "yes":
             words = "this way has to be confirmed"
             return await frame.again(request, look, form, 400, words)
-        found = await self._approving.submit(request, key, given)
+        found = await self._api.submit(request, key, given)
         if found.status in {200, 202}:
             return done(request)
         now = ". This is how it stands now" if found.is_changed else ""
@@ -189,7 +176,7 @@ class Pages:
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
             waiting, accepted = (
-                self._approving.keys_of(connection, state=kind, glob=glob)
+                self._api.keys_of(connection, state=kind, glob=glob)
                 for kind in KEY_STATES
             )
             return Content(
@@ -218,7 +205,7 @@ class Pages:
         )
         if isinstance(form, web.Response):
             return form
-        found = await self._approving.settle_keys(request, _asked_keys(form))
+        found = await self._api.settle_keys(request, _asked_keys(form))
         if isinstance(found, Refusal):
             return await frame.again(request, look, form, found.status, found.words)
         if words := _refusals(found):

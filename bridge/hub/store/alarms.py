@@ -38,7 +38,7 @@ from bridge.hub.bridges import Liveness
 from bridge.hub.store.bridge_intake import end_silence, keep_silence
 from bridge.hub.store.current import bridge_rows
 from bridge.hub.store.engine import Values, insert, lock
-from bridge.hub.store.rows import add_alarms, alarm_of, micros, moment_of
+from bridge.hub.store.rows import add_alarms, alarm_id, alarm_of, micros, moment_of
 from bridge.hub.store.tables import alarms, bridges, meta
 from bridge.hub.view_rows import BridgeRow, Situation
 
@@ -150,7 +150,7 @@ def note_clock(connection: Connection, host: str, fault: str, now: datetime) -> 
 
 def has_report(connection: Connection, until: datetime) -> bool:
     """Whether there is an alarm with the report of the week before a time."""
-    query = select(alarms.c.id).where(alarms.c.id == hash32([REPORT, rfc3339(until)]))
+    query = select(alarms.c.id).where(alarms.c.id == alarm_id([REPORT, rfc3339(until)]))
     return connection.scalar(query) is not None
 
 

@@ -1,5 +1,9 @@
-"""Reads what a decision depends on: the current event with the bridges for it."""
+"""Reads what a decision depends on: the current event, and the bridges for it.
 
+It also ends decisions, by outcomes or by the end of the event.
+"""
+
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,7 +11,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from bridge.events.vocabulary import KNOWN_TYPES, PRESENT
 from bridge.hub.bridges import (
@@ -17,13 +21,22 @@ from bridge.hub.bridges import (
     bridge_in,
     liveness,
 )
+from bridge.hub.decisions import (
+    DecisionState,
+    End,
+    end_of,
+)
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, Voice
 from bridge.hub.store.rows import (
     Details,
+    Entry,
+    alarm,
     details_in,
+    micros,
     moment_of,
     moment_or_none,
+    record,
     state_in,
 )
 from bridge.hub.store.tables import (
@@ -36,8 +49,8 @@ from bridge.hub.store.tables import (
     offers,
 )
 from bridge.hub.store.tables import details as details_table
-from bridge.hub.targets import Claims, EventBridges, targets_of
-from bridge.hub.view_rows import BridgeRow, Situation
+from bridge.hub.targets import Claims, EventBridges, has_offered, targets_of
+from bridge.hub.view_rows import BridgeRow, Situation, StoredOutcome
 from bridge.hub.voting import SET_ASIDE, CurrentEvent
 
 _ENDS_A_VM = [name for name, known in KNOWN_TYPES.items() if known.ends_vm]
@@ -65,7 +78,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         content=row.content,
         event=life.event if life else None,
         is_whole=life is not None and life.is_whole,
-        since=moment_of(_content_since(connection, key) or row.told),
+        since=_content_since(connection, key) or moment_of(row.told),
         prefix=life.prefix if life else "",
         source=life.source if life else "",
         resource=life.resource if life else "",
@@ -88,11 +101,6 @@ def homes_of(
 
     A bridge counts if its subscription was told by somebody in this occurrence. A name
     without such a bridge has no group.
-
-    Args:
-        connection: a connection within a transaction.
-        keys: the keys of events.
-        voices: who has reported each of them.
     """
     found: dict[str, dict[str, set[str]]] = {key: {} for key in keys}
     told = {
@@ -128,13 +136,12 @@ def details_of(connection: Connection, keys: Sequence[str]) -> dict[str, Details
     return {key: known.get(key, Details()) for key in keys}
 
 
-def _content_since(connection: Connection, key: str) -> int | None:
+def _content_since(connection: Connection, key: str) -> datetime | None:
     """Return the time of the latest message with the content of an event."""
     query = select(func.max(messages.c.time)).where(
         messages.c.event_key == key, messages.c.kind.in_(sorted(PRESENT))
     )
-    found: int | None = connection.scalar(query)
-    return found
+    return moment_or_none(connection.scalar(query))
 
 
 def event_bridges(
@@ -277,8 +284,7 @@ def _offers(connection: Connection, wanted: ColumnElement[bool]) -> _Offers:
     by_machine = defaultdict[tuple[str, str, str], list[Offer]](list)
     query = select(offers).where(wanted).order_by(offers.c.first_heard, offers.c.id)
     for row in connection.execute(query):
-        found = offer_of(row)
-        by_vm[row.vm_id].append(found)
+        by_vm[row.vm_id].append(found := offer_of(row))
         if row.group and row.name:
             by_machine[row.subscription, row.group, row.name].append(found)
     return _Offers(by_vm, by_machine)
@@ -362,3 +368,83 @@ def _bridge(
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# -- the ends of decisions -------------------------------------------------------------
+
+
+def change(connection: Connection, row: Any, **values: object) -> None:
+    """Change columns of a decision."""
+    mine = update(decisions).where(decisions.c.id == row.id)
+    connection.execute(mine.values(**values))
+
+
+def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
+    """Make a decision void that has not been carried out."""
+    end = End(state=DecisionState.VOID, outcome="", reason=why)
+    close(connection, row, end, situation.now)
+
+
+def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
+    """Store the end of a decision, with an entry in the record and an alarm."""
+    change(
+        connection,
+        row,
+        state=end.state.value,
+        outcome=end.outcome,
+        outcome_reason=end.reason,
+        closed=micros(now),
+        due=None,
+    )
+    detail = ": ".join(filter(None, (end.outcome, end.reason)))
+    entry = Entry.of(row, now, what=end.state.value, detail=detail)
+    record(connection, entry)
+    alarm(connection, entry)
+
+
+EVENT_OVER = "event-over"  # the outcome of a decision whose event ended before
+
+
+def settle_one(
+    connection: Connection,
+    row: Any,
+    outcomes: Sequence[StoredOutcome],
+    now: datetime,
+) -> bool:
+    """Close a decision by the outcomes of its event; returns whether one does."""
+    end = end_of(asked(connection, row, outcomes), row.id)
+    if end is None:
+        return False
+    if _differs(row, end):
+        close(connection, row, end, now)
+    return True
+
+
+def asked(
+    connection: Connection, row: Any, outcomes: Sequence[StoredOutcome]
+) -> list[StoredOutcome]:
+    """Return the outcomes with the id of a decision, of bridges that were asked.
+
+    They offer an address that it was sent to, or have never made an offer. What is not
+    signed does not count in the name of a pinned bridge, nor an outcome of another
+    message under the same MessageId.
+    """
+    own = {"", hashlib.sha256(row.message).hexdigest()}
+    named = [one for one in outcomes if one.message_id == row.id]
+    mine = [one for one in named if one.body_hash in own and not one.is_doubtful]
+    known = {one.reporter.vm_id or "": list[Offer]() for one in mine}
+    for offer in offers_of(connection, sorted(known)) if mine else ():
+        known[offer.vm_id].append(offer)
+    tried = tried_of(row)
+    return [o for o in mine if has_offered(known[o.reporter.vm_id or ""], tried)]
+
+
+def tried_of(row: Any) -> list[tuple[str, str, str]]:
+    """Return the places of the addresses that a decision was sent to."""
+    return [(one[0], one[1], one[2]) for one in orjson.loads(row.tried)]
+
+
+def _differs(row: Any, end: End) -> bool:
+    """Whether an end differs from the stored state of a decision."""
+    before = (row.state, row.outcome, row.outcome_reason)
+    return before != (end.state.value, end.outcome, end.reason)

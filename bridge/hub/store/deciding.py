@@ -1,7 +1,6 @@
 """Counts votes and commits decisions, each in one transaction with its record entry."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -16,7 +15,6 @@ from bridge.hub.decisions import (
     LIVE,
     MAYBE_SENT,
     DecisionState,
-    End,
     Vote,
     arm_message,
     expiry,
@@ -25,7 +23,7 @@ from bridge.hub.decisions import (
     persons_json,
     reason_of,
 )
-from bridge.hub.store.current import current_event, event_bridges
+from bridge.hub.store.current import current_event, event_bridges, void
 from bridge.hub.store.engine import lock, upsert
 from bridge.hub.store.rows import Entry, alarm, mark_changed, micros, moment_of, record
 from bridge.hub.store.tables import decisions, offers, votes
@@ -215,30 +213,6 @@ def _is_valid(row: Any, current: CurrentEvent) -> bool:
     """Whether a decision is on the present occurrence and content of an event."""
     seen: Any = orjson.loads(row.persons)["seen"]
     return row.life == current.life and not current.voids(seen, row.via)
-
-
-def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
-    """Make a decision void that has not been carried out."""
-    end = End(state=DecisionState.VOID, outcome="", reason=why)
-    close(connection, row, end, situation.now)
-
-
-def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
-    """Store the end of a decision, with an entry in the record and an alarm."""
-    change = update(decisions).where(decisions.c.id == row.id)
-    connection.execute(
-        change.values(
-            state=end.state.value,
-            outcome=end.outcome,
-            outcome_reason=end.reason,
-            closed=micros(now),
-            due=None,
-        )
-    )
-    detail = ": ".join(filter(None, (end.outcome, end.reason)))
-    entry = Entry.of(row, now, what=end.state.value, detail=detail)
-    record(connection, entry)
-    alarm(connection, entry)
 
 
 def _wanted(case: _Case) -> tuple[int, str]:

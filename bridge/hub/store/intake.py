@@ -1,27 +1,23 @@
 """Stores a batch of messages, in one transaction: all of it, or nothing.
 
 The state of each event in the batch is derived again, from its kept messages, whose
-number is bounded, and the new ones. A message is stored with its fact, without IMDS
-objects, so that a fold reads no bodies. An IMDS object that it needs is in the batch or
-in the stored state. If not, it is read from the body of its message.
+number is bounded, and the new ones; see ``kept_facts``.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Self
+from typing import Any
 
-import msgspec
-from msgspec import Struct, field
+import orjson
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, select, update
 
-from bridge.events.document import ScheduledEvent
-from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import AZURE, Fact, Note, Trust, digest_of
-from bridge.hub.fold import Folded, fold_in
-from bridge.hub.occurrences import MOST_OUTCOMES, Past, Reading, is_surplus
+from bridge.hub.decisions import DecisionState, End
+from bridge.hub.facts import AZURE, Trust, digest_of
+from bridge.hub.fold import Folded, State
+from bridge.hub.occurrences import is_surplus
 from bridge.hub.pins import Pins
 from bridge.hub.store import rows
 from bridge.hub.store.accepting import keep_told
@@ -31,18 +27,20 @@ from bridge.hub.store.bridge_intake import (
     keep_machines,
     keep_notes,
 )
-from bridge.hub.store.claims import close_over, settle, void_votes
-from bridge.hub.store.engine import Values, insert, lock, note, put, upsert
+from bridge.hub.store.current import EVENT_OVER, close, settle_one
+from bridge.hub.store.engine import Values, lock, note, put, upsert
+from bridge.hub.store.kept_facts import Incoming, KeptFacts
 from bridge.hub.store.pin_rows import keep_rotations
 from bridge.hub.store.rows import marked
 from bridge.hub.store.tables import (
-    addresses,
     decisions,
     details,
     events,
     messages,
     unreadable,
+    votes,
 )
+from bridge.hub.voting import is_void
 
 _NO_PINS = Pins()
 _MOST_UNREADABLE = 1000  # of each kind
@@ -54,67 +52,6 @@ _TRIAL = b"""{"specversion": "1.0", "type": "trial.scheduledevent.scheduled.v1",
 "event": {"EventId": "trial", "Resources": ["trial"], "EventStatus": "Scheduled"}}}"""
 _AT_ONCE = 100
 _TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": max}
-_KEY = ("event_key", "source", "id", "vm_id", "content")
-_PLACE = ("event_key", "origin", "entity", "session", "prefix", "vm_id")
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Fact).decode
-
-
-class Incoming(Struct, frozen=True, kw_only=True):
-    """A parsed message.
-
-    Attributes:
-        origin: the name of the hub's source.
-        body: the bytes of the message.
-        heard: when the broker enqueued it.
-        reply_to: ReplyTo of the message.
-        session: ReplyToSessionId of the message.
-        fact: its content about an event; None = it has none.
-        report: its content about a bridge; None = it has none.
-        notes: its content about the state of machines.
-        fault: why it could not be parsed; None = it could.
-    """
-
-    origin: str
-    body: bytes
-    heard: datetime
-    reply_to: str | None = None
-    session: str | None = None
-    fact: Fact | None = None
-    report: bridge_messages.BridgeReport | None = None
-    notes: tuple[Note, ...] = ()
-    fault: str | None = None
-
-    @classmethod
-    def of_row(cls, row: Any) -> Self:
-        """Return a stored message, not parsed yet."""
-        return cls(
-            origin=row.origin,
-            body=row.body,
-            heard=rows.moment_of(row.heard),
-            reply_to=row.reply_to,
-            session=row.session,
-        )
-
-    def with_content(self, *, is_azures: bool) -> Self:
-        """Return a copy with what the message says.
-
-        Raises:
-            UnreadableMessageError: it cannot be parsed.
-        """
-        body, heard = self.body, self.heard
-        if is_azures:
-            fact = azure_messages.read(body, heard=heard)
-            notes = azure_messages.notes_in(body, heard=heard)
-            return replace(self, fact=fact, notes=notes)
-        where = {"reply_to": self.reply_to, "session": self.session}
-        found = bridge_messages.read(body, heard=heard, source=self.origin, **where)
-        notes = (found.note,) if found.note else ()
-        return replace(self, fact=found.fact, report=found.report, notes=notes)
-
-    def put_aside(self, why: str) -> Self:
-        """Return a copy that only holds what an unreadable message has."""
-        return replace(self, fact=None, report=None, notes=(), fault=why)
 
 
 def keep(
@@ -168,7 +105,7 @@ def _keep_events(
     needed = [one for one in with_fact if one.fact and one.fact.key not in left_out]
     times = {k: _times(before.get(k), new) for k, new in _heard(needed).items()}
     if needed:
-        batch = _Facts.of(connection, needed, sorted(times), pins)
+        batch = KeptFacts.of(connection, needed, sorted(times), pins)
         _fold_again(connection, batch, before, times)
     _count_surplus(connection, surplus)
 
@@ -247,14 +184,14 @@ def end_said(connection: Connection, now: datetime, pins: Pins = _NO_PINS) -> in
         times = {
             key: {name: row[name] for name in _TIMES} for key, row in before.items()
         }
-        batch = _Facts.of(connection, [], keys, pins)
+        batch = KeptFacts.of(connection, [], keys, pins)
         _fold_again(connection, batch, before, times, now)
     return len(keys)
 
 
 def _fold_again(
     connection: Connection,
-    batch: "_Facts",
+    batch: "KeptFacts",
     before: Mapping[str, Any],
     times: Mapping[str, Values],
     now: datetime | None = None,
@@ -396,203 +333,59 @@ def try_out(connection: Connection) -> None:
     note(connection, "trial", "1")
 
 
-class _Facts(Struct, kw_only=True):
-    """The stored facts of events, with new messages about them.
+# -- decisions whose outcome is told, or whose event is over or has changed ------------
 
-    Attributes:
-        stored: the stored facts, by event and report.
-        fresh: the new messages that have a fact, by event.
-        details: the stored details of events, as JSON.
+
+_OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
+_OVER = End(
+    state=DecisionState.FAILED,
+    outcome=EVENT_OVER,
+    reason="the event is over; whether the approval has arrived is not known",
+)
+
+
+def settle(connection: Connection, states: Mapping[str, State]) -> None:
+    """Close the decisions whose outcomes bridges have reported."""
+    with_outcomes = {key: state for key, state in states.items() if state.outcomes}
+    if not with_outcomes:
+        return
+    query = select(decisions).where(
+        decisions.c.event_key.in_(list(with_outcomes)),
+        decisions.c.via == "bridge",
+        decisions.c.state.in_(_OPEN_ENDED),
+    )
+    for row in connection.execute(query).all():
+        state = with_outcomes[row.event_key]
+        settle_one(connection, row, rows.outcomes_of(state), state.last_reported)
+
+
+def close_over(connection: Connection, states: Mapping[str, State]) -> None:
+    """Close the decisions in ``sending`` whose occurrence of an event is over.
+
+    An outcome that arrives later still counts.
     """
-
-    connection: Connection
-    stored: Mapping[str, Mapping[tuple[str, ...], Fact]]
-    fresh: Mapping[str, Sequence[Incoming]]
-    details: Mapping[str, bytes]
-    _bodies: dict[str, Incoming] = field(default_factory=dict)
-    _events: dict[str, ScheduledEvent | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        connection: Connection,
-        fresh: Sequence[Incoming],
-        keys: Sequence[str],
-        pins: Pins,
-    ) -> Self:
-        """Read the stored facts of events, with what they are worth now."""
-        stored: dict[str, dict[tuple[str, ...], Fact]] = {key: {} for key in keys}
-        query = select(messages.c.event_key, messages.c.fact)
-        found = connection.execute(query.where(messages.c.event_key.in_(keys)))
-        for key, body in found.all():
-            fact = pins.weighed(_decode(body))
-            stored[key][fact.report] = fact
-        by_key = defaultdict[str, list[Incoming]](list)
-        for one in fresh:
-            if one.fact is not None:
-                by_key[one.fact.key].append(one)
-        more = select(details).where(details.c.event_key.in_(keys))
-        made = cls(
-            connection=connection,
-            stored=stored,
-            fresh=by_key,
-            details={row.event_key: row.body for row in connection.execute(more)},
-        )
-        for one in fresh:
-            if one.fact is not None:
-                made._bodies[one.fact.digest] = one
-                made._events[one.fact.digest] = one.fact.event
-        return made
-
-    def fold(self, key: str, before: Any, now: datetime | None) -> Folded:
-        """Derive the state of an event from its stored facts and its new ones.
-
-        Args:
-            key: the event.
-            before: its stored row; None = the event is new.
-            now: a moment that is over; None = that of the last message.
-        """
-        known, past = self.details.get(key), Past()
-        if before is not None:
-            until, as_of = before["before_until"], rows.moment_of(before["as_of"])
-            past = Past(
-                lives=before["lives_before"],
-                until=None if until is None else rows.moment_of(until),
-            )
-            now = max(as_of, now) if now else as_of
-        fresh = (one.fact for one in self.fresh.get(key, ()) if one.fact)
-        facts = (*self.stored[key].values(), *fresh)
-        lists = rows.details_in(known).lists if known else {}
-        return fold_in(
-            facts,
-            reading=Reading(
-                event_of=lambda fact: self._event_of(key, fact, before), stored=lists
-            ),
-            own=self._own(key, facts),
-            past=past,
-            now=now,
-        )
-
-    def _own(self, key: str, facts: Sequence[Fact]) -> Collection[str]:
-        """Return the hub's decisions on an event that has very many outcomes."""
-        if sum(fact.outcome is not None for fact in facts) <= MOST_OUTCOMES:
-            return ()
-        query = select(decisions.c.id).where(decisions.c.event_key == key)
-        return set(self.connection.scalars(query))
-
-    def _event_of(self, key: str, fact: Fact, before: Any) -> ScheduledEvent | None:
-        """Return the IMDS object of a fact."""
-        if fact.event is not None or not fact.names:
-            return fact.event
-        if fact.digest not in self._events and before is not None:
-            self._events = rows.events_in(before["state"]) | self._events
-        if fact.digest not in self._events:
-            self._events[fact.digest] = self._event_in_body(key, fact)
-        return self._events[fact.digest]
-
-    def _event_in_body(self, key: str, fact: Fact) -> ScheduledEvent | None:
-        named = zip(_KEY, (key, *fact.report), strict=True)
-        of = messages.c
-        query = select(messages).where(*(of[n] == v for n, v in named))
-        row = self.connection.execute(query).one_or_none()
-        if row is None:
-            return None
-        one = Incoming.of_row(row).with_content(is_azures=row.vm_id == AZURE)
-        return one.fact.event if one.fact else None
-
-    def keep(self, found: Mapping[str, Folded]) -> None:
-        """Store the facts that are kept, and delete those that are not kept."""
-        new, changed, gone = list[Values](), list[Values](), list[Values]()
-        for key, one in found.items():
-            stored, kept = self.stored[key], {fact.report: fact for fact in one.kept}
-            new += [
-                {"event_key": key, **self._values(fact, with_body=True)}
-                for name, fact in kept.items()
-                if name not in stored
-            ]
-            changed += [
-                self._change(key, fact, stored[name])
-                for name, fact in kept.items()
-                if stored.get(name, fact) is not fact and stored[name] != fact.light
-            ]
-            gone += [_name(key, f) for name, f in stored.items() if name not in kept]
-        here = [messages.c[name] == bindparam(f"b_{name}") for name in _KEY]
-        put(self.connection, insert(messages), new)
-        for with_body in (False, True):
-            these = [row for row in changed if ("body" in row) is with_body]
-            names = [n for row in these[:1] for n in row if not n.startswith("b_")]
-            change = update(messages).where(*here)
-            put(self.connection, change.values({n: bindparam(n) for n in names}), these)
-        put(self.connection, delete(messages).where(*here), gone)
-        self._keep_addresses(found)
-        self._keep_details(found)
-
-    def _change(self, key: str, fact: Fact, stored: Fact) -> Values:
-        """Return the change of a row; without the body, if that stays the same."""
-        with_body = stored.digest != fact.digest
-        return {**_name(key, fact), **self._values(fact, with_body=with_body)}
-
-    def _values(self, fact: Fact, *, with_body: bool) -> Values:
-        times: Values = {
-            "time": rows.micros(fact.time),
-            "heard": rows.micros(fact.enqueued),
-            "fact": _encode(fact.light),
-        }
-        if not with_body:
-            return times
-        one = self._bodies[fact.digest]
-        return {
-            **times,
-            **dict(zip(_KEY[1:], fact.report, strict=True)),
-            "digest": fact.digest,
-            "kind": fact.kind.value,
-            "origin": one.origin,
-            "reply_to": one.reply_to,
-            "session": one.session,
-            "body": one.body,
-        }
-
-    def _keep_addresses(self, found: Mapping[str, Folded]) -> None:
-        """Store the addresses in kept messages, each with the vmId of its bridge."""
-        new, gone = list[Values](), list[Values]()
-        for key, one in found.items():
-            before = {_address(key, fact) for fact in self.stored[key].values()}
-            now = {_address(key, fact): fact.enqueued for fact in one.kept}
-            for place, heard in now.items():
-                if place is not None and place not in before:
-                    named = dict(zip(_PLACE, place, strict=True))
-                    new.append({**named, "heard": rows.micros(heard)})
-            for place in before - set(now):
-                if place is not None:
-                    pairs = zip(_PLACE, place, strict=True)
-                    gone.append({f"b_{name}": value for name, value in pairs})
-        put(self.connection, insert(addresses).on_conflict_do_nothing(), new)
-        here = [addresses.c[name] == bindparam(f"b_{name}") for name in _PLACE]
-        put(self.connection, delete(addresses).where(*here), gone)
-
-    def _keep_details(self, found: Mapping[str, Folded]) -> None:
-        bodies = {
-            key: rows.details_json(one)
-            for key, one in found.items()
-            if one.state is not None
-        }
-        changed: list[Values] = [
-            {"event_key": key, "body": body}
-            for key, body in bodies.items()
-            if self.details.get(key) != body
-        ]
-        put(self.connection, upsert(details, "body"), changed)
+    query = select(decisions).where(
+        decisions.c.event_key.in_(list(states)),
+        decisions.c.state == DecisionState.SENDING,
+    )
+    for row in connection.execute(query).all():
+        state = states[row.event_key]
+        now = state.now
+        if now is None or not now.is_open or row.life != state.lives:
+            close(connection, row, _OVER, state.last_reported)
 
 
-def _name(key: str, fact: Fact) -> Values:
-    """Return the parameters that name the row of a fact."""
-    named = zip(_KEY, (key, *fact.report), strict=True)
-    return {f"b_{name}": value for name, value in named}
-
-
-def _address(key: str, fact: Fact) -> tuple[str, ...] | None:
-    where = fact.address
-    if where is None or fact.trust is not Trust.PLAIN:
-        return None  # nobody signs ReplyTo: a pinned bridge offers where it takes them
-    place = (where.source, where.entity, where.session, where.prefix)
-    return key, *place, fact.reporter.vm_id
+def void_votes(connection: Connection, states: Mapping[str, State]) -> None:
+    """Delete votes that a change of their event has made void."""
+    query = select(votes).where(votes.c.event_key.in_(list(states)))
+    for vote in connection.execute(query).all():
+        state = states[vote.event_key]
+        now = state.now.event if state.now else None
+        seen = orjson.loads(vote.seen)
+        is_same = vote.life == state.lives and now is not None
+        is_by_others = bool(state.now and state.now.is_by_others)
+        if is_same and (is_by_others or not is_void(seen, now.raw if now else {})):
+            continue
+        names = ("event_key", "life", "via", "person")
+        mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
+        connection.execute(delete(votes).where(mine))

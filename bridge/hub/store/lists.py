@@ -1,23 +1,38 @@
-"""Lists for pages, the API, ``check``: bridges, machines, decisions."""
+"""What pages, the API and ``check`` ask: bridges, machines, decisions, options."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Connection, func, select, tuple_
 
 from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
+from bridge.hub import arm_rules
 from bridge.hub.answers import NAMES, DecisionRow
 from bridge.hub.bridges import Liveness, bridge_in
+from bridge.hub.choices import (
+    NO_OPTIONS,
+    AddressRow,
+    ArmOptions,
+    BridgeOptions,
+    OfferRow,
+    Options,
+)
+from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
 from bridge.hub.facts import Kind, kept_name, table, text
 from bridge.hub.fold import Machine
-from bridge.hub.store.current import bridge_rows, is_at
+from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
+from bridge.hub.store.deciding import arm_objection
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.tables import bridges, decisions, machines, messages, unreadable
+from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
+from bridge.hub.voting import CurrentEvent
 
 _SCANNED = 1000
 _UNREAD = timedelta(days=1)
@@ -248,3 +263,89 @@ def _request(body: bytes) -> tuple[str, str]:
     asked = table(data.get("request"))
     name = clean(text(asked.get("approvedBy"))[:_LONGEST])
     return text(asked.get("messageId")), name
+
+
+# -- Reads which decisions are possible for an event, and why others are not -----------
+
+
+def options(
+    connection: Connection, key: str, config: HubConfig, situation: Situation
+) -> Options | None:
+    """Return which decisions are possible for an event; None = it is not known."""
+    current = current_event(connection, key)
+    if current is None:
+        return None
+    if what := current.lacks():
+        return replace(NO_OPTIONS, closed=f"Nothing can be decided: {what}.")
+    bridges = event_bridges(connection, current, situation)
+    found = bridges.choose_target(config, current, situation)
+    objection = arm_objection(config, current, bridges, situation)
+    is_local = config.access.mode == "loopback"
+    more = 0 if is_local else arm_rules.more_persons(bridges.fleet, situation.now)
+    return Options(
+        closed=None,
+        bridge=BridgeOptions(
+            why=None if found.is_open else found.why or None,
+            contested=found.is_contested,
+            refused=found.is_denied,
+        ),
+        addresses=_addresses(config, current, bridges, situation),
+        arm=ArmOptions(
+            why=objection,
+            more_persons=more,
+            offers=_offers(current, bridges.fleet, situation.now) if config.arm else (),
+        ),
+    )
+
+
+def _addresses(
+    config: HubConfig,
+    current: CurrentEvent,
+    bridges: EventBridges,
+    situation: Situation,
+) -> tuple[AddressRow, ...]:
+    wishes = Wishes(is_overridden=True)
+    best = bridges.choose_target(config, current, situation, wishes).best
+    return tuple(
+        _address(target, current, situation.now, is_best=target.address == best)
+        for target in bridges.allowed(config)
+    )
+
+
+def _address(
+    target: Target, current: CurrentEvent, now: datetime, *, is_best: bool
+) -> AddressRow:
+    return AddressRow(
+        id=target.address.id,
+        entity=target.address.entity,
+        session=target.address.session or None,
+        prefix=target.address.prefix,
+        machines=tuple(sorted(bridge.name for bridge in target.bridges)),
+        answers=target.answers,
+        in_resources=target.rank == 0,
+        older=target.is_older,
+        contested=target.contested or None,
+        refusal=refusal_of(target, current, now),
+        best=is_best,
+    )
+
+
+def _offers(
+    current: CurrentEvent, fleet: Sequence[BridgeRow], now: datetime
+) -> tuple[OfferRow, ...]:
+    found = []
+    for bridge in fleet:
+        for offer in arm_rules.recent_offers(bridge, now):
+            answer = expected_answer(offer.data, current, bridge.name, now)
+            found.append(
+                OfferRow(
+                    id=offer.id,
+                    vm_name=bridge.name,
+                    vm_id=offer.vm_id,
+                    first_heard=offer.first_heard,
+                    last_heard=offer.heard,
+                    answer=answer.verdict,
+                    why=answer.why or None,
+                )
+            )
+    return tuple(found)

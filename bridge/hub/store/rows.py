@@ -13,7 +13,6 @@ from sqlalchemy import Connection, func, select, text, update
 from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
-from bridge.foundation.hashing import hash32
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
 from bridge.hub.facts import Fact, Trust, digest_of
@@ -381,12 +380,17 @@ def record(connection: Connection, entry: Entry) -> None:
     connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
 
 
+def alarm_id(same: Sequence[object]) -> str:
+    """Return the id of an alarm, from what makes it the same alarm."""
+    return digest_of(orjson.dumps(same))
+
+
 def alarm_of(
     what: str, same: Sequence[object], time: datetime, data: Mapping[str, object]
 ) -> Values:
     """Return the row of an alarm ``hub.*``; its id is a hash of what makes it one."""
     return {
-        "id": hash32(same),
+        "id": alarm_id(same),
         "kind": f"hub.{what}",
         "time": micros(time),
         "data": orjson.dumps(data),

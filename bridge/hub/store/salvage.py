@@ -33,7 +33,8 @@ from bridge.foundation.errors import HubStoreError, UnreadableMessageError
 from bridge.foundation.sqlite_files import READING, drop, text_of
 from bridge.hub.facts import AZURE
 from bridge.hub.store.engine import store_errors
-from bridge.hub.store.intake import Incoming, keep
+from bridge.hub.store.intake import keep
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.tables import (
     alarms,
     bridges,

@@ -33,7 +33,8 @@ from bridge.foundation.errors import (
 from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, sqlite_file
 from bridge.hub.store.engine import migrate
-from bridge.hub.store.intake import Incoming, keep, keep_slow, try_out
+from bridge.hub.store.intake import keep, keep_slow, try_out
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.pin_rows import KnownPins
 from bridge.hub.store.sqlite_file import Place, RemovedError
 from bridge.hub.store.tables import unreadable

@@ -29,6 +29,10 @@ def _text(name: str, *, key: bool = False) -> Column[str]:
     return Column(name, String, primary_key=key, nullable=False)
 
 
+def _texts(*names: str, key: bool = False) -> list[Column[str]]:
+    return [_text(name, key=key) for name in names]
+
+
 def _moment(name: str, *, may_be_none: bool = False) -> Column[int]:
     return Column(name, BigInteger, nullable=may_be_none)
 
@@ -41,9 +45,7 @@ messages = Table(
     "messages",
     metadata,
     Column("seq", _Serial, primary_key=True, autoincrement=True),
-    _text("event_key"),
-    _text("source"),
-    _text("id"),
+    *_texts("event_key", "source", "id"),
     _moment("time"),
     _text("vm_id"),
     _text("content"),  # the fingerprint of what it reports, see ``facts.sealed``
@@ -61,12 +63,7 @@ messages = Table(
 addresses = Table(
     "addresses",
     metadata,
-    _text("event_key", key=True),
-    _text("origin", key=True),
-    _text("entity", key=True),
-    _text("session", key=True),
-    _text("prefix", key=True),
-    _text("vm_id", key=True),
+    *_texts("event_key", "origin", "entity", "session", "prefix", "vm_id", key=True),
     _moment("heard"),
 )
 
@@ -76,13 +73,9 @@ events = Table(
     _text("event_key", key=True),
     Column("version", BigInteger, nullable=False),
     Column("xid", BigInteger, nullable=False),  # transaction id in PostgreSQL; else 0
-    _text("event_id"),
-    _text("status"),
+    *_texts("event_id", "status"),
     Column("is_open", Boolean, nullable=False),
-    _text("event_type"),
-    _text("event_source"),
-    _text("subscription"),
-    _text("group"),
+    *_texts("event_type", "event_source", "subscription", "group"),
     _text("content"),  # the fingerprint of the event, see ``vote_rules.digest``
     Column("has_bridge", Boolean, nullable=False),
     Column("lives", Integer, nullable=False),
@@ -122,10 +115,7 @@ details = Table(
 machines = Table(
     "machines",
     metadata,
-    _text("event_key", key=True),
-    _text("subscription", key=True),
-    _text("group", key=True),
-    _text("name", key=True),
+    *_texts("event_key", "subscription", "group", "name", key=True),
     Index("machines_name", "name"),
 )
 
@@ -133,10 +123,7 @@ bridges = Table(
     "bridges",
     metadata,
     _text("vm_id", key=True),
-    _text("origin"),
-    _text("subscription"),
-    _text("group"),
-    _text("name"),
+    *_texts("origin", "subscription", "group", "name"),
     _text("resource"),  # the resource id in lower case; "" = not known
     _moment("heard"),
     _moment("first_heard"),
@@ -152,15 +139,17 @@ offers = Table(
     "offers",
     metadata,
     _text("id", key=True),
-    _text("vm_id"),
-    _text("subscription"),
-    _text("group"),
-    _text("name"),
-    _text("origin"),
-    _text("prefix"),
-    _text("entity"),
-    _text("session"),
-    _text("digest"),
+    *_texts(
+        "vm_id",
+        "subscription",
+        "group",
+        "name",
+        "origin",
+        "prefix",
+        "entity",
+        "session",
+        "digest",
+    ),
     _moment("first_heard"),
     _moment("heard"),  # the last time that the bridge has repeated it, or its digest
     _moment("dropped", may_be_none=True),  # when a person said that it does not count
@@ -203,8 +192,7 @@ notes = Table(
     metadata,
     _text("id", key=True),
     _text("kind"),  # health | annotation | window | silent | stopped | paused
-    _text("subscription"),
-    _text("group"),
+    *_texts("subscription", "group"),
     _text("name"),  # "" = all machines of the subscription
     _text("event_key"),  # "" = none
     _moment("time"),
@@ -232,8 +220,7 @@ votes = Table(
     metadata,
     _text("event_key", key=True),
     Column("life", Integer, primary_key=True, nullable=False),
-    _text("via", key=True),
-    _text("person", key=True),
+    *_texts("via", "person", key=True),
     _moment("time"),
     _text("reason"),
     _text("entry"),  # the entry of ``approvers`` that it counts by
@@ -244,28 +231,22 @@ decisions = Table(
     "decisions",
     metadata,
     _text("id", key=True),
-    _text("event_key"),
-    _text("event_id"),
+    *_texts("event_key", "event_id"),
     Column("life", Integer, nullable=False),
     _text("action"),  # approve | refuse | set-aside | drop-offer
     _text("about"),  # the vmId that is set aside, or the offer that is dropped
     _text("via"),  # bridge | arm
-    _text("content"),
-    _text("rule"),
-    _text("reason"),
+    *_texts("content", "rule", "reason"),
     Column("persons", LargeBinary, nullable=False),
     _moment("time"),
     _moment("expires", may_be_none=True),
-    _text("origin"),
-    _text("entity"),
-    _text("session"),
+    *_texts("origin", "entity", "session"),
     _text("chosen"),  # the id of the address that a person has chosen; "" = none
     Column("is_overridden", Boolean, nullable=False),  # sent although a bridge refuses
     Column("tried", LargeBinary, nullable=False),  # the addresses of all attempts
     Column("message", LargeBinary, nullable=False),
     _text("state"),  # decided | sending | sent | done | failed | void | refused
-    _text("outcome"),
-    _text("outcome_reason"),
+    *_texts("outcome", "outcome_reason"),
     _moment("sent", may_be_none=True),
     _moment("closed", may_be_none=True),
     Column("attempts", Integer, nullable=False),
@@ -281,15 +262,10 @@ trail = Table(
     metadata,
     Column("seq", _Serial, primary_key=True, autoincrement=True),
     _moment("time"),
-    _text("event_key"),
-    _text("event_id"),
+    *_texts("event_key", "event_id"),
     Column("life", Integer, nullable=False),
     _text("decision"),  # the id of the decision; "" = there is none yet
-    _text("what"),
-    _text("via"),
-    _text("person"),
-    _text("detail"),
-    _text("content"),
+    *_texts("what", "via", "person", "detail", "content"),
     Index("audit_event", "event_key"),
     Index("audit_time", "time"),
 )

@@ -8,9 +8,9 @@ from msgspec import structs
 from msgspec.structs import replace
 from sqlalchemy import update
 
-from bridge.hub import arm_rules, targets
+from bridge.hub import arm_rules, sending, targets
 from bridge.hub import decisions as decision_words
-from bridge.hub.store import claims, deciding
+from bridge.hub.store import deciding
 from bridge.hub.store.current import current_event
 from bridge.hub.store.tables import decisions
 from bridge.hub.voting import CurrentEvent
@@ -61,7 +61,7 @@ def rules_of_bridges_are_not_judged_again(patch: Patch) -> None:
 
 @bug
 def decision_counts_as_sent_before_it_is(patch: Patch) -> None:
-    claimed = claims._claimed
+    claimed = sending._claimed
 
     def early(connection: Any, row: Any, *given: Any) -> Any:
         found = claimed(connection, row, *given)
@@ -69,18 +69,18 @@ def decision_counts_as_sent_before_it_is(patch: Patch) -> None:
         connection.execute(change.values(state="done", due=None))
         return found
 
-    patch.setattr(claims, "_claimed", early)
+    patch.setattr(sending, "_claimed", early)
 
 
 @bug
 def message_is_made_anew_each_time(patch: Patch) -> None:
-    claimed = claims._claimed
+    claimed = sending._claimed
 
     def anew(connection: Any, row: Any, *given: Any) -> Any:
         found = claimed(connection, row, *given)
         return replace(found, message=found.message + b" " * found.attempt)
 
-    patch.setattr(claims, "_claimed", anew)
+    patch.setattr(sending, "_claimed", anew)
 
 
 @bug

@@ -12,7 +12,7 @@ import pytest
 from bridge.foundation.values import Address, Secret
 from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import look_at_keys
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import open_store
 from bridge.hub.store.tables import events, votes
 from bridge.signing.keys import PrivateKey, new_key, private_keys

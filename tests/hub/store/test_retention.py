@@ -5,7 +5,7 @@ from sqlalchemy import select
 
 from bridge.hub import bridge_messages
 from bridge.hub.housekeeping import forget, forget_bridges
-from bridge.hub.store.intake import Incoming
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import bridges, events, messages, unreadable
 from bridge.hub.view_rows import PAGE

@@ -23,7 +23,8 @@ from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.bridges import bridge_in
 from bridge.hub.config import HubConfig
 from bridge.hub.store import rows
-from bridge.hub.store.intake import Incoming, end_said
+from bridge.hub.store.intake import end_said
+from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import (
     addresses,
