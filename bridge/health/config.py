@@ -1,4 +1,4 @@
-"""The section ``[http]``: the health port, which ``server`` opens."""
+"""The section ``[http]``: the health port, which ``port`` opens."""
 
 from collections.abc import Iterator
 

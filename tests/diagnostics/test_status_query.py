@@ -21,7 +21,7 @@ from bridge.diagnostics.finding import Finding
 from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
-from bridge.health import server as health
+from bridge.health import port as health
 from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
