@@ -1,8 +1,8 @@
 """The whole configuration: a field for each table, and the checks across tables."""
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
@@ -130,7 +130,7 @@ class Config(Settings, frozen=True, kw_only=True):
 
     def _shared_files(self) -> Iterator[tuple[str, str]]:
         """Refuse a file that is the state file or another sink's."""
-        owners = {str(Path(self.state.path).resolve()): "the state file"}
+        owners = {os.path.realpath(self.state.path): "the state file"}
         for sink in self.sinks:
             if (file := sink.file) is None:
                 continue

@@ -24,10 +24,12 @@ from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.status_query import probed
 from bridge.foundation.errors import OutboxError
+from bridge.foundation.privileges import no_file
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.outbox.statefile import StateConfig, locked
-from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.connection import NOT_OURS, connect
+from bridge.outbox.storage.file import content_error
 from bridge.outbox.storage.lock import StateLock
 from bridge.signing.approval import Approvers
 from bridge.traffic.config import TrafficConfig
@@ -143,8 +145,9 @@ def _is_there(path: Path) -> bool:
 
 
 def _writable(path: Path, there: Path, host: Host) -> Finding:
-    """Check whether this user may write the state file, without opening it."""
-    if (fault := _in_the_way(path, there, host) or _unusable(path, there)) is not None:
+    """Check whether this user may write the state file, and a start would use it."""
+    fault = _in_the_way(path, there, host) or _unusable(path, there) or _content(path)
+    if fault is not None:
         return fault
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
@@ -163,8 +166,14 @@ def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails where it may not look
         text = f"state: {path} is a directory, and state.path must name a file"
         return Finding("fault", text, f'state.path = "{path / "state.db"}"')
-    if _is_there(lock) and not lock.is_file():
-        return Finding("fault", f"state: {lock} is not a file", f"remove {lock}")
+    if (taken := no_file(path) or no_file(lock)) is not None:
+        return Finding("fault", f"state: {taken} is not a file", f"remove {taken}")
+    target = os.path.realpath(path)
+    leads_nowhere = os.path.islink(target) or not _is_there(Path(target).parent)  # noqa: PTH114 - as isdir
+    if os.path.islink(path) and leads_nowhere:  # noqa: PTH114 - as isdir
+        return Finding(
+            "fault", f"state: {path} is a link that leads nowhere", f"remove {path}"
+        )
     for part in (path, lock, there):
         if _is_there(part) and not host.may_write(part):
             text = f"state: {part} cannot be written by {host.user()}{_owner(part)}"
@@ -184,6 +193,23 @@ def _unusable(path: Path, there: Path) -> Finding | None:
     return Finding("fault", text, f"the bridge runs in memory: {cure}")
 
 
+def _content(path: Path) -> Finding | None:
+    """Return what a start will find wrong in the state file, if it is there."""
+    if not _is_there(path) or _is_of_others(path.parent):
+        return None
+    if (error := content_error(path)) is None:
+        return None
+    text = f"state: {path}: {error}"
+    if isinstance(error, NOT_OURS):
+        return Finding("fault", text, "name another file in state.path")
+    return Finding("warning", text, "the forwarder moves it aside when it starts")
+
+
+def _is_of_others(folder: Path) -> bool:
+    """Whether this is root in a folder of somebody else, who could lead it astray."""
+    return sys.platform != "win32" and os.geteuid() == 0 and folder.stat().st_uid != 0
+
+
 def _owner(path: Path) -> str:
     """Return whose a path is, as the end of a text."""
     if sys.platform == "win32":
@@ -192,11 +218,8 @@ def _owner(path: Path) -> str:
 
 
 def _tried(folder: Path) -> str | None:
-    """Try a lock and a log of SQLite in a folder; return why the bridge has none.
-
-    Root does not try in a folder of somebody else, who could lead it astray.
-    """
-    if sys.platform != "win32" and os.geteuid() == 0 and folder.stat().st_uid != 0:
+    """Try a lock and a log of SQLite in a folder; return why the bridge has none."""
+    if _is_of_others(folder):
         return None
     try:
         with TemporaryDirectory(prefix=".sebridge-check-", dir=folder) as own:

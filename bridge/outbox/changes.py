@@ -207,4 +207,4 @@ def _discard(
 
 def _is_changing(outbox: Outbox, delivery: Delivery) -> bool:
     """Whether the row was changed after it was read."""
-    return outbox.database.is_unwritten(("deliveries", (delivery.id,)))
+    return outbox.database.journal.has(("deliveries", (delivery.id,)))

@@ -100,13 +100,10 @@ class Facts(Struct):
 
     def load_meta(self, found: Mapping[str, bytes | float]) -> None:
         """Take the named values of the file that are not written anew."""
-        is_unwritten = self.database.is_unwritten
+        is_unwritten = self.database.journal.has
         ours = {n: v for n, v in self.meta.items() if is_unwritten(("meta", (n,)))}
-        self.meta = {
-            n: v
-            for n, v in found.items()
-            if n in ours or not is_unwritten(("meta", (n,)))
-        } | ours
+        kept = {n: v for n, v in found.items() if not is_unwritten(("meta", (n,)))}
+        self.meta = kept | ours
 
     def _take(self, rows: Mapping[str, Iterable[Any]]) -> None:
         """Take rows by key and message; what is known already is newer."""
@@ -198,7 +195,7 @@ class Facts(Struct):
 
     def _is_unwritten(self, table: str, key: Any) -> bool:
         place = key if isinstance(key, tuple) else (key,)
-        return self.database.is_unwritten((table, place))
+        return self.database.journal.has((table, place))
 
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""
@@ -209,7 +206,7 @@ class Facts(Struct):
             (self._memory, {"sink_memory"}),
         )
         much = [part for part in parts if len(part[0]) > 2 * reads.NEWEST]
-        if not much or self.database.unwritten():
+        if not much or self.database.journal.unwritten():
             return
         for known, tables in much:
             for key in list(islice(known, len(known) - reads.NEWEST)):

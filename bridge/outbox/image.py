@@ -95,7 +95,7 @@ class Image(Struct):
             most += most // 10
         if self._events + more >= most:
             return False
-        return self.database.unwritten_bytes < self.limits.size
+        return self.database.journal.bytes < self.limits.size
 
     # -- in ------------------------------------------------------------------
 
@@ -308,15 +308,19 @@ class Image(Struct):
 
     # -- what the file has ---------------------------------------------------
 
-    def adopt(self, found: "reads.Snapshot") -> bool:
+    def adopt(self, found: "reads.Snapshot", *, counts: bool) -> bool:
         """Take over what an earlier run has left in the file.
 
         What is in memory is newer than the file.
 
+        Args:
+            found: what the file has.
+            counts: whether what is settled there was not counted yet.
+
         Returns:
             Whether something waits now that did not.
         """
-        is_unwritten = self.database.is_unwritten
+        is_unwritten = self.database.journal.has
         fresh = dict[str, list[Waiting]]()
         for row in found.waiting:
             lines = self.sinks.get(row.sink)
@@ -332,17 +336,14 @@ class Image(Struct):
         for item in found.contents.values():
             if item.damage is None and item.id not in self._held:
                 self._remember(item)
-        self._adopt_counts(found)
-        return bool(fresh)
-
-    def _adopt_counts(self, found: "reads.Snapshot") -> None:
-        self._counts = {sink: dict(states) for sink, states in found.counts.items()}
-        self._dead_errors = dict(found.dead_errors)
-        for (table, _), row in self.database.unwritten().items():
-            if table == "deliveries" and row is not None and row[3] != "pending":
-                self.count(str(row[1]), str(row[3]))
+        for sink, states in found.counts.items() if counts else ():
+            for state, n in states.items():
+                self.count(sink, state, n)
+        if counts:
+            self._dead_errors = found.dead_errors | self._dead_errors
         self.next_item = max(self.next_item, found.last_item + 1)
         self.next_delivery = max(self.next_delivery, found.last_delivery + 1)
+        return bool(fresh)
 
     def forget(self, counts: Mapping[tuple[str, str], int]) -> None:
         """Count deliveries no more that were deleted in the file."""

@@ -116,7 +116,7 @@ class Commands(Struct, frozen=True):
         """
         found = {success.sink: success for success in await self.successes(key)}
         steps = {sink: await self.steps(sink, (key,)) for sink in sinks}
-        is_unwritten = self.state.database.is_unwritten
+        is_unwritten = self.state.database.journal.has
         standings = dict[str, CommandStanding]()
         for sink in sinks:
             is_unsaved = is_unwritten(("command_successes", (sink, key)))
@@ -168,7 +168,7 @@ class Commands(Struct, frozen=True):
     ) -> dict[str, dict[int, reads.Step]]:
         """Add the steps that are not on the disk yet."""
         bodies, steps = dict[Any, Any](), list[tuple[str, Any, Any, Any]]()
-        for (table, place), row in self.state.database.unwritten().items():
+        for (table, place), row in self.state.database.journal.unwritten().items():
             if row is not None and table == "items":
                 bodies[place[0]] = row[5]
             elif row is not None and table == "deliveries" and row[1] == sink:

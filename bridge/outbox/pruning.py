@@ -1,10 +1,16 @@
 """Deletes old rows, and the oldest rows of a file that is too large."""
 
+import asyncio
 import sqlite3
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
+
+from bridge.outbox import clock_jumps
+from bridge.outbox.state import State
+from bridge.outbox.storage.journal import Rows
 
 _BY_EVENT = {  # rows are kept as long as their EventId exists: the columns of the key
     "told": "cause",
@@ -17,7 +23,88 @@ _BY_EVENT = {  # rows are kept as long as their EventId exists: the columns of t
 }
 
 
-class Pruned(Struct, frozen=True):
+class Pruning(Struct, frozen=True):
+    """Deletes settled items: old ones, and the oldest if the file is too large."""
+
+    state: State
+
+    async def prune(
+        self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
+    ) -> int:
+        """Delete items that were settled before ``before``; return their number.
+
+        Args:
+            before: seconds since the epoch.
+            now: seconds since the epoch.
+            alive: keys of the EventIds in the document: their records are kept, however
+                far in the future these events are scheduled.
+            limit: the most items to delete now, so that other jobs do not wait long.
+
+        Raises:
+            OutboxError: the state file cannot be written now.
+        """
+        await self.state.ready()
+        rows = Rows()
+        facts = self.state.facts
+        jumps = clock_jumps.noted(facts.value)
+        left = clock_jumps.needed(jumps, before, now)
+        if left != jumps:
+            facts.name(clock_jumps.saved(left), rows)
+        facts.move_successes(lambda at: min(at, now), rows)
+        if rows:
+            self.state.database.put(rows)
+        written = clock_jumps.written_before(left, before)
+        pruned = await self.state.database.run(
+            partial(_prune, now=now, alive=alive, before=written, limit=limit)
+        )
+        facts.forget(pruned.gone)
+        self.state.image.forget(pruned.counts)
+        return pruned.items
+
+    async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
+        """Delete the oldest delivered items while the file is too large.
+
+        Items with pending or dead deliveries are never deleted.
+
+        Args:
+            most: the allowed size in bytes.
+            limit: the most items to delete now, so that other jobs do not wait long.
+
+        Returns:
+            How many items were deleted, and by how many bytes the file is still too
+            large.
+
+        Raises:
+            OutboxError: the state file cannot be written now.
+        """
+        too_many = await self.state.database.read(lambda db: size(db) - most)
+        if too_many <= 0:
+            return 0, 0
+        shrunk = await self.state.database.run(partial(_shrink, most=most, limit=limit))
+        self.state.image.forget(shrunk.counts)
+        return shrunk.items, shrunk.left
+
+    async def follow_clock(self, *, by: float, now: float) -> None:
+        """Correct the age of all rows after the wall clock was set.
+
+        Args:
+            by: how far forward, in seconds; negative = back.
+            now: seconds since the epoch, by the clock as it is now.
+        """
+        await self.state.ready()
+        rows = Rows()
+        facts = self.state.facts
+        jumps = clock_jumps.after(clock_jumps.noted(facts.value), by, now)
+        facts.name(clock_jumps.saved(jumps), rows)
+        if by > 0:
+            facts.move_successes(lambda at: min(at + by, now), rows)
+        await asyncio.shield(self.state.write(rows))
+
+
+# -- in the file ---------------------------------------------------------------------
+
+
+class _Pruned(Struct, frozen=True):
     """What was deleted.
 
     Attributes:
@@ -33,23 +120,15 @@ class Pruned(Struct, frozen=True):
     gone: dict[str, list[Any]] = {}
 
 
-def prune(
+def _prune(
     db: sqlite3.Connection,
     *,
     now: float,
     alive: frozenset[str],
     before: float,
     limit: int,
-) -> Pruned:
-    """Delete items that were settled before ``before``, and other old rows.
-
-    Args:
-        db: the state file.
-        now: seconds since the epoch.
-        alive: keys of the EventIds in the document: their rows are renewed.
-        before: by the clock as it was set when the rows were written.
-        limit: the most items to delete.
-    """
+) -> _Pruned:
+    """Delete what was settled ``before``, by the clock as it was set then."""
     _recall_from_future(db, now)
     for table in _BY_EVENT:
         db.executemany(
@@ -65,7 +144,7 @@ def prune(
     ).fetchall()
     counts = _delete_items(db, items)
     gone = {table: _deleted(db, table, key, before) for table, key in _BY_EVENT.items()}
-    return Pruned(len(items), counts, gone=gone)
+    return _Pruned(len(items), counts, gone=gone)
 
 
 def _deleted(db: sqlite3.Connection, table: str, key: str, before: float) -> list[Any]:
@@ -99,14 +178,7 @@ def size(db: sqlite3.Connection) -> int:
     return int((pages - free) * bytes_each)
 
 
-def shrink(db: sqlite3.Connection, *, most: int, limit: int) -> Pruned:
-    """Delete the oldest items with no pending or dead delivery from a large file.
-
-    Args:
-        db: the state file.
-        most: the allowed size in bytes.
-        limit: the most items to delete.
-    """
+def _shrink(db: sqlite3.Connection, *, most: int, limit: int) -> _Pruned:
     items = list[tuple[int]]()
     if size(db) > most:
         items = db.execute(
@@ -117,7 +189,7 @@ def shrink(db: sqlite3.Connection, *, most: int, limit: int) -> Pruned:
             (limit,),
         ).fetchall()
     counts = _delete_items(db, items)
-    return Pruned(len(items), counts, left=max(size(db) - most, 0))
+    return _Pruned(len(items), counts, left=max(size(db) - most, 0))
 
 
 def _delete_items(

@@ -210,7 +210,7 @@ class State:
         self.reads += 1
         self.facts.load_meta(found[0].meta)
         self.facts.load(found[1])
-        self.image.adopt(found[0])
+        self.image.adopt(found[0], counts=True)
         if len(found[0].waiting) > MUCH:
             give_back()  # in the loop: 8 ms for 100,000 at the start
 
@@ -225,14 +225,14 @@ class State:
             self._take_over(snapshot, part)
         self.facts.load_meta(snapshot.meta)
         self.image.steps.clear()
-        if self.image.adopt(snapshot) or part is not None:
+        if self.image.adopt(snapshot, counts=part is not None) or part is not None:
             self.wakeups.wake_all()
 
     def _take_over(self, snapshot: reads.Snapshot, part: reads.Part) -> None:
         """Take over what an earlier run knew, before anything is written."""
         self.reads += 1
         facts, earlier = self.facts, snapshot.meta.get(CHECKPOINT)
-        unwritten = self.database.unwritten()
+        unwritten = self.database.journal.unwritten()
         seen = {str(key[0]) for table, key in unwritten if table == "sightings"}
         facts.load(part)
         rows = self._told_again()
@@ -247,7 +247,7 @@ class State:
         """Return the counts that began without the file, with those of the file."""
         told = (
             (change, row)
-            for change, row in self.database.unwritten().items()
+            for change, row in self.database.journal.unwritten().items()
             if change[0] == "told" and row is not None
         )
         return {

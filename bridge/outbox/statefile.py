@@ -364,7 +364,7 @@ async def is_foreign(database: Database, vm_id: str) -> bool:
 
 async def owner_of(database: Database) -> str | None:
     """Return the vmId of the VM that wrote the file; None if that is not known."""
-    row = database.unwritten().get(_ROW)
+    row = database.journal.unwritten().get(_ROW)
     if row is not None:
         return bytes(row[0]).decode()  # type: ignore[arg-type]  # of a BLOB
     found: str | None = await database.read(owner_in)

@@ -19,10 +19,9 @@ from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
-from bridge.outbox import clock_jumps
 from bridge.outbox.deliveries import Deliveries, log_drop
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
-from bridge.outbox.pruning import prune, shrink, size
+from bridge.outbox.pruning import Pruning
 from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
     REPLIES,
@@ -318,84 +317,3 @@ def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | 
 def _is_within(window: tuple[float | None, float | None], now: float) -> bool:
     since, until = window
     return since is not None and until is not None and since <= now < until
-
-
-# -- Keeps the state file small --------------------------------------------------------
-
-
-class Pruning(Struct, frozen=True):
-    """Deletes settled items: old ones, and the oldest if the file is too large."""
-
-    state: State
-
-    async def prune(
-        self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
-    ) -> int:
-        """Delete items that were settled before ``before``; return their number.
-
-        Args:
-            before: seconds since the epoch.
-            now: seconds since the epoch.
-            alive: keys of the EventIds in the document: their records are kept, however
-                far in the future these events are scheduled.
-            limit: the most items to delete now, so that other jobs do not wait long.
-
-        Raises:
-            OutboxError: the state file cannot be written now.
-        """
-        await self.state.ready()
-        rows: Rows = {}
-        facts = self.state.facts
-        jumps = clock_jumps.noted(facts.value)
-        left = clock_jumps.needed(jumps, before, now)
-        if left != jumps:
-            facts.name(clock_jumps.saved(left), rows)
-        facts.move_successes(lambda at: min(at, now), rows)
-        if rows:
-            self.state.database.put(rows)
-        written = clock_jumps.written_before(left, before)
-        pruned = await self.state.database.run(
-            partial(prune, now=now, alive=alive, before=written, limit=limit)
-        )
-        facts.forget(pruned.gone)
-        self.state.image.forget(pruned.counts)
-        return pruned.items
-
-    async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
-        """Delete the oldest delivered items while the file is too large.
-
-        Items with pending or dead deliveries are never deleted.
-
-        Args:
-            most: the allowed size in bytes.
-            limit: the most items to delete now, so that other jobs do not wait long.
-
-        Returns:
-            How many items were deleted, and by how many bytes the file is still too
-            large.
-
-        Raises:
-            OutboxError: the state file cannot be written now.
-        """
-        too_many = await self.state.database.read(lambda db: size(db) - most)
-        if too_many <= 0:
-            return 0, 0
-        shrunk = await self.state.database.run(partial(shrink, most=most, limit=limit))
-        self.state.image.forget(shrunk.counts)
-        return shrunk.items, shrunk.left
-
-    async def follow_clock(self, *, by: float, now: float) -> None:
-        """Correct the age of all rows after the wall clock was set.
-
-        Args:
-            by: how far forward, in seconds; negative = back.
-            now: seconds since the epoch, by the clock as it is now.
-        """
-        await self.state.ready()
-        rows: Rows = {}
-        facts = self.state.facts
-        jumps = clock_jumps.after(clock_jumps.noted(facts.value), by, now)
-        facts.name(clock_jumps.saved(jumps), rows)
-        if by > 0:
-            facts.move_successes(lambda at: min(at + by, now), rows)
-        await asyncio.shield(self.state.write(rows))

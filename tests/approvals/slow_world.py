@@ -240,7 +240,7 @@ class SlowDriver(InlineDriver):
 
     def start(self, work: Callable[[], object], done: Done) -> None:
         later = asyncio.get_running_loop().call_later
-        is_write = bool(self.database._journal.with_disk)
+        is_write = bool(self.database.journal.with_disk)
         later(self.seconds if is_write else 0.0, super().start, work, done)
 
 

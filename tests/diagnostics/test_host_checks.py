@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,76 @@ def test_directory_in_place_of_the_lock_is_a_fault(folder: Path) -> None:
 
     assert there.result == "fault"
     assert there.text == f"state: {lock} is not a file"
+
+
+@POSIX
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_fifo_in_place_of_a_file_is_a_fault(suffix: str, folder: Path) -> None:
+    path = folder / "lib" / f"state.db{suffix}"
+    os.mkfifo(path, 0o600)
+
+    there, *_ = state_of(config_of(folder))
+
+    assert there.result == "fault"
+    assert there.text == f"state: {path} is not a file"
+
+
+@POSIX
+@pytest.mark.parametrize("target", ["state.db", "/nowhere/state.db"])
+def test_link_that_leads_nowhere_is_a_fault(target: str, folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    path.symlink_to(target)
+
+    there, *_ = state_of(config_of(folder))
+
+    assert there.result == "fault"
+    assert there.text == f"state: {path} is a link that leads nowhere"
+
+
+@POSIX
+def test_link_to_a_file_that_is_not_there_yet_is_no_fault(folder: Path) -> None:
+    (folder / "lib" / "state.db").symlink_to(folder / "state.db")
+
+    there, *_ = state_of(config_of(folder))
+
+    assert there.result != "fault"
+
+
+@pytest.mark.parametrize(
+    ("sql", "fault"),
+    [
+        ("CREATE TABLE precious (x)", "it is a database of another program"),
+        (
+            "CREATE TABLE meta (x); PRAGMA user_version = 99",
+            "the state file has schema",
+        ),
+    ],
+)
+def test_file_that_no_start_would_use_is_a_fault(
+    sql: str, fault: str, folder: Path
+) -> None:
+    path = folder / "lib" / "state.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.executescript(sql)
+    path.chmod(0o600)
+
+    there, *_ = state_of(config_of(folder))
+
+    assert there.result == "fault"
+    assert there.text.startswith(f"state: {path}: {fault}")
+
+
+def test_file_that_the_next_start_moves_aside_is_a_warning(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    path.write_bytes(b"x" * 8192)
+    path.chmod(0o600)
+
+    there, *_ = state_of(config_of(folder))
+
+    assert there.result == "warning"
+    assert there.text == f"state: {path}: file is not a database"
+    assert there.advice == "the forwarder moves it aside when it starts"
+    assert [one.name for one in path.parent.iterdir()] == ["state.db"]
 
 
 def test_full_disk_is_found_by_a_try(disk: Disk) -> None:

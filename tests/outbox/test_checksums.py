@@ -29,7 +29,6 @@ from bridge.outbox.recovery.soundness import check
 from bridge.outbox.runs import Runs
 from bridge.outbox.statefile import open_database, owner_of
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.meta import save
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import (
@@ -527,9 +526,8 @@ async def test_identity_that_cannot_be_read_is_asked_for_anew(
     state_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_database(state_path, ME.vm_id) as database:
-        await database.run(
-            lambda db: save(db, {"identity": b"\xff", "source": b"\xff"})
-        )
+        for name in ("identity", "source"):
+            database.put({("meta", (name,)): (b"\xff",)})
 
         origin = await settle(database, ME, "")
 

@@ -7,13 +7,14 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.foundation.errors import OutboxFullError, OutboxUnavailableError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.image import Limits
 from bridge.outbox.questions import Selection
@@ -26,6 +27,7 @@ from tests.signing.test_dsse import KEY
 from tests.support.book import Book, sent_to
 from tests.support.builders import outgoing, patient_outbox, route, router
 from tests.support.disks import Disk
+from tests.support.outbox_door import Door
 from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
@@ -226,7 +228,7 @@ async def test_what_has_passed_by_then_is_not_written_later(disk: Disk) -> None:
             )
             await outbox.observations.save({"x": b"y"})
 
-        assert len(outbox.database.unwritten()) < 10
+        assert len(outbox.database.journal.unwritten()) < 10
 
 
 async def test_approvals_are_remembered_in_memory(disk: Disk) -> None:
@@ -394,6 +396,45 @@ async def test_lock_of_another_process_is_waited_for_and_then_gone_around(
 
         assert await states(outbox) == {"1": "delivered", "2": "pending"}
     assert [r.levelname for r in caplog.records] == ["ERROR", "INFO"]
+
+
+@pytest.mark.parametrize(
+    ("change", "pending", "dead", "discarded"),
+    [("retry", 1, 0, 0), ("discard", 0, 0, 1)],
+)
+async def test_counts_are_right_after_a_change_that_the_file_gets_when_it_is_open_again(
+    state_path: Path, change: str, pending: int, dead: int, discarded: int
+) -> None:
+    """The file that is opened again still has the dead letter."""
+    async with Door(state_path) as door:
+        outbox, book = door.outbox, Book(door.outbox)
+        await outbox.commit([outgoing("1", key="K")], now=NOW)
+        (one,) = await outbox.deliveries.of_cloud_event(A, "1")
+        await outbox.deliveries.dead_letter(
+            one, now=NOW, error="", reason=Reason.REJECTED
+        )
+        selected = Selection(sink=A)
+
+        door.disk.freeze()
+        changes: dict[str, Callable[[], Awaitable[object]]] = {
+            "retry": partial(book.retry, selected, now=NOW, force=True),
+            "discard": partial(book.discard, selected, now=NOW),
+        }
+        with pytest.raises(OutboxUnavailableError):
+            await changes[change]()
+        door.disk.thaw(fails=True)
+        async with asyncio.TaskGroup() as group:  # the second error closes the file
+            while outbox.database._desk.is_busy:
+                await asyncio.sleep(0)
+            door.disk.freeze()
+            group.create_task(outbox.database.heal())
+            await asyncio.to_thread(door.disk.hung.wait)
+            door.disk.thaw(fails=True)
+        await door.healed()
+
+        tally = (await outbox.deliveries.tallies())[A]
+        assert (tally.pending, tally.dead) == (pending, dead)
+        assert tally.discarded == discarded
 
 
 async def test_long_journal_is_done_on_disk_in_its_order(state_path: Path) -> None:

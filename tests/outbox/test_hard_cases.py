@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.foundation.errors import OutboxFullError
+from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox.records import Decision
 from tests.support.builders import outgoing
 from tests.support.outbox_door import Door, is_durable
@@ -163,6 +163,30 @@ async def test_retried_one_lends_its_urgency_to_no_later_one(door: Door) -> None
         await door.settle((await door.due())[0])
 
         assert await door.names() == ["calm", "2"]
+
+
+async def test_settlement_that_the_file_alone_refuses_is_sent_again_by_the_next_run(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What shares its transaction is written, and this run settles it once."""
+    async with door:
+        await door.commit(outgoing("1", key="K"), outgoing("2", key="L"))
+        refused, other = await door.due()
+
+        deliveries = door.outbox.deliveries
+        told = (
+            deliveries.dead_letter(
+                refused, now=door.now, error="\ud800", reason=Reason.REJECTED
+            ),
+            deliveries.delivered(other, now=door.now),
+        )
+
+        assert [await one for one in told] == [False, True]
+        assert "change lost on its way to disk" in caplog.text
+        tally = (await door.tallies())["a"]
+        assert (tally.pending, tally.dead, tally.delivered) == (0, 1, 1)
+        await door.reopen()
+        assert await door.names() == ["1"]
 
 
 async def test_due_too_far_ahead_is_due_at_a_start(door: Door) -> None:

@@ -91,7 +91,7 @@ async def test_rows_of_one_turn_share_a_transaction(state_path: Path) -> None:
         assert found == [True, True, True]
         assert disk.commits == before + 1
         assert on_disk(state_path) == {"a": 1, "b": 1, "c": 1}
-        assert database.unwritten() == {}
+        assert database.journal.unwritten() == {}
 
 
 async def test_what_was_put_is_written_before_a_later_question(
@@ -120,7 +120,7 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
             await database.read(values)
         with pytest.raises(OutboxUnavailableError):
             await database.run(values)
-        assert database.unwritten() == {FIRST: SENT, **named("a", 2)}
+        assert database.journal.unwritten() == {FIRST: SENT, **named("a", 2)}
 
         assert not late.is_set()
 
@@ -133,7 +133,7 @@ async def test_hanging_disk_holds_nobody_up_and_gets_the_newest_state_in_the_end
             ("delivered",)
         ]
         assert on_disk(state_path) == {"a": 2}
-        assert database.unwritten() == {}
+        assert database.journal.unwritten() == {}
 
 
 async def test_transaction_that_hung_and_failed_is_written_again(
@@ -200,7 +200,7 @@ async def test_only_the_commit_at_fault_is_refused(
         )
         assert list(found) == [True, False, True]
         assert not database.is_degraded
-        assert database.unwritten() == {}
+        assert database.journal.unwritten() == {}
     assert on_disk(state_path) == {"a": 1, "c": 1}
     assert [r.message for r in caplog.records] == ["change lost on its way to disk"]
 

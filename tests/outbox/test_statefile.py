@@ -27,8 +27,8 @@ from bridge.outbox.statefile import (
 )
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.journal import Rows
-from bridge.outbox.storage.meta import load, save
+from bridge.outbox.storage.journal import Rows, write
+from bridge.outbox.storage.meta import load
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"
@@ -286,7 +286,7 @@ async def test_damaged_state_is_moved_aside(
 def killed(path: Path) -> Path:
     """Return a copy of a state file as a SIGKILL would have left it."""
     connection = connect(path)
-    save(connection, {"x": b"newer"})
+    write(connection, [{("meta", ("x",)): (b"newer",)}])
     left = path.with_name("killed.db")
     for suffix in ("", "-wal"):
         put(Path(f"{left}{suffix}"), Path(f"{path}{suffix}").read_bytes())

@@ -20,7 +20,8 @@ from bridge.foundation.errors import (
 from bridge.outbox.recovery.trouble import Note, Trouble
 from bridge.outbox.statefile import open_database
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.meta import load, save
+from bridge.outbox.storage.journal import write
+from bridge.outbox.storage.meta import load
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 AFRESH = "state file is corrupt: starting afresh"
@@ -282,7 +283,7 @@ async def test_fresh_file_does_not_get_the_log_of_the_damaged_one(
     await start(state_path)
     fresh = state_path.read_bytes()
     with closing(connect(state_path)) as db:
-        save(db, {"x": b"of the damaged file"})
+        write(db, [{("meta", ("x",)): (b"of the damaged file",)}])
         log = Path(f"{state_path}-wal").read_bytes()
     state_path.unlink()
     Path(f"{state_path}-wal").write_bytes(log)

@@ -12,12 +12,12 @@ from bridge.foundation.errors import OutboxCorruptError
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
 from bridge.outbox import statefile
-from bridge.outbox.pruning import size
+from bridge.outbox.pruning import Pruning, size
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.store import Outbox, Pruning
+from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics

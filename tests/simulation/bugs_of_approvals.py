@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import sqlite3
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,12 +18,12 @@ from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.watch import Moment
 from bridge.imds import poller
 from bridge.imds.poller import Poller
-from bridge.outbox import pruning
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.image import Image
+from bridge.outbox.pruning import Pruning
 from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Journal, Rows
-from bridge.outbox.store import Outbox, Pruning
+from bridge.outbox.store import Outbox
 from bridge.pipeline.settling import DueTimes
 from tests.simulation.planting import Patch, bug
 
@@ -249,12 +248,12 @@ def what_waits_is_pruned(patch: Patch) -> None:
 
 @bug
 def memory_of_events_that_live_is_pruned(patch: Patch) -> None:
-    prune = pruning.prune
+    prune = Pruning.prune
 
-    def forgetful(db: sqlite3.Connection, **given: Any) -> Any:
-        return prune(db, **given | {"alive": frozenset()})
+    async def forgetful(self: Pruning, **given: Any) -> int:
+        return await prune(self, **given | {"alive": frozenset()})
 
-    patch.setattr("bridge.outbox.store.prune", forgetful)
+    patch.setattr(Pruning, "prune", forgetful)
 
 
 @bug

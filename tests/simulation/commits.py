@@ -50,7 +50,7 @@ class Commits:
     def _note_rows(self, rows: Rows, *, is_durable: bool) -> None:
         """Note the deliveries that come with their item."""
         life, world = self.life, self.life.world
-        unwritten = life.database.unwritten()
+        unwritten = life.database.journal.unwritten()
         for (table, (number, *_)), row in rows.items():
             if table != "deliveries" or row is None or number in world.rows:
                 continue

@@ -270,7 +270,7 @@ class SimulatedSink:
         if row is None or row.kind != "event" or not delivery.body:
             return
         data = json.loads(delivery.body).get("data", {})
-        is_unwritten = database.is_unwritten(("items", (row.item,)))
+        is_unwritten = database.journal.has(("items", (row.item,)))
         if is_unwritten and data.get("durable", True):
             self.life.world.blame(f"{delivery.type} of memory is said to be durable")
 

@@ -126,7 +126,7 @@ class InlineDatabase(Database):
 
     def note_written(self) -> None:
         """Show the judge what is on the disk, though nobody awaits it any more."""
-        for commit in self._journal.with_disk:
+        for commit in self.journal.with_disk:
             if isinstance(commit.then, partial):
                 self.life.commits.note(
                     commit.rows, commit.then.args[0], is_durable=True
@@ -152,7 +152,7 @@ class InlineDatabase(Database):
             row[:keys]: row[keys:]
             for row in self._file.db.execute(f"SELECT {columns} FROM {name}")  # noqa: S608 - our own names
         }
-        for (of, key), row in self.unwritten().items():
+        for (of, key), row in self.journal.unwritten().items():
             if of == name and row is None:
                 found.pop(key, None)
             elif of == name and row is not None:

@@ -601,3 +601,10 @@ def test_sink_to_the_state_file_is_a_fault() -> None:
 
 def test_two_sinks_to_two_files_are_none() -> None:
     assert len(config_of("/var/log/a", "/var/log/b", "-").sinks) == 3
+
+
+def test_link_to_itself_is_no_fault_of_the_configuration(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+
+    assert len(config_of(str(loop), state=str(loop / "state.db")).sinks) == 1

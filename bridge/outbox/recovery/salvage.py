@@ -28,7 +28,8 @@ from bridge.outbox.records import (
     damage_of,
 )
 from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.meta import AGAIN, save
+from bridge.outbox.storage.journal import write
+from bridge.outbox.storage.meta import AGAIN
 from bridge.outbox.storage.schema import TABLES, Table
 
 _ITEMS, _DELIVERIES = TABLES["items"], TABLES["deliveries"]
@@ -129,8 +130,8 @@ class _Rescue:
             elif table is not _ITEMS:  # they are copied with their deliveries
                 self._copy(table)
         self._continue_ids()
-        for key in self.lost | (self.known if self.is_any_lost else set()):
-            save(self.target, {f"{AGAIN}{key}": b""})
+        lost = self.lost | (self.known if self.is_any_lost else set())
+        write(self.target, [{("meta", (f"{AGAIN}{key}",)): (b"",) for key in lost}])
 
     # -- tables with keys ----------------------------------------------------
 

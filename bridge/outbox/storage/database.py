@@ -43,7 +43,7 @@ from bridge.outbox.storage.connection import (
 )
 from bridge.outbox.storage.driver import Ask, Desk, Done, Driver, ThreadDriver, Timings
 from bridge.outbox.storage.file import File, empty
-from bridge.outbox.storage.journal import Change, Journal, Row, Rows
+from bridge.outbox.storage.journal import Journal, Rows
 from bridge.outbox.storage.lock import Place
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,9 @@ class Database:
     """The state file.
 
     Attributes:
+        path: of the file.
+        journal: what is not on the disk yet.
+        fault: why the disk cannot be written now; None = it can be written.
         is_blank: whether reads are answered from an empty file, because the real one
             could not be read since the start.
         snapshot: reads what ``adopt`` needs; called on the worker.
@@ -80,17 +83,17 @@ class Database:
         self.snapshot: Callable[[Connection], Any] | None = None
         self.adopt: Callable[[Any], object] | None = None
         self.healed: Callable[[], object] = lambda: None
-        self._file = file
+        self.path, self._file = file.path, file
         self._on_trouble = on_trouble
         self._desk = Desk(driver, timings)
         self._desk.since = self._waits_since
         self._desk.given_up = self.hangs
         self._desk.gone = partial(self._died, None)
         self._loop = asyncio.get_running_loop()
-        self._journal = Journal()
+        self.journal = Journal()
         self._asks = deque[Ask]()
         self._asking: Ask | None = None  # the question that the worker asks now
-        self._fault: str | None = None
+        self.fault: str | None = None
         self._death: OutboxThreadDiedError | OutboxError | None = None
         self._ended = asyncio.Event()
         self._is_closed = False
@@ -142,19 +145,9 @@ class Database:
             await database._close()
 
     @property
-    def path(self) -> Path:
-        """The path of the file."""
-        return self._file.path
-
-    @property
-    def fault(self) -> str | None:
-        """Why the disk cannot be written now; None = it can be written."""
-        return self._fault
-
-    @property
     def is_degraded(self) -> bool:
         """Whether new rows are in memory only."""
-        return self._fault is not None
+        return self.fault is not None
 
     @property
     def is_answering(self) -> bool:
@@ -183,24 +176,11 @@ class Database:
             OutboxError: the file is closed, or its worker has died.
         """
         self._demand_life()
-        commit = self._journal.put(rows, self._loop.time(), then, late)
-        if self._fault is None:
+        commit = self.journal.put(rows, self._loop.time(), then, late)
+        if self.fault is None:
             self._next_soon()
         elif then is not None:
             self._loop.call_soon(partial(commit.tell, is_written=False))
-
-    def unwritten(self) -> dict[Change, Row | None]:
-        """Return the newest state of each row that is not on the disk yet."""
-        return self._journal.unwritten()
-
-    def is_unwritten(self, change: Change) -> bool:
-        """Whether a state of a row is not on the disk yet."""
-        return self._journal.has(change)
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """The length of the bodies that are not on the disk yet."""
-        return self._journal.bytes
 
     # -- questions -----------------------------------------------------------
 
@@ -235,7 +215,7 @@ class Database:
 
         def taken(found: tuple[T, str | None]) -> Any:
             result, fault = found
-            if fault is not None and self._fault is None and self._file.may_degrade:
+            if fault is not None and self.fault is None and self._file.may_degrade:
                 self._degrade(fault)
             return (then or _same)(result)
 
@@ -252,8 +232,8 @@ class Database:
             OutboxError: the job or the commit failed, and nothing was written.
         """
         self._demand_life()
-        if self._fault is not None:
-            text = f"the state file cannot be written: {self._fault}"
+        if self.fault is not None:
+            text = f"the state file cannot be written: {self.fault}"
             raise OutboxUnavailableError(text)
 
         found: T = await self._ask(partial(self._file.run, job), _same, is_read=False)
@@ -268,10 +248,10 @@ class Database:
     ) -> Any:
         self._demand_life()
         if self._desk.is_hanging:
-            raise OutboxUnavailableError(f"the state file hangs: {self._fault}")
+            raise OutboxUnavailableError(f"the state file hangs: {self.fault}")
         future = self._loop.create_future()
         watched, now = partial(self._watched, work), self._loop.time()
-        last = self._journal.last
+        last = self.journal.last
         self._asks.append(Ask(watched, last, now, future, then, is_read))
         self._next_soon()
         return await future
@@ -299,9 +279,9 @@ class Database:
         self._is_due = False
         if self._desk.is_busy or self._death is not None:
             return
-        gathering = self._journal.gathering
+        gathering = self.journal.gathering
         ask = self._asks[0] if self._asks else None
-        may_write = self._fault is None or self._is_writing_back
+        may_write = self.fault is None or self._is_writing_back
         if self._healing is not None and not self._is_writing_back:
             self._start(self._regain, self._regained)
         elif (
@@ -309,7 +289,7 @@ class Database:
             and may_write
             and (ask is None or ask.after >= gathering[0].number)
         ):
-            rows = [commit.rows for commit in self._journal.take()]
+            rows = [commit.rows for commit in self.journal.take()]
             work = partial(self._written, rows, is_again=self._is_writing_back)
             self._start(partial(self._watched, work), self._answered)
         elif ask is not None:
@@ -338,7 +318,7 @@ class Database:
         was_hanging, self._desk.is_hanging = self._desk.is_hanging, False
         if self._death is None:
             finish(result, error)
-        is_late = was_hanging and error is None and self._fault is not None
+        is_late = was_hanging and error is None and self.fault is not None
         if is_late and self._healing is None and not self._is_writing_back:
             self._healing = self._loop.create_future()
         self._next()
@@ -355,18 +335,18 @@ class Database:
     ) -> None:
         """Tell the commits that they are written, or gather them again."""
         if error is not None:
-            self._journal.back()
+            self.journal.back()
             self._end_healing()
             self._failed(error)
             return
-        for index, commit in enumerate(self._journal.done()):
+        for index, commit in enumerate(self.journal.done()):
             if (fault := refused.get(index)) is not None:
                 fields = {"fault": str(as_outbox_error(fault))}
                 log.error("change lost on its way to disk", extra=fields)
             commit.tell(is_written=fault is None)
             self._untidied += 1
-        if self._fault is not None:
-            self._is_writing_back = bool(self._journal.gathering)
+        if self.fault is not None:
+            self._is_writing_back = bool(self.journal.gathering)
             if not self._is_writing_back:
                 self._return_to_disk()
 
@@ -405,11 +385,11 @@ class Database:
             self._asks.popleft().answer(None, error)
 
     def _degrade(self, fault: str) -> None:
-        if self._fault is None:
+        if self.fault is None:
             fields = {"fault": fault}
             log.error("state file cannot be written: going on in memory", extra=fields)
-        self._fault, self._is_writing_back = fault, False
-        for commit in self._journal.waiting():
+        self.fault, self._is_writing_back = fault, False
+        for commit in self.journal.waiting():
             commit.tell(is_written=False)
 
     async def heal(self) -> None:
@@ -423,7 +403,7 @@ class Database:
             OutboxError: the state file is closed.
         """
         self._demand_life()
-        if self._fault is None or self._desk.is_hanging:
+        if self.fault is None or self._desk.is_hanging:
             return
         if self._healing is None:
             self._healing = self._loop.create_future()
@@ -440,7 +420,7 @@ class Database:
 
     def _regained(self, found: tuple[bool, Any], error: BaseException | None) -> None:
         if error is not None:
-            self._fault = str(error)
+            self.fault = str(error)
             self._end_healing()
             is_theirs = self.is_blank and isinstance(error, OutboxLockedError)
             is_passing = isinstance(error, sqlite3.Error | OutboxError)
@@ -451,12 +431,12 @@ class Database:
         if is_new:
             self._adopt(snapshot)
             self.is_blank = False
-        if not self._journal.gathering:
-            self._journal.put(_TOUCH, self._loop.time())
+        if not self.journal.gathering:
+            self.journal.put(_TOUCH, self._loop.time())
         self._is_writing_back = True
 
     def _return_to_disk(self) -> None:
-        self._fault = None
+        self.fault = None
         self._end_healing()
         log.info("state file can be written again")
         self.healed()
@@ -468,9 +448,9 @@ class Database:
 
     def _waits_since(self) -> float:
         """Return when the oldest wait for the disk began, by the loop's clock."""
-        since = [one.since for one in self._journal.waiting()[:1]]
+        since = [one.since for one in self.journal.waiting()[:1]]
         since += [self._asks[0].since] if self._asks else []
-        return math.inf if self._fault is not None else min(since, default=math.inf)
+        return math.inf if self.fault is not None else min(since, default=math.inf)
 
     def _tidy_soon(self) -> None:
         if self._untidied >= _TIDY_AFTER and self._desk.timings.quiet != math.inf:
@@ -479,7 +459,7 @@ class Database:
 
     def _tidy(self) -> None:
         is_over = self._is_closed or self._death is not None
-        if not self._desk.is_busy and self._fault is None and not is_over:
+        if not self._desk.is_busy and self.fault is None and not is_over:
             self._start(self._file.tidy, lambda *_: None)
 
     # -- its beginning and its end -------------------------------------------
@@ -541,7 +521,7 @@ class Database:
                 f"the thread of the state file has died ({why.removesuffix(': ')})"
             )
             log.error("thread of the state file died", extra={"fault": why})
-        for commit in self._journal.waiting():
+        for commit in self.journal.waiting():
             commit.tell(is_written=False)
         for ask in (self._asking, *self._asks):
             if ask is not None:
@@ -557,14 +537,14 @@ class Database:
         limit = _LAST_WAIT if self._desk.is_hanging else limit
         with suppress(TimeoutError, OutboxError):
             async with asyncio.timeout(None if limit == math.inf else limit):
-                if self._fault is not None:
+                if self.fault is not None:
                     await self.heal()
                 if self._death is None:
                     self._next_soon()
                     self._idle.clear()
                     await self._idle.wait()
         self._is_closed = True
-        if waiting := self._journal.waiting():
+        if waiting := self.journal.waiting():
             log.error(
                 "state file still cannot be written: the next start publishes the "
                 "changes again",

@@ -17,6 +17,7 @@ from bridge.foundation.errors import (
     NewerSchemaError,
     OlderSchemaError,
     OutboxCorruptError,
+    OutboxError,
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import no_file
@@ -283,6 +284,17 @@ def _opened(uri: str) -> Connection | None:
         db.close()
         raise
     db.close()
+    return None
+
+
+def content_error(path: Path) -> sqlite3.Error | OutboxError | None:
+    """Return why a start would not use a file; it is read without its lock and log."""
+    try:
+        db = _opened(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+    except (sqlite3.Error, OutboxError) as error:
+        return error
+    if db is not None:
+        db.close()
     return None
 
 

@@ -115,7 +115,7 @@ class StateLock(Struct):
         """Return why the lock is not held; None = it is held."""
         if self._trouble is not None:
             return self._trouble
-        if identity_of(self.file) == self._file:
+        if identity_of(lock_of(self.path)) == self._file:
             return None
         return f"{self.file} was removed or replaced: another forwarder may start"
 
@@ -308,9 +308,8 @@ class Place(Struct):
         """Return why the file must not be used; None = it is there, and it is ours."""
         if (fault := self._lock_fault() or self._unexamined) is not None:
             return fault
-        if not self._is_there():
-            return f"{self.path} was removed or replaced"
-        return None if self._has_log() else f"{self.path}-wal was removed or replaced"
+        missing = self._missing()
+        return None if missing is None else f"{missing} was removed or replaced"
 
     def regain(self, file: sqlite3.Connection | None) -> bool:
         """Take the lock, and write the file again if it or its log was removed.
@@ -332,10 +331,10 @@ class Place(Struct):
             self.examine()
         if self._unexamined is not None:
             raise OutboxUnavailableError(self._unexamined)
-        is_there = self._is_there()
-        if is_there and self._has_log():
+        missing = self._missing()
+        if missing is None:
             return False
-        if not is_there and identity_of(self.path) is not None:
+        if missing == str(self.path) and identity_of(self.path) is not None:
             raise OutboxUnavailableError(f"another file stands at {self.path}")
         if file is not None:
             self._restore(file)
@@ -344,11 +343,12 @@ class Place(Struct):
     def _lock_fault(self) -> str | None:
         return None if self.lock is None else self.lock.fault()
 
-    def _is_there(self) -> bool:
-        return self._file is None or identity_of(self.path) == self._file
-
-    def _has_log(self) -> bool:
-        return self._log is None or identity_of(f"{self.path}-wal") == self._log
+    def _missing(self) -> str | None:
+        """Return what is not there any more: the file, or else its log."""
+        if self._file is not None and identity_of(self.path) != self._file:
+            return str(self.path)
+        log = f"{self.path}-wal"
+        return None if self._log is None or identity_of(log) == self._log else log
 
     def _restore(self, file: sqlite3.Connection) -> None:
         """Write the file again from what a connection reads.

@@ -1,9 +1,8 @@
 """The table ``meta`` by SQL: named values."""
 
 import sqlite3
-from collections.abc import Mapping
 
-from bridge.outbox.records import checksum_of_value, intact_value
+from bridge.outbox.records import intact_value
 
 OWNER = "vm_id"  # of the VM that writes the file: a cloned disk has that of another
 AGAIN = "again:"  # + the EventId: its events are to be published again
@@ -13,14 +12,6 @@ def load(db: sqlite3.Connection, name: str) -> bytes | None:
     """Return the value of ``name``: None if there is none, b"" if it is damaged."""
     query = "SELECT value, checksum FROM meta WHERE key = ?"
     return intact_value(name, db.execute(query, (name,)).fetchone())
-
-
-def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
-    """Write values under their names."""
-    db.executemany(
-        "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
-        [(name, body, checksum_of_value(name, body)) for name, body in values.items()],
-    )
 
 
 def is_other(owner: str | None, vm_id: str | None) -> bool:

@@ -251,7 +251,7 @@ class FileSinkConfig(BatchKeys, frozen=True, kw_only=True):
     @property
     def file(self) -> str:
         """The file that the sink writes; see ``SinkConfig.file``."""
-        return _DASH if self.path == _DASH else str(Path(self.path).resolve())
+        return _DASH if self.path == _DASH else os.path.realpath(self.path)
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the path and the numbers."""
