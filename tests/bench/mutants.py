@@ -98,7 +98,7 @@ def mutants(source: str) -> Iterator[Mutant]:
     """Yield all mutants of a module, in the order of its lines."""
     tree = ast.parse(source)
     classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    options = {one for node in classes for one in node.keywords}  # frozen=True
+    options = {one for node in classes for one in _options(node)}  # frozen=True
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
             if parent in options:
@@ -114,6 +114,12 @@ def mutants(source: str) -> Iterator[Mutant]:
                 setattr(parent, name, value)
                 before, after = (_first_line(one) for one in (node, made))
                 yield Mutant(getattr(node, "lineno", 0), before, after, text)
+
+
+def _options(node: ast.ClassDef) -> list[ast.keyword]:
+    """Return what a class and its decorators are given by name."""
+    made = (one for one in node.decorator_list if isinstance(one, ast.Call))
+    return [*node.keywords, *(word for one in made for word in one.keywords)]
 
 
 def sampled(found: Sequence[Mutant], number: int | None) -> Sequence[Mutant]:

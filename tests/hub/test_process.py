@@ -117,7 +117,7 @@ class Fleet:
         )
         assert process.stdout is not None
         try:
-            line = await asyncio.wait_for(process.stdout.readline(), 60)
+            line = await asyncio.wait_for(process.stdout.readline(), 120)
             assert line.decode().strip() == self.url
             yield process
         finally:

@@ -59,12 +59,24 @@ def test_different_people_count_and_nobody_twice() -> None:
 
 
 def test_fingerprint_knows_what_a_person_agrees_to() -> None:
-    assert digest(SEEN) == digest({**SEEN, "Resources": ["web-1", "web-0"]})
-    assert digest(SEEN) != digest({**SEEN, "NotBefore": ""})
+    same = {"Resources": ["web-1", "web-0"], "Description": "Other", "EventStatus": "x"}
+    others: dict[str, object] = {
+        "DurationInSeconds": 6,
+        "EventSource": "User",
+        "EventType": "Redeploy",
+        "NotBefore": "",
+        "Resources": ["web-0"],
+    }
+
+    assert digest({**SEEN, **same}) == digest(SEEN)
+    assert digest({**SEEN, "Resources": None}) == digest({**SEEN, "Resources": []})
+    changed = {digest({**SEEN, name: value}) for name, value in others.items()}
+    assert len(changed - {digest(SEEN)}) == len(others)
+    assert {len(one) for one in changed} == {32}
 
 
 def test_rules_of_the_app_say_who_and_how_many() -> None:
-    two = Rules(approvers=frozenset("ab"), rule=Rule.TWO, team="T")
+    two = Rules(approvers=frozenset("ab"), rule=Rule.TWO, team="T", same={"a": "x-1"})
     owned = Rules(rule=Rule.RESOURCES, owners={"web-*": frozenset("a")})
 
     assert two.refusal("a", "T") is None
@@ -72,6 +84,9 @@ def test_rules_of_the_app_say_who_and_how_many() -> None:
     assert two.refusal("c", "T") is not None
     assert two.missing(["a"], []) == ["1 more"]
     assert two.missing(["a", "b"], []) == []
+    assert two.missing(["a", "x-1"], []) == ["1 more"]
+    assert two.is_same("a", "x-1")
+    assert not two.is_same("b", "x-1")
     assert Rules().missing([], []) == ["one person"]
     assert Rules().is_answerable("a", [])
     assert owned.is_answerable("a", ["_web-1"])
