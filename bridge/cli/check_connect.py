@@ -53,7 +53,7 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
     is_running = await status_query.running(config) is not None
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, is_running=is_running)
-    return found + await host_checks.examine_traffic(
+    return found + await status_query.examine_traffic(
         config.traffic, is_running=is_running
     )
 

@@ -7,7 +7,6 @@ are tried in a folder of their own beside the state file, which is removed again
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import stat
 import sys
@@ -22,7 +21,7 @@ from msgspec import Struct
 from bridge import __version__
 from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.status_query import probed
+from bridge.diagnostics.status_query import listening_fault
 from bridge.foundation.errors import OutboxError
 from bridge.foundation.privileges import no_file
 from bridge.health.config import HttpConfig
@@ -32,7 +31,6 @@ from bridge.outbox.storage.connection import NOT_OURS, connect
 from bridge.outbox.storage.file import content_error
 from bridge.outbox.storage.lock import StateLock
 from bridge.signing.approval import Approvers
-from bridge.traffic.config import TrafficConfig
 
 _LEAST_FREE = 16 * 10**6
 _IN_MEMORY = {"tmpfs", "ramfs"}
@@ -316,21 +314,6 @@ def _port(at: ListenAddress, *, is_running: bool) -> Finding:
     )
 
 
-def listening_fault(at: ListenAddress) -> str | None:
-    """Return why this process cannot listen on an address; None = it is free."""
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-    is_dual = at.is_dual and socket.has_dualstack_ipv6()
-    try:
-        with closing(
-            socket.create_server(
-                (at.host, at.port), family=family, dualstack_ipv6=is_dual
-            )
-        ):
-            return None
-    except (OSError, UnicodeError) as error:
-        return getattr(error, "strerror", None) or "it is not an address"
-
-
 def secrets(config: Config) -> Iterator[Finding]:
     """Check who may access the files of secrets; all of them could be read before."""
     found = [one for one in config.secrets() if not one[1].is_literal]
@@ -408,45 +391,3 @@ _WAL_RESET = (
 def _is_wal_reset_fixed(found: tuple[int, int, int]) -> bool:
     backport = _WAL_RESET_BACKPORTS.get(found[:2])
     return found >= _WAL_RESET_FIXED or (backport is not None and found[2] >= backport)
-
-
-# -- The check of the traffic probe, for ``sebridge check --connect`` ------------------
-
-
-_START = "start the forwarder (Linux: systemctl start sebridge)"
-_OTHER = (
-    "if sebridge-traffic.socket holds the port, start the forwarder; otherwise use "
-    "another port in traffic.listen, or stop the program that holds this one"
-)
-_RESTART = "restart the forwarder: it runs with another [traffic], or without one"
-
-
-async def examine_traffic(
-    config: TrafficConfig | None, *, is_running: bool
-) -> list[Finding]:
-    """Request the probe as a balancer does; if nothing answers, find out why.
-
-    Args:
-        config: ``[traffic]``; None = no probe is configured.
-        is_running: whether the forwarder answers at its health port.
-    """
-    if config is None or not all(at.port for at in config.addresses):
-        return []
-    where = ", ".join(at.text for at in config.addresses)
-    answer = await probed(config)
-    if answer is not None:
-        return [Finding("ok", f"traffic: {where} {_says(answer)}")]
-    silent = f"traffic: no answer at {where}: balancers treat this VM as out"
-    faults = [what for at in config.addresses if (what := listening_fault(at))]
-    fault = "; ".join(dict.fromkeys(faults)) or None
-    if is_running:
-        return [Finding("fault", silent, _RESTART)]
-    if fault is None:
-        return [Finding("warning", silent, _START)]
-    return [Finding("fault", f"{silent} ({fault})", _OTHER)]
-
-
-def _says(answer: Mapping[str, object]) -> str:
-    """Return the probe's answer and its reason as text."""
-    why = " ".join(str(answer[key]) for key in ("reason", "eventId") if answer.get(key))
-    return f"says {answer['traffic']}" + (f" ({why})" if why else "")
