@@ -37,7 +37,7 @@ _PATIENCE = 10.0  # seconds; the state file answers in 3 s, or says that it does
 _STATUS_PATIENCE = 4.0
 _STARTS_WITHIN = 5.0  # seconds from the lock to the socket
 _PAUSE = 0.1
-_OK = 200
+_OK, _NOT_NOW = 200, 503
 
 
 class Forwarder(Struct, frozen=True):
@@ -87,11 +87,12 @@ class Forwarder(Struct, frozen=True):
             raise OutboxError(text) from error
         except OSError as error:
             text = f"{self._who} has ended meanwhile, or is ending: try again"
-            raise OutboxError(text) from error
+            raise OutboxUnavailableError(text) from error
         except ValueError as error:
             raise self._foreign(error) from error
         if status != _OK:
-            raise OutboxError(found.decode(errors="replace").strip())
+            kind = OutboxUnavailableError if status == _NOT_NOW else OutboxError
+            raise kind(found.decode(errors="replace").strip())
         return found
 
     @property
@@ -197,10 +198,13 @@ class AskAnew(Struct, frozen=True):
 
     Attributes:
         path: the state file.
+        patience: seconds for which a question is asked again while a forwarder starts
+            or ends; the question must change nothing.
     """
 
     path: Path
     clock: Clock
+    patience: float = _STARTS_WITHIN
 
     async def __call__(self, question: Question[T]) -> T:
         """Return the answer.
@@ -208,5 +212,12 @@ class AskAnew(Struct, frozen=True):
         Raises:
             OutboxError: nobody answers.
         """
-        async with access(self.path, self.clock) as ledger:
-            return await ledger.ask(question)
+        until, never = self.clock.monotonic() + self.patience, asyncio.Event()
+        while True:
+            try:
+                async with access(self.path, self.clock) as ledger:
+                    return await ledger.ask(question)
+            except OutboxUnavailableError:
+                if self.clock.monotonic() >= until:
+                    raise
+            await self.clock.wait(never, _PAUSE)

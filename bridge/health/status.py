@@ -201,6 +201,12 @@ class StatusSource(Struct):
                 found.append(f"sinks.{relay.sink}: {relay.trouble}")
             if tally is not None and tally.dead:
                 found.append(f"sinks.{relay.sink}: {_dead(tally, relay.last_error)}")
+        known = {REPLIES, *(relay.sink for relay in self.relays)}
+        found += [
+            f"sinks.{sink}: {_left(tally, sink)}"
+            for sink, tally in sorted(tallies.items())
+            if sink not in known and (tally.pending or tally.dead)
+        ]
         if (replies := tallies.get(REPLIES, Tally())).dead:
             found.append(f"approvals: replies: {_dead(replies, None)}")
         return found
@@ -243,6 +249,14 @@ class StatusSource(Struct):
             self.metrics.dead.labels(name).set(tally.dead)
             self.metrics.oldest.labels(name).set(tally.age(now) or 0)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
+
+
+def _left(tally: Tally, sink: str) -> str:
+    """Return how many deliveries to a sink of an earlier configuration are kept."""
+    count = tally.pending + tally.dead
+    kept = f"{count} {'delivery is' if count == 1 else 'deliveries are'} kept for it"
+    command = f"sebridge outbox list --sink {sink}"
+    return f"not configured any more, but {kept}: {command}"
 
 
 def _dead(tally: Tally, error: str | None) -> str:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox.clock_jumps import as_set_now, noted
-from bridge.outbox.image import Image, put
+from bridge.outbox.image import put
 from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.lookups import Observations
 from bridge.outbox.reads import PAGE
@@ -34,13 +34,9 @@ class Deliveries(Struct):
     state: State
     observations: Observations
 
-    @property
-    def _image(self) -> Image:
-        return self.state.image
-
     async def _lines(self, sink: str) -> Lines:
         await self.state.ready()
-        return self._image.sinks.get(sink) or Lines()
+        return self.state.image.sinks.get(sink) or Lines()
 
     # -- to be delivered -----------------------------------------------------
 
@@ -61,7 +57,7 @@ class Deliveries(Struct):
         while True:
             chosen = lines.due(now, limit, left_out)
             ahead = partial(lines.due, now, PAGE, left_out)
-            found = await self._image.deliveries(chosen, ahead)
+            found = await self.state.image.deliveries(chosen, ahead)
             damaged = [one for one in found if one.damage is not None]
             for one in damaged:
                 self.give_up(one, now)
@@ -70,7 +66,7 @@ class Deliveries(Struct):
 
     def waiting(self, sink: str) -> int:
         """Return how many deliveries wait, also those in flight or not due."""
-        lines = self._image.sinks.get(sink)
+        lines = self.state.image.sinks.get(sink)
         return 0 if lines is None else len(lines.waiting)
 
     async def has_urgent(self, sink: str, *, now: float) -> bool:
@@ -86,13 +82,13 @@ class Deliveries(Struct):
         """Return deliveries that wait until the sink answers; arguments as ``due``."""
         lines = await self._lines(sink)
         found = lines.for_sink(now, limit, frozenset(but))
-        return [d for d in await self._image.deliveries(found) if d.damage is None]
+        return [d for d in await self.state.image.deliveries(found) if d.damage is None]
 
     async def pending(self, sink: str, *, now: float, limit: int) -> list[Delivery]:
         """Return what waits for a sink, oldest first; dead-letter damaged ones."""
         lines = await self._lines(sink)
         ready = [one for one in lines.waiting.values() if one.is_sendable]
-        found = await self._image.deliveries(ready[:limit])
+        found = await self.state.image.deliveries(ready[:limit])
         for one in found:
             if one.damage is not None:
                 self.give_up(one, now)
@@ -110,7 +106,7 @@ class Deliveries(Struct):
         """
         lines = await self._lines(sink)
         late = [w for w in lines.waiting.values() if w.created >= since]
-        found = await self._image.deliveries(late)
+        found = await self.state.image.deliveries(late)
         return [
             one
             for one in found
@@ -121,7 +117,7 @@ class Deliveries(Struct):
         """Return the tally of each sink that ever had a delivery."""
         await self.state.ready()
         jumps = noted(self.state.facts.value)
-        return self._image.tallies(partial(as_set_now, jumps))
+        return self.state.image.tallies(partial(as_set_now, jumps))
 
     # -- results of attempts -------------------------------------------------
     #
@@ -131,8 +127,8 @@ class Deliveries(Struct):
         """Record that the sink has accepted deliveries."""
         rows: Rows = {}
         for delivery in sent:
-            if (one := self._image.find(delivery)) is not None:
-                self._image.end(one, "delivered", rows, now=now)
+            if (one := self.state.image.find(delivery)) is not None:
+                self.state.image.end(one, "delivered", rows, now=now)
         return self.state.write(rows)
 
     def postpone(  # noqa: PLR0913 - one per column
@@ -156,11 +152,11 @@ class Deliveries(Struct):
             running: the running time of the sink, which is saved; None = it is not.
         """
         rows: Rows = {}
-        if (one := self._image.find(delivery)) is not None:
+        if (one := self.state.image.find(delivery)) is not None:
             one.due, one.attempts = due, one.attempts + 1
             one.last_error, one.reason = error, reason.value
             one.waits_for_sink = waits_for_sink
-            self._image.sinks[one.sink].change(one)
+            self.state.image.sinks[one.sink].change(one)
             put(rows, one, "pending")
         if running is not None:
             self.state.save_running({delivery.sink: running}, rows)
@@ -171,22 +167,24 @@ class Deliveries(Struct):
     ) -> asyncio.Future[bool]:
         """Give a delivery up; keep its row. The next one of its key may be sent."""
         rows: Rows = {}
-        if (one := self._image.find(delivery)) is not None:
-            self._image.end(one, "dead", rows, now=now, error=(error, reason.value))
+        if (one := self.state.image.find(delivery)) is not None:
+            self.state.image.end(
+                one, "dead", rows, now=now, error=(error, reason.value)
+            )
         return self.state.write(rows)
 
     def give_up(self, delivery: Delivery, now: float) -> None:
         """Dead-letter a damaged delivery, and have its event published again."""
-        one, rows = self._image.find(delivery), Rows()
+        one, rows = self.state.image.find(delivery), Rows()
         if one is None:
             return
         error = (delivery.damage or "", Reason.DAMAGED.value)
-        self._image.end(one, "dead", rows, now=now, error=error)
+        self.state.image.end(one, "dead", rows, now=now, error=error)
         is_step = delivery.kind != "reply" and ".startrequest." not in delivery.type
         if is_step and delivery.key is not None:
             self.observations.publish_again(delivery.key, rows)
         self.state.database.put(rows)
-        self._image.lost(delivery.sink)
+        self.state.image.lost(delivery.sink)
         _log_damage(delivery)
 
     # -- due times -----------------------------------------------------------

@@ -9,9 +9,13 @@ memory until it is on the disk; after that only that of the newest and of those 
 were read last does. The rest is read again shortly before it is sent.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -76,6 +80,8 @@ class Image(Struct):
     _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
     _read: dict[int, Item] = field(default_factory=dict)  # on the disk
     _read_bytes: int = 0
+    _unsent: set[int] = field(default_factory=set)  # of the last page
+    _reading: asyncio.Future[Any] | None = None  # the next page
     _events: int = 0  # events in ``_held`` that wait for a delivery
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
     _dead_errors: dict[str, str | None] = field(default_factory=dict)
@@ -273,34 +279,58 @@ class Image(Struct):
                 with it, and the oldest ones.
         """
         known = {one.item: self.content(one.item) for one in found}
-        items = {n: item for n, item in known.items() if item is not None}
-        missing = [number for number in known if number not in items]
-        if missing:
-            more = chain(ahead(), self.sinks[found[0].sink].waiting.values())
-            items |= await self._read_again(self._page(missing, more))
+        self._unsent.difference_update(known)
+        if None in known.values() and self._reading is not None:
+            await asyncio.wait({self._reading})  # it may be in that page
+            known = {n: self.content(n) or item for n, item in known.items()}
+            found = [one for one in found if self.waits(one)]
+        if missing := [number for number, item in known.items() if item is None]:
+            read = await self._read_again(self._page(missing, found[0].sink, ahead))
+            known = {n: self.content(n) or i or read.get(n) for n, i in known.items()}
+            found = [one for one in found if self.waits(one)]
+        elif found and 0 < len(self._unsent) < reads.PAGE:
+            page = self._page((), found[0].sink, ahead)
+            self._unsent.clear()
+            self._read_ahead(page)
         lines = self.sinks
         return [
-            _delivery(
-                one,
-                self.content(one.item) or items[one.item],
-                lines[one.sink].window(one),
-            )
+            _delivery(one, item, lines[one.sink].window(one))
             for one in found
-            if one.item in items and self.waits(one)
+            if (item := known[one.item]) is not None
         ]
 
-    def _page(self, missing: Sequence[int], more: Iterable[Waiting]) -> list[int]:
+    def _page(
+        self,
+        missing: Sequence[int],
+        sink: str,
+        ahead: Callable[[], Sequence[Waiting]],
+    ) -> list[int]:
         """Return what is read together: the contents that are missing, and a page."""
+        more = chain(ahead(), self.sinks[sink].waiting.values())
         unknown = (w.item for w in more if self.content(w.item) is None)
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
 
+    def _read_ahead(self, numbers: Sequence[int]) -> None:
+        """Begin to read contents before they are needed; the disk need not answer."""
+        job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
+        with suppress(OutboxError):
+            self._reading = self.database.begin_read(job, then)
+            self._reading.add_done_callback(asyncio.Future.exception)  # it is seen
+
     async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read contents; return nothing if the disk does not answer."""
+        job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
         try:
-            read = await self.database.read(lambda db: reads.items(db, numbers))
+            return await self.database.read(job, then)
         except OutboxError:
             return {}
+
+    def _keep(
+        self, numbers: Sequence[int], read: Mapping[int, Item]
+    ) -> dict[int, Item]:
+        """Keep contents that were read; return all that were asked for."""
+        self._unsent = set(numbers)
         for number in reversed(numbers):  # what is asked for next is forgotten last
             if number in read and read[number].damage is None:
                 self._remember(read[number])

@@ -7,7 +7,6 @@ So the delivery is tried again, as after any time-out.
 
 import asyncio
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from msgspec import Struct, field
@@ -64,6 +63,8 @@ class Attempts(Struct):
         was_full: whether all slots were taken when all had begun that might begin.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
+        at: the attempts in flight by the id of their delivery.
+        keys: how many attempts are in flight by the key of their delivery.
     """
 
     least: int
@@ -74,11 +75,11 @@ class Attempts(Struct):
     chance: Callable[[], float]
     slots: int = 0
     was_full: bool = False
+    at: dict[int, list[Attempt]] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
     _wider_from: float = float("-inf")  # no further slot before
     _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
-    _keys: dict[str, int] = field(default_factory=dict)  # attempts by key
     _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
-    _at: dict[int, list[Attempt]] = field(default_factory=dict)  # by delivery id
     _beside: int = 0
     _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
 
@@ -98,10 +99,10 @@ class Attempts(Struct):
         attempt = Attempt(delivery, now, refusals, is_beside, is_second)
         self._all[attempt] = None
         if (key := delivery.key) is not None:
-            self._keys[key] = self._keys.get(key, 0) + 1
+            self.keys[key] = self.keys.get(key, 0) + 1
         if delivery.urgent_from is not None and not is_beside:
             self._may_be_urgent[attempt] = None
-        self._at.setdefault(delivery.id, []).append(attempt)
+        self.at.setdefault(delivery.id, []).append(attempt)
         self._beside += is_beside
         self.pace.take(now)
         self.circuit.began(now, self.chance())
@@ -114,12 +115,12 @@ class Attempts(Struct):
         self._beside -= attempt.is_beside
         number, key = attempt.delivery.id, attempt.delivery.key
         if key is not None:
-            self._keys[key] -= 1
-            if not self._keys[key]:
-                del self._keys[key]
-        self._at[number].remove(attempt)
-        if not self._at[number]:
-            del self._at[number]
+            self.keys[key] -= 1
+            if not self.keys[key]:
+                del self.keys[key]
+        self.at[number].remove(attempt)
+        if not self.at[number]:
+            del self.at[number]
         if not attempt.is_cut:
             self._spared.discard(number)
 
@@ -140,19 +141,6 @@ class Attempts(Struct):
         """Go back to the least slots for a while: the sink was too busy, or away."""
         self.slots = self.least
         self._wider_from = self.clock.monotonic() + _NARROW_FOR
-
-    @property
-    def ids(self) -> AbstractSet[int]:
-        """The ids of the deliveries in flight; the set stays up to date."""
-        return self._at.keys()
-
-    def has_key(self, key: str | None) -> bool:
-        """Whether a delivery with this key is in flight: no other one may begin.
-
-        It may be an earlier one that does not wait any more, or a later one if a person
-        has retried the earlier one.
-        """
-        return key in self._keys
 
     @property
     def oldest(self) -> float | None:
@@ -199,7 +187,7 @@ class Attempts(Struct):
             now = self.clock.now().timestamp()
             if self._goes_first(delivery, now):
                 return True
-        if self.circuit.holds(max(a.began for a in self._at[delivery.id])):
+        if self.circuit.holds(max(a.began for a in self.at[delivery.id])):
             return False
         monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
         return self.circuit.lets_through(monotonic, is_first=is_first)
@@ -227,7 +215,7 @@ class Attempts(Struct):
         chosen = next(first, None)
         if chosen is None:
             return None
-        seconds = [a for a in self._at[chosen.delivery.id] if a.is_second]
+        seconds = [a for a in self.at[chosen.delivery.id] if a.is_second]
         if len(seconds) >= _MOST_SECONDS:
             seconds[0].is_void = True
             seconds[0].cut()
@@ -235,7 +223,7 @@ class Attempts(Struct):
 
     def decided(self, attempt: Attempt) -> None:
         """Cut off all other attempts at a delivery: this one has settled it."""
-        for other in self._at[attempt.delivery.id]:
+        for other in self.at[attempt.delivery.id]:
             if other is not attempt:
                 other.is_void = True
                 other.cut()

@@ -133,6 +133,7 @@ class Circuit:
         last_error: the error of the last attempt; None after a success.
         hold_until: no attempt before this time: the sink has sent Retry-After.
         is_away: whether the address did not answer the last probe.
+        is_unreachable: whether the sink was unreachable at the last attempt.
         running: the running time, for the age of deliveries.
     """
 
@@ -145,7 +146,7 @@ class Circuit:
         self.is_away = False
         self.running = RunningTime()
         self._parking = _Parking(backoff.max_backoff)
-        self._is_unreachable = False
+        self.is_unreachable = False
         self._is_timed_out = False  # at the last attempt
         self._try_at = 0.0
         self._succeeded_at = float("-inf")
@@ -206,7 +207,7 @@ class Circuit:
 
     def _forget(self) -> None:
         self._parking, self.last_error = _Parking(self.backoff.max_backoff), None
-        self._is_unreachable = self._has_failures = False
+        self.is_unreachable = self._has_failures = False
 
     def failed(
         self, error: DeliveryError, refusals: int, *, now: float, unit: float
@@ -237,7 +238,7 @@ class Circuit:
         if error.reason is Reason.THROTTLED:
             (self.busy if error.is_shared else self._pause).begin(now)
         elif is_of_sink:
-            self._is_unreachable = True
+            self.is_unreachable = True
         if self.is_parked:
             self._parking.probe_later(now, unit)
 
@@ -262,7 +263,7 @@ class Circuit:
         opens_at = max(self._try_at, self.hold_until, self.opens_at)
         if self.is_parked or now < opens_at:
             return False
-        if self._is_unreachable or self.opens_at:
+        if self.is_unreachable or self.opens_at:
             return True
         return self._is_hanging(now, oldest)
 
@@ -297,11 +298,6 @@ class Circuit:
         """Return whether a pause has begun since an attempt began."""
         return self._pause.holds(began) or self.busy.holds(began)
 
-    @property
-    def is_unreachable(self) -> bool:
-        """Whether the sink was unreachable at the last attempt."""
-        return self._is_unreachable
-
     def takes_release(self, now: float) -> bool:
         """Return whether to release now; if so, the release counts as done.
 
@@ -322,7 +318,7 @@ class Circuit:
         found = [self.hold_until, opens_at := self.opens_at]
         if self._parking.is_parked:
             found.append(self._parking.probe_at)
-        elif self._is_unreachable or opens_at:
+        elif self.is_unreachable or opens_at:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))

@@ -115,6 +115,7 @@ class Relay:
         busy: the pause that all sinks of the same Service Bus namespace share.
         repeats: whether a second attempt at an urgent delivery may begin while the
             first hangs.
+        name: the name of the worker.
     """
 
     sink: str
@@ -127,6 +128,7 @@ class Relay:
     pace: Pace = field(default_factory=Pace)
     busy: Pause = field(default_factory=Pause)
     repeats: bool = False
+    name: str = field(init=False)
     _gather: Gather | None = field(init=False, default=None)
     _circuit: Circuit = field(init=False)
     _attempts: Attempts = field(init=False)
@@ -140,6 +142,7 @@ class Relay:
 
     def __post_init__(self) -> None:
         sink, outbox, clock, policy = self.sink, self.outbox, self.clock, self.policy
+        self.name = f"relay:{sink}"
         self._circuit = circuit = Circuit(policy.backoff, self.busy)
         self._attempts = attempts = Attempts(
             policy.slots, policy.most_slots, circuit, self.pace, clock, self.chance
@@ -151,11 +154,6 @@ class Relay:
         )
         self._heartbeat = HeartbeatSlot(sink, attempts, circuit, self.pace, clock)
         self._wake = outbox.wakeups.of(sink)
-
-    @property
-    def name(self) -> str:
-        """The name of the worker."""
-        return f"relay:{self.sink}"
 
     @property
     def state(self) -> SinkState:
@@ -324,11 +322,15 @@ class Relay:
         return is_any_left
 
     def _is_busy(self, delivery: Delivery) -> bool:
-        """Whether this delivery, or another one of its key, is under way."""
+        """Whether this delivery, or another one of its key, is under way.
+
+        The other one may be earlier and not wait any more, or later if a person has
+        retried the earlier one.
+        """
         return (
-            delivery.id in self._attempts.ids
+            delivery.id in self._attempts.at
             or delivery.id in self._settling.landed
-            or self._attempts.has_key(delivery.key)
+            or delivery.key in self._attempts.keys
         )
 
     async def _begin_beside(self, tasks: asyncio.TaskGroup, now: float) -> None:

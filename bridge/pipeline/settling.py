@@ -139,7 +139,7 @@ class Settling(Struct):
     @property
     def under_way(self) -> set[int]:
         """Ids of deliveries in flight, or delivered but not yet recorded as such."""
-        return self.attempts.ids | self.landed.keys()
+        return self.attempts.at.keys() | self.landed.keys()
 
     def settle(self, attempt: Attempt) -> None:
         """Apply the answer to an attempt at a stored delivery."""
@@ -169,12 +169,11 @@ class Settling(Struct):
     # -- successes -----------------------------------------------------------
 
     def _land(self, delivery: Delivery) -> None:
-        """Count a success. ``record`` records it in the outbox."""
+        """Note a success. ``record`` counts it, and records it in the outbox."""
         now = self.clock.now().timestamp()
         if not self.landed:
             self.record_at = self.clock.monotonic() + _MOMENT
         self.landed[delivery.id] = delivery
-        self._delivered.inc()
         self._seconds.observe(max(0.0, now - delivery.created))
         if delivery.not_before is not None and now > delivery.not_before:
             self.metrics.late.labels(self.sink).inc()
@@ -199,6 +198,7 @@ class Settling(Struct):
         if self.landed:
             now = self.clock.now().timestamp()
             self.outbox.deliveries.delivered(*self.landed.values(), now=now)
+            self._delivered.inc(len(self.landed))
             self.landed.clear()
 
     def _recover(self, attempt: Attempt) -> None:

@@ -84,7 +84,16 @@ async def _slow() -> float:
         async with served(routes) as url:
             state = Path(folder) / "state.db"
             await backlog(state, ["hook"], _SLOW_EVENTS)
-            async with running(tables(url, state, ["hook"])):
+            config = tables(url, state, [])
+            config["sinks"] = [
+                {
+                    "name": "hook",
+                    "type": "webhook",
+                    "url": f"{url}/hook",
+                    "when": {"lifecycle": False},
+                }
+            ]
+            async with running(config):
                 await counter.expect(_SLOW_EVENTS)
     return counter.last - began[0]
 

@@ -1,8 +1,10 @@
 """The clock that follows the Date of IMDS: what moves it, and what must not."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,3 +204,23 @@ def test_own_time_is_that_of_the_machine() -> None:
 
     assert own_time(scene.clock) == own_time(scene.machine) == scene.machine.now()
     assert scene.clock.now() != scene.machine.now()
+
+
+def test_date_that_fits_costs_few_calls() -> None:
+    scene = Scene()
+    scene.polls(10)
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        scene.poll()
+    finally:
+        sys.setprofile(before)
+
+    assert calls.count("include") <= 6
+    assert "meet" not in calls

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bridge.diagnostics.outbox_access import Forwarder, access, forwarder_of
+from bridge.diagnostics.outbox_access import AskAnew, Forwarder, access, forwarder_of
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import OutboxError, Reason, RefusedDeliveryError
 from bridge.foundation.retry import RetryPolicy
@@ -322,3 +322,36 @@ async def test_answer_that_ends_in_between_is_one_error(
     async with server:
         with pytest.raises(OutboxError, match="has ended meanwhile"):
             await Forwarder(state_path).status()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"HTTP/1.1 503 \r\nContent-Length: 8\r\n\r\nstarting"]
+)
+async def test_question_of_a_watch_is_asked_again_when_the_forwarder_restarts(
+    said: bytes, lock: StateLock, status_source: StatusSource
+) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        writer.close()
+        server.close()
+        asked.set()
+
+    asked = asyncio.Event()
+    server = await asyncio.start_unix_server(speak, address_of(lock.path))
+    ledger = Ledger(AskAnew(lock.path, SystemClock()))
+    async with asyncio.TaskGroup() as group:
+        found = group.create_task(ledger.find(Selection()))
+        await asked.wait()
+        async with serve_commands(lock, status_source):
+            assert await found == []
+
+
+async def test_question_of_a_watch_that_nobody_answers_is_an_error(
+    lock: StateLock, clock: FakeClock, metrics: Metrics
+) -> None:
+    async with serve_commands(lock, StatusSource(clock=clock, metrics=metrics)):
+        await answered(lock.path)
+        ask = AskAnew(lock.path, SystemClock(), patience=0.2)
+        with pytest.raises(OutboxError, match="the forwarder is starting"):
+            await Ledger(ask).find(Selection())

@@ -358,6 +358,17 @@ async def test_dead_letters_are_a_note_at_once(bridge: Bridge) -> None:
     assert (await bridge.json("/status"))["notes"] == [note]
 
 
+async def test_what_waits_for_a_sink_that_is_not_configured_any_more_is_a_note(
+    bridge: Bridge,
+) -> None:
+    await bridge.outbox.commit([outgoing("1")], now=0)
+    bridge.status_source.relays = []
+
+    (note,) = json.loads((await bridge.get("/readyz"))[1])
+    kept = "not configured any more, but 2 deliveries are kept for it"
+    assert note == f"sinks.siem: {kept}: sebridge outbox list --sink siem"
+
+
 async def test_all_causes_are_reported_at_once(bridge: Bridge) -> None:
     bridge.status_source.receivers = {
         "a": FakeReceiver(attached=False),

@@ -120,3 +120,16 @@ async def test_contents_are_read_in_few_rows(door: Door) -> None:
 
     assert [one.cloud_event_id for one in every] == [f"{n:04}" for n in range(MANY)]
     assert 0 < len(rows) <= MANY / 16
+
+
+async def test_next_page_is_read_before_it_is_needed(door: Door) -> None:
+    more = range(MANY, MANY + 1000)
+    await door.commit(*(outgoing(f"{n:04}", key=f"K{n}") for n in more))
+    await door.reopen()
+    for _ in range(6):
+        sent = await door.due(limit=100)
+        await door.outbox.deliveries.delivered(*sent, now=door.now)
+    await door.written()
+    door.disk.freeze("SELECT")
+
+    assert len(await door.due(limit=400)) == 400

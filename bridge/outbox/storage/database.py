@@ -212,14 +212,20 @@ class Database:
             self._demand_life()
             self._blank = self._blank or empty()
             return (then or _same)(job(self._blank))
+        return await self.begin_read(job, then or _same)
 
-        def taken(found: tuple[T, str | None]) -> Any:
+    def begin_read(
+        self, job: Callable[[Connection], T], then: Callable[[T], U]
+    ) -> asyncio.Future[U]:
+        """Begin what ``read`` does, of the real file; raises its errors, too."""
+
+        def taken(found: tuple[T, str | None]) -> U:
             result, fault = found
             if fault is not None and self.fault is None and self._file.may_degrade:
                 self._degrade(fault)
-            return (then or _same)(result)
+            return then(result)
 
-        return await self._ask(partial(self._file.read, job), taken)
+        return self._ask(partial(self._file.read, job), taken)
 
     async def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job in a transaction of its own, after all that was put before.
@@ -239,13 +245,13 @@ class Database:
         found: T = await self._ask(partial(self._file.run, job), _same, is_read=False)
         return found
 
-    async def _ask(
+    def _ask(
         self,
         work: Callable[[], Any],
         then: Callable[[Any], Any],
         *,
         is_read: bool = True,
-    ) -> Any:
+    ) -> asyncio.Future[Any]:
         self._demand_life()
         if self._desk.is_hanging:
             raise OutboxUnavailableError(f"the state file hangs: {self.fault}")
@@ -254,7 +260,7 @@ class Database:
         last = self.journal.last
         self._asks.append(Ask(watched, last, now, future, then, is_read))
         self._next_soon()
-        return await future
+        return future
 
     def _adopt(self, snapshot: Any) -> None:
         if self.adopt and self.snapshot:
