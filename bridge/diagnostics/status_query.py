@@ -1,4 +1,4 @@
-"""Get the status from the running forwarder or its state file; ask the traffic probe."""
+"""Get the status from the running forwarder or its state file; ask the probe."""
 
 import socket
 from collections.abc import Container, Mapping, Sequence
