@@ -61,6 +61,7 @@ from bridge.hub.store.deciding import (
     VoteResult,
     handle_vote,
 )
+from bridge.hub.store.rows import made
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Bridge, Filters, Situation
 from bridge.hub.voting import DROP_OFFER, SET_ASIDE
@@ -154,7 +155,7 @@ class Api:
             )
         )
         more = found[-1].vm_id if len(found) >= limit else None
-        rows = tuple(row.only(Bridge) for row in found)
+        rows = tuple(made(Bridge, row) for row in found)
         return answer(request, BridgeList(bridges=rows, next=more))
 
     async def timeline(self, request: web.Request) -> web.Response:
@@ -296,7 +297,7 @@ class Api:
     async def _now(self, key: str) -> EventRow | None:
         situation = self.situation()
         found = await self.store.read(lambda c: views.one_event(c, key, situation))
-        return None if found is None else found.only(EventRow)
+        return None if found is None else made(EventRow, found)
 
     async def decisions(self, request: web.Request) -> web.Response:
         """List decisions, the newest first."""

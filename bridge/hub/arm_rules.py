@@ -70,14 +70,7 @@ def path_to(resource: str, event_id: str) -> str | None:
 def forbids(
     config: ArmConfig, current: CurrentEvent, fleet: Iterable[BridgeRow], now: datetime
 ) -> str | None:
-    """Return why the rules of bridges forbid an approval through ARM; None = allowed.
-
-    Args:
-        config: whether machines with unknown rules are allowed.
-        current: the event.
-        fleet: the bridges of its machines.
-        now: the present moment.
-    """
+    """Return why rules of bridges forbid an approval through ARM; None = none does."""
     if not current.machines:
         return "the event names no machine"
     if not current.is_whole:

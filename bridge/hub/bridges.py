@@ -199,9 +199,6 @@ class BridgeState(Struct, frozen=True, kw_only=True):
         """Return the offer that it has repeated last; None = its offer is not known.
 
         Several may claim the same digest: the one whose digest it is comes first.
-
-        Args:
-            known: the offers that were heard in its name.
         """
         mine = [one for one in known if one.vm_id == self.vm_id]
         if self._has_later_beat and self.digest:
@@ -215,9 +212,6 @@ class BridgeState(Struct, frozen=True, kw_only=True):
         """Return where it takes approvals; None = nowhere, or it has made no offer.
 
         If only its rules have changed since, that is still where it offered last.
-
-        Args:
-            known: the offers that were heard in its name.
         """
         mine = [one for one in known if one.vm_id == self.vm_id]
         found = self.current_offer(mine)

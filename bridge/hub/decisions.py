@@ -197,10 +197,6 @@ def end_of(outcomes: Sequence[StoredOutcome], decision: str) -> End | None:
 
     A good outcome wins over bad ones. Of several good or bad ones the latest by time
     wins, so the order in which they arrive makes no difference.
-
-    Args:
-        outcomes: the outcomes of the event, as they are stored.
-        decision: the id of the decision.
     """
     mine = [one for one in outcomes if one.message_id == decision]
     if not mine:

@@ -241,14 +241,9 @@ class Housekeeping(Struct):
         """
         now, config = self.clock.now(), self.config
         await self.store.write(lambda c: note(c, _LAST_ALIVE, str(micros(now))))
-        times = {
-            "retention": config.retention,
-            "audit": config.audit_retention,
-            "silent": config.forget_after,
-        }
         portion = 1
         while portion and not stop.is_set():
-            portion = await self.store.write(lambda c: forget(c, now, **times))
+            portion = await self.store.write(lambda c: forget(c, now, config))
 
 
 class StoreWatch(Struct):
@@ -307,24 +302,13 @@ AT_ONCE = 200
 _OF_EVENTS = (messages, addresses, details, machines, votes)
 
 
-def forget(
-    connection: Connection,
-    now: datetime,
-    *,
-    retention: float,
-    audit: float,
-    silent: float,
-) -> int:
+def forget(connection: Connection, now: datetime, config: HubConfig) -> int:
     """Delete a portion of old rows; returns how many events and rows were deleted.
 
-    Args:
-        connection: a connection within a transaction.
-        now: the present moment.
-        retention: for how many seconds events are kept after their end.
-        audit: for how many seconds decisions and their record are kept.
-        silent: for how many seconds a key waits that its bridge tells no more.
+    A key that waits is deleted once its bridge has not told it for ``forget_after``.
     """
-    ends = (now - timedelta(seconds=one) for one in (retention, audit, silent))
+    times = (config.retention, config.audit_retention, config.forget_after)
+    ends = (now - timedelta(seconds=one) for one in times)
     oldest, oldest_decision, oldest_key = map(micros, ends)
     return (
         _events(connection, oldest)

@@ -65,15 +65,7 @@ def time_line(
     until: datetime,
     now: datetime,
 ) -> TimeLine:
-    """Return what happened to a machine in a period.
-
-    Args:
-        connection: a connection within a transaction.
-        machine: the machine.
-        since: the begin of the period.
-        until: its end.
-        now: the present moment.
-    """
+    """Return what happened to a machine in a period."""
     of = machines.c
     mine = select(of.event_key).where(is_at(of, machine))
     query = select(events).where(
@@ -103,15 +95,11 @@ def overlaps(since: datetime | None, until: datetime | None) -> ColumnElement[bo
     if since is not None:
         is_after = events.c.ended >= micros(since)
         found.append(or_(events.c.ended.is_(None), is_after))
-    return _all(found)
+    return and_(true(), *found)
 
 
 def _is_told() -> ColumnElement[bool]:
     return events.c.lives > 0
-
-
-def _all(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
-    return and_(true(), *conditions)
 
 
 def _notes_in(since: datetime, until: datetime) -> Any:
@@ -253,14 +241,7 @@ class _Cell(Struct):
 def report_of(
     connection: Connection, since: datetime, until: datetime, now: datetime
 ) -> Report:
-    """Return the report of the events that were announced in a period, and of outages.
-
-    Args:
-        connection: a connection within a transaction.
-        since: the begin of the period.
-        until: its end.
-        now: the present moment.
-    """
+    """Return the report of the events announced in a period, and of outages."""
     columns = [c for c in events.c if c.name not in {"summary", "state"}]
     inside = (events.c.opened >= micros(since)) & (events.c.opened < micros(until))
     newest = (

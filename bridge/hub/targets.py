@@ -243,14 +243,7 @@ class EventBridges(Struct, frozen=True, kw_only=True):
         situation: Situation,
         wishes: Wishes = _NO_WISHES,
     ) -> TargetChoice:
-        """Choose the address to send an approval to.
-
-        Args:
-            config: where approvals may be sent.
-            current: the event.
-            situation: the current Situation.
-            wishes: what the people have chosen, and whether they override a refusal.
-        """
+        """Choose the address to send an approval to."""
         allowed = [
             target
             for target in self.allowed(config)

@@ -223,10 +223,8 @@ def _cause(
     named = {mark.event_key for _, _, mark in cluster} - {""}
     own = [one for one in found if one.key in named]
     near = own or [one for one in found if one.covers(begin, end, now)]
-    return (
-        min(near, key=lambda one: abs((one.started or one.opened) - begin))
-        if (near)
-        else None
+    return min(
+        near, key=lambda one: abs((one.started or one.opened) - begin), default=None
     )
 
 

@@ -5,7 +5,7 @@ The JSON of an answer of the API is the encoding of its ``Row``: see ``answers``
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
@@ -17,7 +17,6 @@ from bridge.hub.fold import Machine
 PAGE = 200
 Time = Annotated[datetime, Meta(tz=True)]
 Count = Annotated[int, Meta(ge=0)]
-R = TypeVar("R", bound="Row")
 
 
 class Row(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -25,10 +24,6 @@ class Row(Struct, frozen=True, kw_only=True, rename="camel"):
 
     None is null: the value is not known, or there is none.
     """
-
-    def only(self, kind: type[R]) -> R:
-        """Return what it has of a class that it is made from."""
-        return kind(**{name: getattr(self, name) for name in kind.__struct_fields__})
 
 
 class Situation(Struct, frozen=True, kw_only=True):

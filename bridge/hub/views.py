@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-import orjson
-from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
     or_,
     select,
     text,
+    true,
     tuple_,
 )
 
@@ -41,13 +40,14 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.facts import Kind, kept_name, key_of
+from bridge.hub.facts import Kind, kept_name, key_of, object_in
 from bridge.hub.fold import Machine
 from bridge.hub.report import overlaps
 from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
 from bridge.hub.store.lists import decision_row
 from bridge.hub.store.rows import (
     Summary,
+    made,
     moment_of,
     moment_or_none,
     state_in,
@@ -148,11 +148,10 @@ def one_event(
     decided = connection.execute(mine.order_by(decisions.c.time.desc())).all()
     after = told[-1].time if older else None
     aside = aside_of(connection, [key])
-    return EventPage(
-        **{
-            **asdict(shown),
-            "event": state.latest.event if state.latest else None,
-        },
+    return made(
+        EventPage,
+        shown,
+        event=state.latest.event if state.latest else None,
         occurrences=state.occurrences,
         outcomes=tuple(_outcomes(connection, state.outcomes, decided)),
         messages=tuple(_message(one) for one in reversed(told)),
@@ -175,7 +174,7 @@ def _outcomes(
         standing: Standing = "elsewhere" if name else "rule"
         if name in counted:
             standing = "counted" if id(one) in counted[name] else "not-asked"
-        yield OutcomeRow(**asdict(one), standing=standing)
+        yield made(OutcomeRow, one, standing=standing)
 
 
 def _record(
@@ -189,10 +188,10 @@ def _record(
         query = query.where(trail.c.time < before)
     newest = query.order_by(trail.c.seq.desc()).limit(_MOST_ENTRIES)
     return [
-        RecordEntry(
+        made(
+            RecordEntry,
+            row,
             time=moment_of(row.time),
-            what=row.what,
-            via=row.via,
             person=row.person or None,
             detail=row.detail or None,
             decision=row.decision or None,
@@ -258,7 +257,7 @@ def _begins(words: str) -> ColumnElement[bool]:
 
 def _is_settled(connection: Connection) -> ColumnElement[bool]:
     if connection.dialect.name != "postgresql":
-        return text("1 = 1")  # type: ignore[return-value]  # valid in a WHERE
+        return true()
     least = text("pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
     return events.c.xid < least
 
@@ -359,16 +358,14 @@ def _event(
     life = summary_in(row.summary)
     absent = situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
-    return EventRow(
-        event_id=row.event_id,
-        version=row.version,
+    return made(
+        EventRow,
+        row,
         status=UNKNOWN if is_lost else row.status,
-        is_open=row.is_open,
         event_type=row.event_type or None,
         event_source=row.event_source or None,
         subscription=row.subscription or None,
         resource_group=row.group or None,
-        content=row.content,
         machines=life.names,
         machine_count=life.name_count,
         not_before=moment_or_none(row.not_before),
@@ -403,13 +400,7 @@ def _persons_row(found: Persons) -> PersonsRow:
 def _vote(row: Any, situation: Situation) -> Vote:
     age = (situation.now - moment_of(row.time)).total_seconds()
     lapse = situation.access.lapse(row.entry, age)
-    return Vote(
-        person=row.person,
-        via=row.via,
-        entry=row.entry or None,
-        counts=not lapse,
-        why=lapse or None,
-    )
+    return made(Vote, row, entry=row.entry or None, counts=not lapse, why=lapse or None)
 
 
 def _is_unreported(
@@ -429,12 +420,11 @@ def _is_unreported(
 
 
 def _message(row: Any) -> MessageRow:
-    return MessageRow(
-        seq=row.seq,
-        id=row.id,
-        source=row.source,
+    return made(
+        MessageRow,
+        row,
         kind=Kind(row.kind),
         time=moment_of(row.time),
         enqueued=moment_of(row.heard),
-        body=orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")),
+        body=object_in(row.body),
     )

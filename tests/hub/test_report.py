@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
+from bridge.foundation.values import Duration
 from bridge.hub.alarm_sinks import context_of
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import FleetMonitor, forget
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
@@ -422,8 +424,8 @@ async def test_notes_are_kept_as_long_as_events(store: Store) -> None:
     await store.keep([old, grid(health(HOUR, availabilityState="Available"), HOUR)])
 
     def forgotten(connection: Any) -> int:
-        times = {"retention": HOUR, "audit": HOUR, "silent": HOUR}
-        return forget(connection, at(1.5 * HOUR), **times)
+        config = HubConfig(retention=Duration(HOUR))
+        return forget(connection, at(1.5 * HOUR), config)
 
     assert await store.write(forgotten) == 1
     assert await store.read(lambda c: c.scalar(select(func.count(notes.c.id)))) == 1

@@ -179,13 +179,7 @@ class Frame:
     def fault(
         self, request: web.Request, found: web.StreamResponse, words: str
     ) -> web.Response:
-        """Return the page that a browser gets in place of an error in JSON.
-
-        Args:
-            request: the request.
-            found: the error in JSON.
-            words: its reason.
-        """
+        """Return the page that a browser gets in place of an error in JSON."""
         headers = {key: found.headers[key] for key in _KEPT if key in found.headers}
         if found.status == 503 and request.method == "GET":
             headers["Refresh"] = _REFRESH

@@ -199,25 +199,12 @@ def _machine_in(request: web.Request) -> Machine:
 
 
 _MOST_LINES = 300  # of a time line or a report on a page
-_HOW = {
-    "paused": "paused",
-    "silent": "silent",
-    "unavailable": "not available",
-    "stopped": "down",
-}
+_HOW = {"unavailable": "not available", "stopped": "down"}
 _LINES = {
-    "announced": "Announced",
-    "approved": "Approved",
-    "refused": "Refused",
-    "started": "Started",
     "annotation": "Azure says",
     "window": "Maintenance window",
-    "back": "Back",
     "stopped": "Bridge stopped",
-    "paused": "Paused",
-    "silent": "Silent",
     "unavailable": "Not available",
-    "available": "Available",
 }
 _LINE_KINDS = {"back": "good", "available": "good", "silent": "bad"}
 _LINE_KINDS |= {"unavailable": "bad", "started": "run", "approved": "good"}

@@ -26,34 +26,12 @@ _DECISIONS = {
     "refused": ("refused", "bad"),
 }
 _STANDS = {"decided", "sending", "sent", "done"}  # later votes do not replace it
-_STATUSES = {
-    "scheduled": "Scheduled",
-    "started": "Started",
-    "completed": "Completed",
-    "cancelled": "Cancelled",
-    "ended": "Ended",
-    "unknown": "Unknown",
-    "other": "Unknown",
-}
 _STEPS = {
     "scheduled": "Announced",
-    "started": "Started",
     "updated": "Changed",
-    "completed": "Completed",
-    "cancelled": "Cancelled",
-    "ended": "Ended",
-    "outcome": "Outcome",
     "other": "Reported",
     "voted": "Vote",
-    "decided": "Decided",
     "sending": "Attempt",
-    "not taken": "Not taken",
-    "sent": "Sent",
-    "done": "Done",
-    "failed": "Failed",
-    "void": "Void",
-    "refused": "Refused",
-    "set-aside": "Set aside",
     "drop-offer": "Offer dropped",
 }
 
@@ -139,12 +117,12 @@ def duration(raw: Mapping[str, Any] | None) -> str:
 
 def status(value: str) -> str:
     """Return the name of a status."""
-    return _STATUSES.get(value, value)
+    return "Unknown" if value == "other" else value.capitalize()
 
 
 def step(kind: str) -> str:
     """Return the name of a step in the life of an event."""
-    return _STEPS.get(kind, kind)
+    return _STEPS.get(kind) or kind.replace("-", " ").capitalize()
 
 
 def action(row: DecisionRow) -> str:

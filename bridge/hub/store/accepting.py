@@ -93,13 +93,7 @@ class ToldKey(Struct, frozen=True, kw_only=True):
 def keep_told(
     connection: Connection, reports: Sequence[tuple[BridgeReport, bytes]], known: Pins
 ) -> None:
-    """Store the keys that are not pinned; add an alarm for those that contradict.
-
-    Args:
-        connection: a connection within a transaction.
-        reports: what bridges say, each with its body.
-        known: the pins.
-    """
+    """Store the keys that are not pinned; add an alarm for those that contradict."""
     found = [
         (report, ToldKey(pin=pin, name=report.reporter.name))
         for report, body in reports
@@ -173,14 +167,7 @@ def _note(
 def waiting(
     connection: Connection, known: Pins, access: AccessConfig, now: datetime
 ) -> dict[str, tuple[ToldKey, KeyRow]]:
-    """Return the keys that wait, and how they are shown, by their ids.
-
-    Args:
-        connection: a connection within a transaction.
-        known: the pins.
-        access: whose votes count.
-        now: the present moment.
-    """
+    """Return the keys that wait, and how they are shown, by their ids."""
     rows = connection.execute(select(told_keys).order_by(told_keys.c.id)).all()
     found = [(row, _told(row)) for row in rows]
     others = _tellers([one.pin for _, one in found])
@@ -314,14 +301,7 @@ def decide_keys(
     by: Decider,
     known: Callable[[Connection], Pins],
 ) -> KeysDecided | Refusal:
-    """Accept or withdraw keys.
-
-    Args:
-        connection: a connection within a transaction.
-        asked: the keys, as they were shown.
-        by: who decides.
-        known: reads the pins.
-    """
+    """Accept or withdraw keys."""
     if not by.entry:
         return Refusal(status=403, words="you may look, but not decide")
     is_vote = asked.decision == ACCEPT

@@ -52,12 +52,7 @@ _REPEAT_OFFER = (
 def keep_bridges(
     connection: Connection, reports: Sequence[tuple[BridgeReport, str]]
 ) -> None:
-    """Merge reports into the stored states of bridges.
-
-    Args:
-        connection: a connection within a transaction.
-        reports: each with the name of its source.
-    """
+    """Merge reports, each with the name of its source, into the states of bridges."""
     lock(connection, sorted({one.reporter.vm_id for one, _ in reports}), "bridges")
     reports = _fresh(connection, reports)
     merged: dict[str, tuple[BridgeState, str]] = {}

@@ -24,11 +24,11 @@ from bridge.hub.choices import (
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, kept_name, table, text
+from bridge.hub.facts import Kind, kept_name, object_in, table, text
 from bridge.hub.fold import Machine
 from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
 from bridge.hub.store.deciding import arm_objection
-from bridge.hub.store.rows import micros, moment_of
+from bridge.hub.store.rows import made, micros, moment_of
 from bridge.hub.store.tables import bridges, decisions, machines, messages, unreadable
 from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
@@ -177,14 +177,11 @@ def decision_row(row: Any) -> DecisionRow:
     persons: Any = orjson.loads(row.persons)
     seen = ScheduledEvent(event_id=row.event_id, raw=table(persons.get("seen")))
     names = tuple(name.removeprefix("_") for name in seen.resources)
-    return DecisionRow(
-        id=row.id,
-        event_id=row.event_id,
-        action=row.action,
-        via=row.via,
+    return made(
+        DecisionRow,
+        row,
         state=DecisionState(row.state),
         by=tuple(persons["by"]),
-        rule=row.rule,
         reason=row.reason or None,
         time=moment_of(row.time),
         outcome=row.outcome or None,
@@ -218,7 +215,6 @@ def place_of(cursor: str) -> tuple[int, str] | None:
 
 _MOST = 500  # the newest outcomes are enough to see whether somebody else approves
 _LONGEST = 100
-_BOM = b"\xef\xbb\xbf"
 
 
 class OtherApprover(Struct, frozen=True, kw_only=True):
@@ -259,8 +255,7 @@ def other_approvers(connection: Connection) -> list[OtherApprover]:
 
 def _request(body: bytes) -> tuple[str, str]:
     """Return the MessageId of an approval, and the name of the approver in it."""
-    data = table(orjson.loads(body.removeprefix(_BOM)).get("data"))
-    asked = table(data.get("request"))
+    asked = table(table(object_in(body).get("data")).get("request"))
     name = clean(text(asked.get("approvedBy"))[:_LONGEST])
     return text(asked.get("messageId")), name
 

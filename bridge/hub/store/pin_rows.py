@@ -112,12 +112,7 @@ def _keep_listed(connection: Connection, found: Sequence[Pin], now: datetime) ->
 
 
 def heirs_of(pin: Pin, known: Mapping[str, Pin]) -> list[str]:
-    """Return the rows of the keys that have replaced a pin's key, one after another.
-
-    Args:
-        pin: the pin.
-        known: all pins, by the ids of their rows.
-    """
+    """Return the rows of the keys that have replaced a pin's key, one after another."""
     found, heir = list[str](), pin
     while heir.successor:
         name = id_of(replace(heir, key=heir.successor))
@@ -131,13 +126,7 @@ def heirs_of(pin: Pin, known: Mapping[str, Pin]) -> list[str]:
 def keep_rotations(
     connection: Connection, reports: Sequence[tuple[BridgeReport, bytes]], known: Pins
 ) -> None:
-    """Store which keys have replaced which.
-
-    Args:
-        connection: a connection within a transaction.
-        reports: of pinned bridges, each with its body.
-        known: the pins.
-    """
+    """Store which keys have replaced which, by what pinned bridges say."""
     for report, body in reports:
         at, keys = report.heard, report.signed_by
         old = known.pinned(report.reporter, keys, at)

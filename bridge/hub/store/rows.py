@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 import orjson
@@ -25,6 +25,7 @@ from bridge.hub.view_rows import ReporterRow, StoredOutcome
 from bridge.hub.vote_rules import digest
 from bridge.hub.voting import CurrentEvent
 
+R = TypeVar("R", bound=Struct)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST = 256
@@ -47,6 +48,18 @@ def moment_of(value: int) -> datetime:
 def moment_or_none(value: int | None) -> datetime | None:
     """Convert stored microseconds into a time, if there are any."""
     return None if value is None else moment_of(value)
+
+
+def made(kind: type[R], source: object, /, **given: Any) -> R:
+    """Return a row with what another one, or a row of a table, has alike.
+
+    Args:
+        kind: of the row.
+        source: the other one.
+        given: what it has not, or in another form.
+    """
+    names = (name for name in kind.__struct_fields__ if name not in given)
+    return kind(**{name: getattr(source, name) for name in names}, **given)
 
 
 def event_row(state: State) -> Values:
@@ -134,13 +147,12 @@ def _summary(now: Occurrence | None) -> Summary:
     event, azure = now.event, now.azure and now.azure.event
     names = spelt(event) if event else ()
     shown = {"Resources": list(event.resources[:NAMES])} if event else {}
-    return Summary(
+    return made(
+        Summary,
+        now,
         first_reported_by=ReporterRow.of(now.first.reporter),
-        bridges_say=now.bridges_say,
-        said=now.said,
         said_by=ReporterRow.of(now.said_by) if now.said_by else None,
         doubled=tuple(map(ReporterRow.of, now.doubled)),
-        resource=now.resource,
         names=names[:NAMES],
         name_count=len(names),
         event={**event.raw, **shown} if event else None,
@@ -173,13 +185,12 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
     """Return the results of approvals, the oldest first."""
     good = list(Trust)[: 1 if state.now and state.now.is_pinned else 2]
     return tuple(
-        StoredOutcome(
-            outcome=fact.outcome.outcome,
-            message_id=fact.outcome.message_id,
+        made(
+            StoredOutcome,
+            fact.outcome,
             reason=fact.outcome.reason or None,
             time=fact.time,
             reporter=ReporterRow.of(fact.reporter),
-            body_hash=fact.outcome.body_hash,
             is_doubtful=fact.trust not in good,
         )
         for fact in state.outcomes
@@ -188,21 +199,12 @@ def outcomes_of(state: State) -> tuple[StoredOutcome, ...]:
 
 
 def _stored(life: Occurrence) -> OccurrenceRow:
-    return OccurrenceRow(
-        status=life.status,
+    return made(
+        OccurrenceRow,
+        life,
         event=life.event.raw if life.event else None,
-        is_whole=life.is_whole,
-        opened=life.opened,
-        ended=life.ended,
         first_reported_by=ReporterRow.of(life.first.reporter),
-        bridges_say=life.bridges_say,
         azure=_azure(life.azure) if life.azure else None,
-        machines=life.machines,
-        is_by_others=life.is_by_others,
-        prefix=life.prefix,
-        source=life.source,
-        resource=life.resource,
-        digest=life.digest,
     )
 
 

@@ -3,7 +3,9 @@
 import pytest
 from sqlalchemy import select
 
+from bridge.foundation.values import Duration
 from bridge.hub import bridge_messages
+from bridge.hub.config import HubConfig
 from bridge.hub.housekeeping import forget, forget_bridges
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
@@ -27,9 +29,11 @@ def received(body: bytes) -> Incoming:
 
 
 async def forgotten(store: Store, seconds: float) -> int:
-    return await store.write(
-        lambda c: forget(c, at(seconds), retention=DAY, audit=2 * DAY, silent=DAY)
+    day = Duration(DAY)
+    config = HubConfig(
+        retention=day, audit_retention=Duration(2 * DAY), forget_after=day
     )
+    return await store.write(lambda c: forget(c, at(seconds), config))
 
 
 async def test_what_is_over_is_forgotten_in_portions(store: Store) -> None:
