@@ -39,29 +39,24 @@ Name = tuple[str, int | None]  # key of the message, and its sequence number
 
 
 class Queue(Protocol):
-    """The receiving end of the approval entity."""
+    """The receiving end: see ``ApprovalQueue``. All may raise ApprovalQueueError."""
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
-        """Wait for messages; return [] if ``stop`` is set or no message comes.
-
-        Raises:
-            ApprovalQueueError: messages cannot be received now; the next call opens a
-                new receiver.
-        """
+        """Wait for messages; return [] if ``stop`` is set or no message comes."""
         ...
 
     async def complete(self, message: ReceivedMessage) -> None:
-        """Complete a message: it was handled. Raises ApprovalQueueError."""
+        """Complete a message: it was handled."""
         ...
 
     async def abandon(self, message: ReceivedMessage) -> None:
-        """Abandon a message: it is delivered again. Raises ApprovalQueueError."""
+        """Abandon a message: it is delivered again."""
         ...
 
     async def dead_letter(
         self, message: ReceivedMessage, reason: str, description: str
     ) -> None:
-        """Dead-letter a message. Raises ApprovalQueueError."""
+        """Dead-letter a message."""
         ...
 
 

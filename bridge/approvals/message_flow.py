@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
@@ -354,7 +355,7 @@ class Handling:
             session_id=message.reply_to_session_id,
             body=body.decode(),
         )
-        return Reply(key=self.key, body=envelope.to_json())
+        return Reply(key=self.key, body=msgspec.json.encode(envelope))
 
 
 def _conclusion_of(kind: OutcomeKind, earlier: Decision) -> Conclusion:

@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import Self
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
 # Valid names of entities; not "$DeadLetterQueue", "..", "%2D" or similar tricks.
@@ -21,11 +20,12 @@ _GLOB = frozenset("*?[")
 
 
 class ReplyEnvelope(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A reply with its address: the body of a delivery of kind ``reply``.
+    """A reply with its address: as JSON, the body of a delivery of kind ``reply``.
 
     Attributes:
         entity: the queue or topic for the reply.
-        message_id: a hash of the cause: the same at each attempt.
+        message_id: a hash of the cause: the same at each attempt, so that repeats can
+            be recognised.
         correlation_id: the MessageId of the approval.
         session_id: the ReplyToSessionId of the approval.
         body: JSON, as text.
@@ -36,19 +36,6 @@ class ReplyEnvelope(Struct, frozen=True, kw_only=True, rename="camel"):
     correlation_id: str | None
     session_id: str | None
     body: str
-
-    def to_json(self) -> bytes:
-        """Return the envelope as JSON for the outbox."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def from_json(cls, stored: bytes) -> Self:
-        """Parse what ``to_json`` wrote.
-
-        Raises:
-            msgspec.ValidationError: the bytes were not written by ``to_json``.
-        """
-        return msgspec.json.decode(stored, type=cls)
 
 
 class ReplyRules(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ exist. So if an entity refuses a reply, the replies to other entities do not wai
 from collections import OrderedDict
 from datetime import timedelta
 
+import msgspec
+
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.foundation.errors import (
     PermanentDeliveryError,
@@ -51,48 +53,28 @@ class ReplySender:
             PermanentDeliveryError: the entity does not exist, after three attempts.
             TransientDeliveryError: the reply cannot be sent now.
         """
-        envelope = ReplyEnvelope.from_json(delivery.body)
+        envelope = msgspec.json.decode(delivery.body, type=ReplyEnvelope)
         try:
-            await self.send(
-                entity=envelope.entity,
-                body=envelope.body.encode(),
-                message_id=envelope.message_id,
-                correlation_id=envelope.correlation_id,
-                session_id=envelope.session_id,
-            )
+            await self.send(envelope)
         except RefusedDeliveryError as error:
             is_missing = error.reason is Reason.NOT_FOUND
             if is_missing and delivery.attempts + 1 >= _MOST_ATTEMPTS:
                 raise PermanentDeliveryError(str(error), error.reason) from error
             raise TransientDeliveryError(str(error), error.reason) from error
 
-    async def send(
-        self,
-        *,
-        entity: str,
-        body: bytes,
-        message_id: str,
-        correlation_id: str | None,
-        session_id: str | None,
-    ) -> None:
+    async def send(self, envelope: ReplyEnvelope) -> None:
         """Send a reply; return when the broker has stored it.
-
-        Args:
-            entity: the queue or topic of ReplyTo.
-            body: JSON.
-            message_id: the same at each attempt, so that repeats can be recognised.
-            correlation_id: the MessageId of the approval.
-            session_id: the ReplyToSessionId of the approval.
 
         Raises:
             DeliveryError: as ``Sender.send``.
         """
+        entity, session = envelope.entity, envelope.session_id
         message = Message(
-            body=body,
+            body=envelope.body.encode(),
             content_type="application/json",
-            message_id=short_id(message_id),
-            correlation_id=correlation_id,
-            session_id=short_id(session_id) if session_id else None,
+            message_id=short_id(envelope.message_id),
+            correlation_id=envelope.correlation_id,
+            session_id=short_id(session) if session else None,
             time_to_live=_TIME_TO_LIVE,
         )
         sender = self._senders.setdefault(

@@ -208,7 +208,7 @@ class Requests:
         while marked and not self._ready:
             self._ready = self._line(marked[0][-1].key, look, now)
         while agreed and not self._writing:  # one at a time: it may be in vain
-            if marked[1:] and marked[1] < agreed[0]:
+            if len(marked) > 1 and marked[1] < agreed[0]:
                 break
             self._line(agreed[0][-1].key, look, now)
         step = self._ready[0].step if self._ready else None

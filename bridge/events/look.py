@@ -69,10 +69,7 @@ class Requests(Protocol):
         ...
 
     def end_late(self, began: float = -math.inf) -> float:
-        """Give up what is late; return the seconds until the next deadline.
-
-        ``began`` is when the present read began: it decides what was late already.
-        """
+        """Give up what is late; return the seconds until the next deadline."""
         ...
 
     def close(self) -> None:

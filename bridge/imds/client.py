@@ -36,19 +36,12 @@ log = logging.getLogger(__name__)
 _INSTANCE_VERSION = "2021-12-13"
 
 
-class _Response(msgspec.Struct, frozen=True):
-    """A response of IMDS; the body is empty if it is not needed."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A successful response to a GET of the document.
+    """A successful response.
 
     Attributes:
-        body: the document; None if it is the same as that of the ETag sent (304).
+        body: the document; None if it is the same as that of the ETag sent (304), or if
+            it is not needed.
         etag: the ETag for the next request; None if the response has none.
         date: the Date header; None if the response has none.
     """
@@ -84,12 +77,7 @@ class MetadataClient:
             MetadataRefusedError: IMDS answered 400 or 403.
             MetadataUnavailableError: any other status than 200 and 304, or no answer.
         """
-        response = await self._request("GET", self._events_url, timeout, etag=etag)
-        return Answer(
-            body=None if response.status == 304 else response.body,
-            etag=_etag(response.headers),
-            date=parse_time(response.headers.get("Date", "")),
-        )
+        return await self._request("GET", self._events_url, timeout, etag=etag)
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         """Send one StartRequest."""
@@ -120,9 +108,9 @@ class MetadataClient:
             f"?api-version={_INSTANCE_VERSION}"
         )
         limit = self.config.request_timeout
-        response = await self._request("GET", url, min(timeout or limit, limit))
+        answer = await self._request("GET", url, min(timeout or limit, limit))
         try:
-            found = orjson.loads(response.body)
+            found = orjson.loads(answer.body or b"")
         except orjson.JSONDecodeError:
             found = None
         if not isinstance(found, dict):
@@ -138,7 +126,7 @@ class MetadataClient:
         *,
         etag: str | None = None,
         sent: bytes | None = None,
-    ) -> _Response:
+    ) -> Answer:
         """Send one request, and count how it ended.
 
         Raises:
@@ -169,29 +157,22 @@ class MetadataClient:
         self._count(method, "ok")
         return found
 
-    async def _checked(
-        self, method: str, response: aiohttp.ClientResponse
-    ) -> _Response:
-        status = response.status
-        if method == "GET" and status == 200:
-            return _Response(status, response.headers, await _read(response))
-        if status == 200 or (method == "GET" and status == 304):
-            return _Response(status, response.headers, b"")
-        raise self._refusal(method, response)
+    async def _checked(self, method: str, response: aiohttp.ClientResponse) -> Answer:
+        status, headers, is_read = response.status, response.headers, method == "GET"
+        if status == 200 or (is_read and status == 304):
+            return Answer(
+                body=await _read(response) if is_read and status == 200 else None,
+                etag=_etag(headers),
+                date=parse_time(headers.get("Date", "")),
+            )
+        text, outcome = f"IMDS answered {status} to {method}", str(status)
+        if status in {400, 403}:
+            raise MetadataRefusedError(text, outcome=outcome)
+        wish = retry_after(headers, self.clock.now())
+        raise MetadataUnavailableError(text, outcome=outcome, retry_after=wish)
 
     def _count(self, method: str, outcome: str) -> None:
         self.metrics.imds_requests.labels(method, outcome).inc()
-
-    def _refusal(self, method: str, response: aiohttp.ClientResponse) -> MetadataError:
-        status = response.status
-        text = f"IMDS answered {status} to {method}"
-        if status in {400, 403}:
-            return MetadataRefusedError(text, outcome=str(status))
-        return MetadataUnavailableError(
-            text,
-            outcome=str(status),
-            retry_after=retry_after(response.headers, self.clock.now()),
-        )
 
 
 @lru_cache(maxsize=16)  # each poll uses one of the same few values

@@ -45,7 +45,7 @@ CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
 
 
 class Metadata(Protocol):
-    """The source of documents: the client."""
+    """The source of documents: see ``MetadataClient``."""
 
     @property
     def config(self) -> ImdsConfig:
@@ -53,11 +53,7 @@ class Metadata(Protocol):
         ...
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
-        """Read the document.
-
-        Raises:
-            MetadataError: the document cannot be read now.
-        """
+        """Read the document; may raise MetadataError."""
         ...
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
@@ -66,7 +62,7 @@ class Metadata(Protocol):
 
 
 class Observer(Protocol):
-    """Receives every document that was read."""
+    """Receives every document that was read: see ``bridge.pipeline.observer``."""
 
     @property
     def watch(self) -> Watch:
@@ -89,11 +85,7 @@ class Observer(Protocol):
         ...
 
     async def observe(self, body: bytes | None, read: Moment) -> Document:
-        """Compare a document with the last one, and commit the events about changes.
-
-        Args:
-            body: the document; None if it is the same as the last one.
-            read: when it was read.
+        """Commit the events about changes; None: the document is the last one again.
 
         Raises:
             MetadataError: the body is not a valid document.
@@ -102,12 +94,7 @@ class Observer(Protocol):
         ...
 
     def is_touch_due(self, *, has_read: bool) -> bool:
-        """Return whether to store when the document was last seen.
-
-        Args:
-            has_read: whether the last read has succeeded. If not, only a change of the
-                wall clock makes it due.
-        """
+        """Return whether to store when the document was last seen."""
         ...
 
     async def touch(self) -> None:
@@ -271,16 +258,20 @@ class Poller:
             began = self.clock.monotonic()
             try:
                 self.latest = look = await self._look(began)
-            except (MetadataError, OutboxFullError) as fault:
+            except OutboxFullError as fault:
+                self._fail(
+                    MetadataUnavailableError(str(fault), outcome="no-room"), began
+                )
+                return
+            except MetadataError as error:
                 if stop is None or not stop.is_set():
-                    self._fail(fault, began)
+                    self._fail(error, began)
                 return
         self._due_at = look.began + self.client.config.poll_interval
         self._asked_at = float("-inf")
 
-    def _fail(self, fault: MetadataError | OutboxFullError, began: float) -> None:
+    def _fail(self, error: MetadataError, began: float) -> None:
         """Tell the requests; hold the next read back."""
-        error = fault if isinstance(fault, MetadataError) else _no_room(fault)
         self._note(error)
         now, patience = self.clock.monotonic(), self._patience
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
@@ -356,7 +347,8 @@ class Poller:
             async with asyncio.timeout(None) as self._getting:
                 return await self.client.fetch(etag=etag, timeout=limit)
         except TimeoutError as error:
-            raise _stopping() from error
+            text = "the bridge is stopping"
+            raise MetadataUnavailableError(text, outcome="stopping") from error
         finally:
             self._getting = None
             if late is not None:
@@ -415,12 +407,3 @@ class Poller:
                     "retryInSeconds": round(patience.wait, 3),
                 },
             )
-
-
-def _no_room(fault: OutboxFullError) -> MetadataError:
-    """Treat a full outbox as a failed read."""
-    return MetadataUnavailableError(str(fault), outcome="no-room")
-
-
-def _stopping() -> MetadataError:
-    return MetadataUnavailableError("the bridge is stopping", outcome="stopping")

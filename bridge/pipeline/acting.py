@@ -13,7 +13,7 @@ what an action does: see ``bridge.sinks.acting``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -51,19 +51,16 @@ class RestoreAtStart:
     clock: Clock
     is_decided: bool = False
 
-    async def decide(self, runs: Runs, pending: Sequence[Delivery]) -> None:
-        """Add a delivery of a restore, if one is needed and none is pending.
-
-        Args:
-            runs: the outbox of the sink.
-            pending: the pending deliveries of the sink.
-        """
+    async def decide(self, runs: Runs) -> None:
+        """Add a delivery of a restore, if one is needed and none is pending."""
         is_wanted = self.actor.restores_at_start()
-        if is_wanted is None:
+        self.is_decided = is_wanted is not None
+        if not is_wanted:
             return
-        self.is_decided = True
-        if is_wanted and not any(map(self._is_restore, pending)):
-            now = self.clock.now()
+        await runs.outbox.state.write({})  # the look may have added one: it is due then
+        now = self.clock.now()
+        pending = await runs.pending(now.timestamp())
+        if not any(map(self._is_restore, pending)):
             started = from_bridge(
                 self.event_context(), "started", observed_at=now, reason=_REASON
             )
@@ -144,7 +141,7 @@ class ActingRelay(Relay):
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
         if not self._at_start.is_decided and self.outbox.state.knows_earlier_runs:
-            await self._at_start.decide(outbox, pending)
+            await self._at_start.decide(outbox)
         first = self._first_of(pending)
         standings = await outbox.standings([*first, *self._under_way])
         self._stop_what_is_void(standings)

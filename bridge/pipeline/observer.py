@@ -262,7 +262,7 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
-                waits=self.document is None or self._earlier is not None,
+                waits=False,
             )
         self._held = rest
 

@@ -116,3 +116,20 @@ def test_request_that_came_while_imds_was_away_waits_for_its_delay() -> None:
         assert outcome.data["outcome"] == "relayed"
 
     in_virtual_time(scenario())
+
+
+def test_only_the_next_two_are_marked_as_posted() -> None:
+    """A mark that no POST follows would be in doubt after a kill."""
+
+    async def scenario() -> None:
+        imds = SlowImds(lambda _: [*map(freeze, NAMES)])
+        async with slow_world(imds, approval(1, *NAMES)) as world:
+            while len(imds.posts) < 5:
+                await asyncio.sleep(0.01)
+            posts = [post.event_id for post in imds.posts]
+            marked = await world.outbox.approvals.posted()
+
+        assert marked
+        assert len(marked - set(posts)) <= 2
+
+    in_virtual_time(scenario())

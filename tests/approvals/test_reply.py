@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.approvals.reply import ReplyEnvelope, ReplyRules
+from bridge.approvals.reply import ReplyRules
 
 RULES = ReplyRules.of(["replies", "Team-*"], ["vm-approvals", "team-events"])
 
@@ -55,15 +55,3 @@ def test_no_glob_reaches_the_approvals_the_events_or_what_lies_below(
 )
 def test_similar_names_are_allowed(reply_to: str) -> None:
     assert ANYONE.entity(reply_to) == reply_to
-
-
-def test_envelope_reads_back_what_it_wrote() -> None:
-    envelope = ReplyEnvelope(
-        entity="replies",
-        message_id="m",
-        correlation_id=None,
-        session_id="s",
-        body="{}",
-    )
-
-    assert ReplyEnvelope.from_json(envelope.to_json()) == envelope

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from bridge.approvals.reply import ReplyEnvelope
@@ -27,13 +28,14 @@ from tests.support.sink_fixtures import drained
 async def reply(
     replies: ReplySender, entity: str, message_id: str = "r-1", session: str = ""
 ) -> None:
-    await replies.send(
+    envelope = ReplyEnvelope(
         entity=entity,
-        body=b'{"messageId":"m-1","outcomes":[]}',
         message_id=message_id,
         correlation_id="m-1",
         session_id=session or None,
+        body='{"messageId":"m-1","outcomes":[]}',
     )
+    await replies.send(envelope)
 
 
 async def test_reply_has_the_message_id_of_the_approval(
@@ -106,7 +108,7 @@ def stored_reply(entity: str, attempts: int = 0) -> Delivery:
         event_id=None,
         cloud_event_id=None,
         type="reply",
-        body=envelope.to_json(),
+        body=msgspec.json.encode(envelope),
         attempts=attempts,
         due=0.0,
         created=0.0,

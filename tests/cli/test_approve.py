@@ -20,6 +20,7 @@ from msgspec.structs import replace as with_fields
 
 from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
+from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.reply_sender import ReplySender
 from bridge.cli.approve import Options, request_of
 from bridge.cli.main import main
@@ -486,13 +487,14 @@ async def reply(
 ) -> None:
     data = {"outcome": outcome, "eventId": EVENT_ID, "reason": "so it is"}
     replies = ReplySender(namespace)
-    await replies.send(
+    envelope = ReplyEnvelope(
         entity=entity,
-        body=json.dumps({"messageId": message_id, "outcomes": [data]}).encode(),
+        body=json.dumps({"messageId": message_id, "outcomes": [data]}),
         message_id=f"reply-to-{message_id}",
         correlation_id=message_id,
         session_id=session,
     )
+    await replies.send(envelope)
     await replies.close()
 
 
