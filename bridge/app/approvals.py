@@ -21,7 +21,7 @@ from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
-from bridge.servicebus.timings import TIMINGS, Timings
+from bridge.servicebus.namespace import TIMINGS, ApprovalSource, Timings
 from bridge.signing.approval import Approvers
 from bridge.telemetry.metrics import Metrics
 
@@ -74,7 +74,6 @@ class ApprovalWorkers:
             LockTime,
             open_queue,
         )
-        from bridge.servicebus.source import ApprovalSource  # noqa: PLC0415 - see above
 
         listeners, queues, lock_time = [], {}, LockTime()
         for session in self._sessions() or [None]:

@@ -26,6 +26,7 @@ from bridge.events.cloudevent import DEEPEST, CloudEvent
 from bridge.events.document import ScheduledEvent, is_deep
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import GONE, EventStatus
+from bridge.events.wording import table
 from bridge.foundation.errors import ConfigError, MalformedApprovalError
 from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import Entity
@@ -79,7 +80,8 @@ class SeenEvent(Struct, frozen=True, kw_only=True):
             raise ValueError("is no structured CloudEvent")
         if is_deep(found, DEEPEST):
             raise ValueError(f"is nested more than {DEEPEST} levels deep")
-        data, event = _of(found, "data"), _of(_of(found, "data"), "event")
+        data = table(found.get("data"))
+        event = table(data.get("event"))
         event_id = event.get("EventId")
         if not (isinstance(event_id, str) and event_id):
             raise ValueError("has no scheduled event: data.event.EventId is missing")
@@ -97,7 +99,7 @@ class SeenEvent(Struct, frozen=True, kw_only=True):
                 "was cut to fit a message (data.truncated) and does not hold the whole "
                 "event: approve it by EVENT_ID and --session"
             )
-        reporter = Identity.from_reporter(_of(data, "reporter"))
+        reporter = Identity.from_reporter(table(data.get("reporter")))
         source = str(found.get("source") or "")
         return cls(event=event, event_id=event_id, reporter=reporter, source=source)
 
@@ -111,12 +113,6 @@ def _unwrapped(found: object) -> object:
     """Return the CloudEvent in an entry of ``sebridge events --json``."""
     is_entry = isinstance(found, dict) and found.keys() >= {"event", "deliveries"}
     return found["event"] if is_entry else found  # type: ignore[index]  # it is a dict
-
-
-def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return a member that must be an object; empty if it is not one."""
-    found = members.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def signed_limits(seen: SeenEvent | None, now: datetime) -> dict[str, str]:

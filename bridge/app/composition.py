@@ -48,8 +48,8 @@ from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.sink_worker import Opening, SinkWorker
-from bridge.servicebus.timings import TIMINGS as BUS_TIMINGS
-from bridge.servicebus.timings import Timings as BusTimings
+from bridge.servicebus.namespace import TIMINGS as BUS_TIMINGS
+from bridge.servicebus.namespace import Timings as BusTimings
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 

@@ -38,7 +38,7 @@ from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock, ReferenceClock
 from bridge.foundation.workers import run_together, run_workers, unless, waking
-from bridge.health import server
+from bridge.health import port
 from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
@@ -85,9 +85,9 @@ async def run(
             attended(supervisor, stop, clock, status_source.is_alive)
         )
         await stack.enter_async_context(
-            server.serve(config.http, status_source, listeners.get("health"))
+            port.serve(config.http, status_source, listeners.get("health"))
         )
-        await stack.enter_async_context(server.serve_commands(lock, status_source))
+        await stack.enter_async_context(port.serve_commands(lock, status_source))
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )

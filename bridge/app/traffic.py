@@ -14,12 +14,11 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import Gauge
 
-from bridge.app.identify import IDENTITY, remembered
+from bridge.app.identify import IDENTITY, decoded, remembered
 from bridge.configuration.config import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
-from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import LEAST_OVERDUE
 from bridge.net.listening import Port
 from bridge.outbox.records import CHECKPOINT, TRAFFIC
@@ -114,13 +113,13 @@ async def open_probe(
     found = await glance(Path(config.state.path), (CHECKPOINT, IDENTITY, TRAFFIC))
     known = Known(
         given=config.identity,
-        last=_identity(found.get(IDENTITY)),
+        last=decoded(found.get(IDENTITY)) or Identity(),
         early=_watch(found.get(CHECKPOINT)),
     )
     gate = Gate(
         config=traffic,
         clock=clock,
-        blind_after=_blind_after(config.imds),
+        blind_after=max(3 * config.imds.poll_interval, LEAST_OVERDUE),
         watch=known.watch,
         me=known.me,
     )
@@ -137,10 +136,6 @@ async def open_probe(
         yield Probe(gate, port, known, clock, metrics.traffic_in)
 
 
-def _blind_after(config: ImdsConfig) -> float:
-    return max(3 * config.poll_interval, LEAST_OVERDUE)
-
-
 def _record(body: bytes | None) -> Record | None:
     return None if body is None else decode(body)
 
@@ -149,9 +144,3 @@ def _watch(body: bytes | None) -> Watch:
     with suppress(msgspec.DecodeError):
         return Watch() if body is None else Watch.from_json(body)
     return Watch()
-
-
-def _identity(body: bytes | None) -> Identity:
-    with suppress(msgspec.DecodeError, UnicodeDecodeError):
-        return Identity() if body is None else msgspec.json.decode(body, type=Identity)
-    return Identity()

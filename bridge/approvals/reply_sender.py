@@ -17,9 +17,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.outbox.records import Delivery
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import TIMINGS, NamespaceConfig, Timings
 from bridge.servicebus.sender import Message, Sender, short_id
-from bridge.servicebus.timings import TIMINGS, Timings
 
 _MOST_SENDERS = 8
 _MOST_ATTEMPTS = 3  # if the entity does not exist

@@ -174,8 +174,8 @@ class Request(Struct, frozen=True, kw_only=True):
 # -- ``sebridge approve``: send an approval from any machine ---------------------------
 
 
-_TIMEOUT = Duration(60)
 _ENDPOINT = "https://management.azure.com"
+_FOR_REMOTE = ("resource", "refuse")
 
 
 @click.command()
@@ -239,32 +239,28 @@ _ENDPOINT = "https://management.azure.com"
     is_flag=True,
     help="Refuse the event instead of approving it; needs --hub.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 @click.option(
     "--dry-run",
+    "is_rehearsal",
     is_flag=True,
     help="Show the event, and where the approval would be sent; send nothing.",
 )
 @click.option(
     "--arm-endpoint",
+    "endpoint",
     default=_ENDPOINT,
     hidden=True,
     help="The address of Azure Resource Manager, in another cloud or simulated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def approve(  # noqa: PLR0913  each is an option
-    event_id: str | None,
+def approve(
     path: Path,
     *,
-    session: str | None,
     source: IO[bytes] | None,
-    force: bool,
-    reason: str | None,
-    approved_by: str | None,
-    wait: bool,
     timeout: Duration | None,
     as_json: bool,
-    **remote: Any,
+    **given: Any,
 ) -> None:
     """Approve an event, so that Azure starts it now.
 
@@ -280,98 +276,51 @@ def approve(  # noqa: PLR0913  each is an option
 
     Example: sebridge approve 9C1F2A34 --reason "drained" --wait
     """
-    if timeout is not None and not wait:
+    options = view.Options(
+        timeout=view.TIMEOUT if timeout is None else timeout, **given
+    )
+    if timeout is not None and not options.wait:
         wrong("--timeout needs --wait")
     configure_logging(LogConfig(level="error", format="text"))
-    options = Options(
-        event_id=event_id,
-        session=session,
-        force=force,
-        reason=reason,
-        approved_by=approved_by,
-        wait=wait,
-        timeout=_TIMEOUT if timeout is None else timeout,
-        is_looked_up=remote["dry_run"] or (view.is_terminal() and not remote["yes"]),
-        sign_key=remote.pop("sign_key"),
-    )
-    if remote["hub"] or remote["via"] != "bridge":
-        _approve_remotely(options, source, remote, as_json=as_json)
-        return
-    for name in ("resource", "refuse"):
-        if remote[name]:
-            wrong(f"--{name} is for --hub or --via arm")
+    if not _sent(path, options, source, as_json=as_json):
+        raise SystemExit(FAILED)
+
+
+def _sent(
+    path: Path, options: view.Options, source: IO[bytes] | None, *, as_json: bool
+) -> bool:
+    """Send the approval, and print what came of it; return whether that is good."""
+    is_remote = bool(options.hub) or options.via != "bridge"
+    foreign = ("session", "force", "approved_by") if is_remote else _FOR_REMOTE
+    for name in foreign:
+        if getattr(options, name):
+            how = "is for" if not is_remote else "cannot be used with"
+            wrong(f"--{name.replace('_', '-')} {how} --hub or --via arm")
     try:
+        if is_remote:
+            # Loaded only for this: most machines have no hub.
+            from bridge.cli import hub_approve  # noqa: PLC0415 - see above
+
+            seen = source.read() if source else None
+            return hub_approve.approve(options, seen, as_json=as_json)
         request = request_of(path, os.environ, options, source)
     except ValueError as error:
         wrong(str(error))
     subject = view.Subject.of(request.event_id, request.seen)
-    if remote["dry_run"]:
+    if options.is_rehearsal:
         subject.rehearse(view.place_of(request.to), as_json=as_json)
-        return
-    subject.confirm(is_sure=remote["yes"])
+        return True
+    subject.confirm(is_sure=options.is_sure)
     answer = run(request.send())
     answer.show(as_json=as_json)
-    if wait and not answer.is_good:
-        raise SystemExit(FAILED)
-
-
-def _approve_remotely(
-    options: "Options",
-    source: IO[bytes] | None,
-    remote: Mapping[str, Any],
-    *,
-    as_json: bool,
-) -> None:
-    """Send the approval to a hub or to Azure Resource Manager."""
-    # Loaded only for this: most machines have no hub.
-    from bridge.cli import hub_approve  # noqa: PLC0415 - see above
-
-    for name in ("session", "force", "approved_by"):
-        if getattr(options, name):
-            option = name.replace("_", "-")
-            wrong(f"--{option} cannot be used with --hub or --via arm")
-    wanted = hub_approve.RemoteOptions(
-        event_id=options.event_id,
-        hub=remote["hub"],
-        scope=remote["hub_scope"],
-        via=remote["via"],
-        refuse=remote["refuse"],
-        is_sure=remote["yes"],
-        is_rehearsal=remote["dry_run"],
-        reason=options.reason or "",
-        resource=remote["resource"],
-        seen=source.read() if source else None,
-        endpoint=remote["arm_endpoint"],
-        timeout=options.timeout if options.wait else None,
-    )
-    try:
-        is_done = hub_approve.approve(wanted, as_json=as_json)
-    except ValueError as error:
-        wrong(str(error))
-    if not is_done:
-        raise SystemExit(FAILED)
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """The options of the command, as typed.
-
-    Attributes:
-        is_looked_up: whether the event is shown, so that it is searched here.
-    """
-
-    event_id: str | None = None
-    session: str | None = None
-    force: bool = False
-    reason: str | None = None
-    approved_by: str | None = None
-    wait: bool = False
-    timeout: Duration = _TIMEOUT
-    is_looked_up: bool = False
-    sign_key: str | None = None
+    return answer.is_good or not options.wait
 
 
 def request_of(
-    path: Path, environ: Mapping[str, str], options: Options, source: IO[bytes] | None
+    path: Path,
+    environ: Mapping[str, str],
+    options: view.Options,
+    source: IO[bytes] | None,
 ) -> Request:
     """Build the approval that is sent.
 

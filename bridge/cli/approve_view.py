@@ -23,10 +23,12 @@ from bridge.events.document import ScheduledEvent, parse_time
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
+from bridge.foundation.values import Duration
 from bridge.outbox.admin import Ledger
 from bridge.outbox.questions import Wanted
 from bridge.sinks.base import ApprovalAddress
 
+TIMEOUT = Duration(60)
 _MOST_NAMES = 10
 _APPROVE = "Azure starts the event now, on all its machines."
 _REFUSE = (
@@ -41,6 +43,41 @@ T = TypeVar("T")
 def is_terminal() -> bool:
     """Whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """The options of the command, as typed.
+
+    Attributes:
+        hub: the address of the hub; None = do not use one.
+        hub_scope: the scope of the token for the hub.
+        via: ``bridge`` or ``arm``.
+        resource: the resource id of the machine or scale set; only without a hub.
+        refuse: whether to refuse the event instead of approving it.
+        endpoint: the address of ARM; only without a hub.
+    """
+
+    event_id: str | None = None
+    session: str | None = None
+    force: bool = False
+    reason: str | None = None
+    approved_by: str | None = None
+    sign_key: str | None = None
+    wait: bool = False
+    timeout: Duration = TIMEOUT
+    hub: str | None = None
+    hub_scope: str | None = None
+    via: str = "bridge"
+    resource: str | None = None
+    refuse: bool = False
+    is_sure: bool = False
+    is_rehearsal: bool = False
+    endpoint: str = ""
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether the event is shown, so that it is searched here."""
+        return self.is_rehearsal or (is_terminal() and not self.is_sure)
 
 
 class Subject(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
+import msgspec
 
 from bridge.cli import hub
 from bridge.cli.common import (
@@ -71,8 +72,9 @@ def check(
             click.echo(f"note: {note}")
         for line in _lines(findings):
             click.echo(line, color=True)
-    is_doubtful = bool(warnings) or any(finding.is_warning for finding in findings)
-    if not all(finding.is_good for finding in findings) or (strict and is_doubtful):
+    results = {finding.result for finding in findings}
+    is_doubtful = bool(warnings) or "warning" in results
+    if "fault" in results or (strict and is_doubtful):
         sys.exit(FAILED)
     if not as_json:
         click.echo(f"{path}: ok")
@@ -104,7 +106,7 @@ def _echo_report(
             "faults": [_fault_as_json(fault) for fault in faults],
             "warnings": list(warnings),
             "notes": list(notes),
-            "findings": [_as_json(finding) for finding in findings],
+            "findings": msgspec.to_builtins(findings),
         }
     )
 
@@ -127,7 +129,7 @@ def _missing(config: Config | HubFile) -> Iterator[Finding]:
         except MissingExtraError as error:
             if error.need not in found:
                 found.add(error.need)
-                yield Finding(is_good=False, text=error.need, advice=error.advice)
+                yield Finding("fault", error.need, error.advice)
 
 
 def _examined(config: Config | HubFile) -> list[Finding]:
@@ -136,26 +138,12 @@ def _examined(config: Config | HubFile) -> list[Finding]:
     return check_connect.examined(config)
 
 
-def _result(finding: Finding) -> str:
-    if not finding.is_good:
-        return "fault"
-    return "warning" if finding.is_warning else "ok"
-
-
-def _as_json(finding: Finding) -> dict[str, str]:
-    return {
-        "result": _result(finding),
-        "text": finding.text,
-        "advice": finding.advice,
-    }
-
-
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield one line for each finding, with a sign or a word for its result."""
     paint = painter(sys.stdout)
     has_signs = sys.stdout.isatty() and is_unicode(sys.stdout)
     for finding in findings:
-        word, sign, mood = _MARKS[_result(finding)]
+        word, sign, mood = _MARKS[finding.result]
         mark = paint(sign if has_signs else word, mood)
         advice = f" -> {finding.advice}" if finding.advice else ""
         yield f"{mark} {printable(finding.text + advice)}"

@@ -33,7 +33,7 @@ def examined(config: Config | HubFile) -> list[Finding]:
     door.enter(config)
     found = run(shown(_every_finding(config), SystemClock()))
     return found + [
-        Finding(is_good=False, text=fault)
+        Finding("fault", fault)
         for fault in unheard
         if not any(fault in one.text for one in found)
     ]
@@ -53,7 +53,7 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
     is_running = await status_query.running(config) is not None
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, is_running=is_running)
-    return found + await host_checks.examine_traffic(
+    return found + await status_query.examine_traffic(
         config.traffic, is_running=is_running
     )
 
@@ -86,8 +86,8 @@ async def _of_store(config: HubConfig) -> list[Finding]:
     except HubStoreError as error:
         path = config.sqlite_file
         is_new = path is not None and path.parent.is_dir() and not path.exists()
-        return [Finding(is_good=is_new, text=str(error), is_warning=is_new)]
-    return [Finding(is_good=True, text="the store answers"), *_of_others(others)]
+        return [Finding("warning" if is_new else "fault", str(error))]
+    return [Finding("ok", "the store answers"), *_of_others(others)]
 
 
 def _of_others(others: "list[OtherApprover]") -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def _of_others(others: "list[OtherApprover]") -> Iterator[Finding]:
     for one in others[:_MOST_NAMED]:
         who, heard = one.name or "an approver without a name", rfc3339(one.heard)
         text = f"{who} approved {one.event_id} without this hub, reported at {heard}"
-        yield Finding(is_good=True, is_warning=True, text=text, advice=_ADVICE)
+        yield Finding("warning", text, _ADVICE)
 
 
 async def _of_source(source: SourceConfig, clock: Clock) -> Finding:
@@ -104,5 +104,5 @@ async def _of_source(source: SourceConfig, clock: Clock) -> Finding:
         try:
             await queue.reach()
         except ApprovalQueueError as error:
-            return Finding(is_good=False, text=f"{name}: {error}")
-    return Finding(is_good=True, text=f"{name} can be read")
+            return Finding("fault", f"{name}: {error}")
+    return Finding("ok", f"{name} can be read")

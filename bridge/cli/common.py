@@ -49,54 +49,36 @@ def default_config(environ: Mapping[str, str], platform: str = sys.platform) -> 
     return Path("/etc/sebridge/bridge.toml")
 
 
-def _config_or_default(
-    ctx: click.Context, _parameter: click.Parameter, path: Path | None
-) -> Path:
-    """Return the configuration file that was named, or the default one.
+def _or_default(
+    default: Path, advice: str = ""
+) -> Callable[[click.Context, click.Parameter, Path | None], Path]:
+    """Return what chooses the configuration file: the named one, or the default one.
 
-    Raises:
-        click.UsageError: none was named, and the default file does not exist.
+    Args:
+        default: a usage error is reported if it is needed and does not exist.
+        advice: a part of that report.
     """
-    if path is not None or is_remote(ctx):
-        return path or Path()
-    default = default_config(os.environ)
-    try:
-        default.stat()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if not ctx.resilient_parsing:
-            raise click.UsageError(_nothing_there(default), ctx) from error
-    except OSError:  # for example no right to the directory: reading reports it
-        pass
-    return default
 
+    def chosen(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path:
+        if path is not None or is_remote(ctx):
+            return path or Path()
+        try:
+            default.stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not ctx.resilient_parsing:
+                other = f"-c FILE or {CONFIG_VARIABLE} names a file in another place."
+                text = f"There is no {default}{advice}; {other}"
+                raise click.UsageError(text, ctx) from error
+        except OSError:  # for example no right to the directory: reading reports it
+            pass
+        return default
 
-def _hub_config_or_default(
-    ctx: click.Context, _parameter: click.Parameter, path: Path | None
-) -> Path:
-    """Return the hub's configuration file that was named, or the default one.
-
-    Raises:
-        click.UsageError: none was named, and the default file does not exist.
-    """
-    if path is None and not HUB_CONFIG.exists() and not ctx.resilient_parsing:
-        raise click.UsageError(
-            f"There is no {HUB_CONFIG}; -c FILE or {CONFIG_VARIABLE} names a file in "
-            "another place.",
-            ctx,
-        )
-    return path or HUB_CONFIG
+    return chosen
 
 
 def is_remote(ctx: click.Context) -> bool:
     """Whether a command asks a hub or Azure: then it needs no configuration file."""
     return bool(ctx.params.get("hub")) or ctx.params.get("via") == "arm"
-
-
-def _nothing_there(default: Path) -> str:
-    return (
-        f"There is no {default}. 'sebridge init' writes a first configuration; "
-        f"-c FILE or {CONFIG_VARIABLE} names a file in another place."
-    )
 
 
 # Whether it can be read, reading it shows: click would ask for the rights of the user
@@ -109,7 +91,9 @@ config_option = click.option(
     "path",
     envvar=CONFIG_VARIABLE,
     type=_FILE,
-    callback=_config_or_default,
+    callback=_or_default(
+        default_config(os.environ), ". 'sebridge init' writes a first configuration"
+    ),
     show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
     help="The configuration file (TOML).",
 )
@@ -122,7 +106,7 @@ hub_config_option = click.option(
     "path",
     envvar=CONFIG_VARIABLE,
     type=_FILE,
-    callback=_hub_config_or_default,
+    callback=_or_default(HUB_CONFIG),
     show_default=f"${CONFIG_VARIABLE}, else {HUB_CONFIG}",
     help="The configuration file of the hub (TOML).",
 )

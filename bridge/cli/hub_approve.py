@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 import click
 import orjson
-from msgspec import Struct
 
 from bridge import __version__
-from bridge.cli.approve_view import Subject
+from bridge.cli.approve_view import Options, Subject
 from bridge.cli.common import echo_json
 from bridge.cli.ending import fail
 from bridge.cli.hub_client import (
@@ -42,47 +41,22 @@ _GOOD = {"relayed", "already-started", "acknowledged"}  # not event-ended
 _LIFETIME = timedelta(minutes=15)
 
 
-class RemoteOptions(Struct, frozen=True, kw_only=True):
-    """The options of ``approve`` for an approval that does not use Service Bus.
-
-    Attributes:
-        hub: the address of the hub; None = ask ARM directly, without a hub.
-        scope: the scope of the token for the hub.
-        via: ``bridge`` or ``arm``.
-        refuse: whether to refuse the event instead of approving it.
-        is_sure: whether --yes was given, so that no question is asked.
-        is_rehearsal: whether nothing is sent.
-        resource: the resource id of the machine or scale set; only without a hub.
-        seen: the event as it was received; None = not given. Only without a hub.
-        endpoint: the address of ARM; only without a hub.
-        timeout: seconds to wait for the outcome; None = do not wait.
-    """
-
-    event_id: str | None
-    hub: str | None
-    scope: str | None
-    via: str
-    refuse: bool
-    is_sure: bool
-    is_rehearsal: bool
-    reason: str
-    resource: str | None
-    seen: bytes | None
-    endpoint: str
-    timeout: float | None
-
-
-def approve(options: RemoteOptions, *, as_json: bool) -> bool:
+def approve(options: Options, seen: bytes | None, *, as_json: bool) -> bool:
     """Approve or refuse an event, and print the result; return whether it succeeded.
+
+    Args:
+        options: those of the command; without a hub, ARM is asked.
+        seen: the event as it was received; None = not given. Only without a hub.
+        as_json: whether to print JSON.
 
     Raises:
         ValueError: an option is wrong.
         BridgeError: the hub or ARM does not answer, or refuses the request.
     """
     if options.hub is None:
-        return run(_through_arm(options, as_json=as_json))
-    url = url_of(options.hub, options.scope)
-    if options.resource or options.seen:
+        return run(_through_arm(options, seen, as_json=as_json))
+    url = url_of(options.hub, options.hub_scope)
+    if options.resource or seen:
         raise ValueError("--resource and --from-event are not for --hub")
     return run(_through_hub(options, url, as_json=as_json))
 
@@ -90,8 +64,8 @@ def approve(options: RemoteOptions, *, as_json: bool) -> bool:
 # -- through a hub -----------------------------------------------------------------
 
 
-async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bool:
-    async with open_hub(url, options.scope) as hub:
+async def _through_hub(options: Options, url: str, *, as_json: bool) -> bool:
+    async with open_hub(url, options.hub_scope) as hub:
         event = await _event_of(hub, options.event_id)
         subject = _subject(event, options)
         if options.is_rehearsal:
@@ -105,7 +79,7 @@ async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bo
         decision = {
             "decision": "refuse" if options.refuse else "approve",
             "via": options.via,
-            "reason": options.reason,
+            "reason": options.reason or "",
             "content": event.content,
         }
         status, body = await hub.decide(event.event_id, decision)
@@ -113,16 +87,16 @@ async def _through_hub(options: RemoteOptions, url: str, *, as_json: bool) -> bo
             raise BridgeError(hub.refusal(status, body))
         vote = checked(body, HubVoteResult)
         result = {"eventId": event.event_id, **body}
-        if vote.id is not None and options.timeout is not None:
+        if vote.id is not None and options.wait:
             result |= await _outcome(hub, event.event_id, vote.id, options.timeout)
     if as_json:
         echo_json(result)
     else:
         click.echo(printable(_line(result, options)))
-    return options.timeout is None or _is_good(result, options)
+    return not options.wait or _is_good(result, options)
 
 
-def _subject(event: HubEvent, options: RemoteOptions) -> Subject:
+def _subject(event: HubEvent, options: Options) -> Subject:
     return Subject(
         event_id=event.event_id,
         event_type=event.event_type or "",
@@ -132,7 +106,7 @@ def _subject(event: HubEvent, options: RemoteOptions) -> Subject:
     )
 
 
-def _is_good(result: Mapping[str, Any], options: RemoteOptions) -> bool:
+def _is_good(result: Mapping[str, Any], options: Options) -> bool:
     """Whether the event starts or has started; or it is refused, if that was asked."""
     state: str = result["state"]
     if options.refuse:
@@ -194,7 +168,7 @@ async def _decision_of(
     return next((one for one in known if one.id == decision), None)
 
 
-def _line(result: Mapping[str, Any], options: RemoteOptions) -> str:
+def _line(result: Mapping[str, Any], options: Options) -> str:
     event_id = result["eventId"]
     if result["state"] == "counted":
         people = "person" if result["missing"] == 1 else "people"
@@ -211,11 +185,11 @@ def _line(result: Mapping[str, Any], options: RemoteOptions) -> str:
 # -- through ARM, without a hub ----------------------------------------------------
 
 
-async def _through_arm(options: RemoteOptions, *, as_json: bool) -> bool:
+async def _through_arm(options: Options, given: bytes | None, *, as_json: bool) -> bool:
     from bridge.hub import arm  # noqa: PLC0415 - only if ARM is asked
     from bridge.hub.decisions import Claimed  # noqa: PLC0415 - as above
 
-    event, resource = _seen(options)
+    event, resource = _seen(options, given)
     path = _path(event.event_id, resource)
     config = _arm_config(options.endpoint)
     if options.refuse:
@@ -260,7 +234,7 @@ async def _through_arm(options: RemoteOptions, *, as_json: bool) -> bool:
     return end.state.value == "done"
 
 
-def _seen(options: RemoteOptions) -> tuple[ScheduledEvent, str]:
+def _seen(options: Options, given: bytes | None) -> tuple[ScheduledEvent, str]:
     """Return the event, and the resource id under which ARM has it.
 
     Raises:
@@ -270,9 +244,9 @@ def _seen(options: RemoteOptions) -> tuple[ScheduledEvent, str]:
 
     event = ScheduledEvent(event_id=options.event_id or "", raw={})
     resource = options.resource or ""
-    if options.seen is not None:
+    if given is not None:
         try:
-            found = SeenEvent.parse(options.seen)
+            found = SeenEvent.parse(given)
         except ValueError as error:
             raise ValueError(f"--from-event {error}") from error
         if options.event_id and options.event_id.upper() != found.event_id.upper():
@@ -311,7 +285,7 @@ _NO_BRIDGE_ANSWERS = "No bridge answers for the event, and none prepares its mac
 _NO_BRIDGE_ASKED = "No bridge prepares the machines, and no bridge checks its rules"
 
 
-def _confirm(options: RemoteOptions, machines: list[str], risk: str) -> None:
+def _confirm(options: Options, machines: list[str], risk: str) -> None:
     """Ask whether Azure shall start an event although no bridge prepares machines.
 
     Raises:

@@ -19,7 +19,7 @@ from bridge.cli.ending import errors_reported, escape_unencodable
 ELSEWHERE = {
     "approve": ("approve", "Approve an event, so that Azure starts it now."),
     "check": ("check", "Validate the configuration: report all faults."),
-    "demo": ("demo", "Show the way of one event through the bridge."),
+    "demo": ("simulate", "Show the way of one event through the bridge."),
     "events": ("events", "List events and their deliveries, oldest first."),
     "hub": ("hub", "Run the hub until it is asked to stop."),
     "init": ("init", "Write a first configuration."),

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from bridge.cli.common import echo_json, painter
 from bridge.events.document import parse_time
+from bridge.events.wording import table
 from bridge.foundation.clock import Clock
 from bridge.foundation.printable import printable
 from bridge.health.status_view import Cell, Mood
@@ -230,8 +231,8 @@ class Gist(Struct, frozen=True, kw_only=True):
         event = value_of(body)
         if event is None:
             return cls(event_type="damaged")
-        data = _object(event.get("data"))
-        scheduled, reporter = _object(data.get("event")), _object(data.get("reporter"))
+        data = table(event.get("data"))
+        scheduled, reporter = table(data.get("event")), table(data.get("reporter"))
         return cls(
             type=_text(event, "type", ""),
             time=parse_time(_text(event, "time", "")),
@@ -239,10 +240,6 @@ class Gist(Struct, frozen=True, kw_only=True):
             event_id=_text(event, "correlationid", _text(data, "eventId")),
             vm=_resources(scheduled.get("Resources")) or _text(reporter, "vmName"),
         )
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _text(found: Mapping[str, object], key: str, otherwise: str = "-") -> str:

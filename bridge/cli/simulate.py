@@ -1,19 +1,19 @@
-"""``sebridge simulate``: run a local replacement for Azure."""
+"""``sebridge simulate`` and ``demo``: a local replacement for Azure."""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import click
 
-from bridge.cli.ending import fail
+from bridge.cli.ending import WRONG, fail
 from bridge.cli.long_running import until_stopped
 from bridge.foundation.errors import MissingExtraError
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
-PORT = click.IntRange(0, 65535)
 SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
 # Written out here, because the simulator is an extra; a test compares the names.
 SCENARIOS = (
@@ -22,50 +22,33 @@ SCENARIOS = (
 )
 
 
-@click.command()
-@click.option(
-    "--imds-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated IMDS.",
-)
-@click.option(
-    "--servicebus-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus.",
-)
-@click.option(
-    "--servicebus-tls-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus for AMQP over TLS; see --tls.",
-)
-@click.option(
-    "--servicebus-websocket-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus for AMQP over WebSockets.",
-)
-@click.option(
-    "--servicebus-http-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Service Bus for its administration API and /health.",
-)
-@click.option(
-    "--servicebus-https-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the administration API over HTTPS, which most clients need; see "
+_PORTS = {
+    "--imds-port": "Port of the simulated IMDS.",
+    "--servicebus-port": "Port of the simulated Service Bus.",
+    "--servicebus-tls-port": "Port of the simulated Service Bus for AMQP over TLS; see "
     "--tls.",
-)
+    "--servicebus-websocket-port": "Port of the simulated Service Bus for AMQP over "
+    "WebSockets.",
+    "--servicebus-http-port": "Port of the simulated Service Bus for its "
+    "administration API and /health.",
+    "--servicebus-https-port": "Port of the administration API over HTTPS, which most "
+    "clients need; see --tls.",
+    "--inbox-port": "Port of the inbox, which receives webhooks.",
+    "--arm-port": "Port of the simulated Azure Resource Manager.",
+}
+
+
+def _with_ports(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for the ports."""
+    for name, text in reversed(_PORTS.items()):
+        kind = click.IntRange(0, 65535)
+        option = click.option(name, type=kind, default=0, show_default="any", help=text)
+        command = option(command)
+    return command
+
+
+@click.command()
+@_with_ports
 @click.option(
     "--emulator",
     is_flag=True,
@@ -94,20 +77,6 @@ SCENARIOS = (
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file with the queues and topics, in the format of Microsoft's emulator "
     "(Config.json).",
-)
-@click.option(
-    "--inbox-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the inbox, which receives webhooks.",
-)
-@click.option(
-    "--arm-port",
-    type=PORT,
-    default=0,
-    show_default="any",
-    help="Port of the simulated Azure Resource Manager.",
 )
 @click.option(
     "--event-grid",
@@ -171,3 +140,76 @@ def simulator_extra(what: str) -> Iterator[None]:
         ):
             raise
         raise MissingExtraError(what, "simulator") from error
+
+
+# -- ``sebridge demo``: play one event, or a whole fleet, on this machine --------------
+
+
+@click.command()
+@click.option(
+    "--scenario",
+    metavar="NAME",
+    default="live-migration",
+    show_default=True,
+    help=f"The scenario to play: one of {SCENARIOS}.",
+)
+@click.option(
+    "--speed",
+    type=SPEED,
+    help="How many times faster than real time the scenario is played.",
+)
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Save the output as an SVG picture in this file.",
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the folder with the configuration, state file and log.",
+)
+@click.option(
+    "--fleet",
+    type=click.IntRange(3, 50),
+    metavar="N",
+    help="Run N forwarders and a hub with its page, instead of a scenario.",
+)
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="With --fleet: end after the last step, without waiting for Ctrl-C.",
+)
+def demo(  # noqa: PLR0913 - each is an option
+    scenario: str,
+    speed: float | None,
+    svg: Path | None,
+    *,
+    keep: bool,
+    fleet: int | None,
+    no_wait: bool,
+) -> None:
+    """Show the way of one event through the bridge.
+
+    With --fleet, many forwarders run, and a hub shows them all.
+
+    The demo needs no Azure: the simulator replaces IMDS.
+
+    Example: sebridge demo --scenario spot-eviction
+    """
+    with simulator_extra("the demo"):
+        import_module("rich")
+        click.echo("Loading the simulator: a few seconds, more at the first time.")
+        from bridge.demo import stage  # noqa: PLC0415 - an extra
+    if fleet is not None:
+        sys.exit(_play_fleet(fleet, is_ended=no_wait))
+    if no_wait:
+        fail("--no-wait is for --fleet", code=WRONG)
+    sys.exit(stage.play(scenario, speed, svg, keep=keep))
+
+
+def _play_fleet(count: int, *, is_ended: bool) -> int:
+    from bridge.cli.hub import load_extra  # noqa: PLC0415 - an extra
+    from bridge.demo import fleet  # noqa: PLC0415 - an extra
+
+    load_extra()
+    return fleet.play(count, is_ended=is_ended)

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from bridge.app import forwarder as app
 from bridge.app.supervisor import Supervisor
-from bridge.cli.ending import FAILED, WRONG, fail, first_of
+from bridge.cli.ending import errors_reported, first_of
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError, MissingExtraError
@@ -208,15 +208,11 @@ def forwarder(folder: Path, environ: Mapping[str, str], manager: Manager) -> Wor
 def main(arguments: Sequence[str] | None = None) -> None:
     """Install, remove, start or stop the service, or run it (``host``)."""
     given = list(sys.argv if arguments is None else arguments)
-    try:
+    with errors_reported():
         if given[1:] == ["host"]:
             host()
         else:
             manage(given)
-    except ConfigError as error:
-        fail(*error.faults, code=WRONG)
-    except BridgeError as error:
-        fail(str(error), code=FAILED)
 
 
 def host() -> None:

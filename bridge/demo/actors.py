@@ -106,13 +106,20 @@ async def forwarder(
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), _STOP_WITHIN)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        await end(process)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ask a process to end; kill it if it does not."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_WITHIN):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 class Consumer(Struct):

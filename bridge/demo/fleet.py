@@ -21,7 +21,7 @@ from pathlib import Path
 import aiohttp
 from msgspec import Struct, field
 
-from bridge.demo.actors import secret_file
+from bridge.demo.actors import end, secret_file
 from bridge.demo.hub_page import PATIENCE, FleetError, HubPage
 from bridge.demo.timeline import Line, Timeline, undone_by_signal
 from bridge.demo.week import AZURE, RESOURCE, WEEK, past_messages
@@ -113,7 +113,6 @@ def environ_of() -> dict[str, str]:
 # -- The demo of a fleet: many forwarders, a hub with its page, and two approvals ------
 
 
-_STOP_WITHIN = 15.0
 _RUNS_FOR = 5.0  # seconds that an event is Started
 _NOTICE = 900.0
 _SEEN = ("scheduled", "approved", "started", "completed")
@@ -264,7 +263,7 @@ class Fleet(Struct):
 
     async def _end_all(self) -> None:
         """End all processes at the same time: each takes about two seconds."""
-        await asyncio.gather(*map(_end, self.processes))
+        await asyncio.gather(*map(end, self.processes))
 
     def _log_end(self, name: str) -> str:
         path = self.folder / f"{name}.log"
@@ -393,16 +392,3 @@ class Fleet(Struct):
                 (f"{self.hub.url}/machines?name=web-1", "why was web-1 down?"),
             ],
         )
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask a process to end; kill it if it does not."""
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(_STOP_WITHIN):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

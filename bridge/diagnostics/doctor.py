@@ -40,10 +40,9 @@ from bridge.servicebus.errors import (
     is_not_allowed,
     remedy,
 )
-from bridge.servicebus.namespace import SERVICE_BUS_SCOPE
+from bridge.servicebus.namespace import SERVICE_BUS_SCOPE, ApprovalSource
 from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Sender
-from bridge.servicebus.source import ApprovalSource
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
@@ -125,7 +124,7 @@ async def examine(
     try:
         config = config.filled_in(checks.identity.expand)
     except ConfigError as error:
-        return [*imds, Finding(is_good=False, text=str(error))]
+        return [*imds, Finding("fault", str(error))]
     tries = [checks.run("token", checks.token(one)) for one in uses(config)]
     tries += [_check_sink(checks, one) for one in config.sinks]
     if (approvals := config.approval_entity) is not None:
@@ -160,9 +159,7 @@ async def _check_sink(checks: "_Checks", sink: SinkConfig) -> Finding:
             f"{doubt.advice or _UNPROVEN}{'' if doubt.advice else ':'} "
             f"`sebridge send-test --sink {sink.name}` tests it"
         )
-        return Finding(
-            is_good=True, is_warning=True, text=f"{what}: {doubt}", advice=advice
-        )
+        return Finding("warning", f"{what}: {doubt}", advice)
 
 
 def _advice(error: Exception, if_unreachable: str) -> str:
@@ -236,7 +233,7 @@ class _Checks(Struct):
         try:
             with waiting_for(what):
                 async with asyncio.timeout(self.patience):
-                    return Finding(is_good=True, text=f"{what}: {await attempt}")
+                    return Finding("ok", f"{what}: {await attempt}")
         except UnprovenError:
             raise
         except TimeoutError:
@@ -246,7 +243,7 @@ class _Checks(Struct):
             )
         except (BridgeError, ValueError) as error:
             text, advice = str(error), _advice(error, if_unreachable)
-        return Finding(is_good=False, text=f"{what}: {text}", advice=advice)
+        return Finding("fault", f"{what}: {text}", advice)
 
     async def instance(self, client: MetadataClient) -> str:
         """Ask IMDS for the identity of this VM; optional if [identity] is complete."""
@@ -261,10 +258,9 @@ class _Checks(Struct):
         if _has_ephemeral_disk(compute):
             self.more_findings.append(
                 Finding(
-                    is_good=True,
-                    is_warning=True,
-                    text="state: the OS disk of this VM is ephemeral",
-                    advice="put state.path on a data disk: a redeploy loses this one",
+                    "warning",
+                    "state: the OS disk of this VM is ephemeral",
+                    "put state.path on a data disk: a redeploy loses this one",
                 )
             )
         if self.config.traffic is not None and (name := _scale_set(compute)):
@@ -359,18 +355,17 @@ def compared(date: datetime | None, before: datetime, after: datetime) -> Findin
         after: the local time when the answer arrived.
     """
     if date is None:
-        return Finding(is_good=True, text="clock: not checked: IMDS sent no Date")
+        return Finding("ok", "clock: not checked: IMDS sent no Date")
     early = before - (date + timedelta(seconds=1))
     late = date - after
     skew = max(early, late, timedelta(0))
     if skew < _SKEW_NOTED:
-        return Finding(is_good=True, text="clock: agrees with IMDS")
+        return Finding("ok", "clock: agrees with IMDS")
     way = "ahead of" if early > late else "behind"
     return Finding(
-        is_good=skew < _SKEW_WRONG,
-        is_warning=skew < _SKEW_WRONG,
-        text=f"clock: {skew.total_seconds():.0f} s {way} IMDS",
-        advice=_WRONG_CLOCK,
+        "warning" if skew < _SKEW_WRONG else "fault",
+        f"clock: {skew.total_seconds():.0f} s {way} IMDS",
+        _WRONG_CLOCK,
     )
 
 
@@ -385,11 +380,10 @@ def _scale_set(compute: Mapping[str, object]) -> str | None:
 def _repairs(scale_set: str) -> Finding:
     """Warn of a scale set that repairs what the probe calls out of rotation."""
     return Finding(
-        is_good=True,
-        is_warning=True,
-        text=f"traffic: this VM is in the scale set {scale_set}: if the set repairs "
+        "warning",
+        f"traffic: this VM is in the scale set {scale_set}: if the set repairs "
         "instances by the probe of [traffic], it deletes a VM that is out for long",
-        advice="take the set's health from the Application Health extension at the "
+        "take the set's health from the Application Health extension at the "
         "application's own path (or /alive of the probe), see infra/traffic.md",
     )
 

@@ -1,18 +1,19 @@
 """The result of one check of an installation."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     """The result of one check.
 
     Attributes:
-        is_good: False = the bridge cannot work like this.
-        is_warning: the bridge can work, but this is probably a mistake.
+        result: fault = the bridge cannot work like this; warning = it can, but this is
+            probably a mistake.
         advice: what to do; "" if the text already says it, or nothing must be done.
     """
 
-    is_good: bool
+    result: Literal["ok", "warning", "fault"]
     text: str
-    is_warning: bool = False
     advice: str = ""

@@ -7,7 +7,6 @@ are tried in a folder of their own beside the state file, which is removed again
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import stat
 import sys
@@ -22,7 +21,7 @@ from msgspec import Struct
 from bridge import __version__
 from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.status_query import probed
+from bridge.diagnostics.status_query import listening_fault
 from bridge.foundation.errors import OutboxError
 from bridge.foundation.privileges import no_file
 from bridge.health.config import HttpConfig
@@ -32,7 +31,6 @@ from bridge.outbox.storage.connection import NOT_OURS, connect
 from bridge.outbox.storage.file import content_error
 from bridge.outbox.storage.lock import StateLock
 from bridge.signing.approval import Approvers
-from bridge.traffic.config import TrafficConfig
 
 _LEAST_FREE = 16 * 10**6
 _IN_MEMORY = {"tmpfs", "ramfs"}
@@ -111,18 +109,6 @@ def examine(
     ]
 
 
-def _good(text: str) -> Finding:
-    return Finding(is_good=True, text=text)
-
-
-def _warning(text: str, advice: str) -> Finding:
-    return Finding(is_good=True, is_warning=True, text=text, advice=advice)
-
-
-def _fault(text: str, advice: str) -> Finding:
-    return Finding(is_good=False, text=text, advice=advice)
-
-
 # -- the state directory ---------------------------------------------------------------
 
 
@@ -136,9 +122,9 @@ def state(config: StateConfig, host: Host = HERE) -> Iterator[Finding]:
     text = f"state: {free / 1e6:,.0f} MB free on the disk of {path}"
     if free < config.max_size + _LEAST_FREE:
         advice = f"state.max_size allows a file of {config.max_size / 1e6:,.0f} MB"
-        yield (_fault if free < _LEAST_FREE else _warning)(text, advice)
+        yield Finding("fault" if free < _LEAST_FREE else "warning", text, advice)
     else:
-        yield _good(text)
+        yield Finding("ok", text)
 
 
 def _existing(folder: Path) -> Path:
@@ -164,10 +150,12 @@ def _writable(path: Path, there: Path, host: Host) -> Finding:
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
         text = f"state: {path} can be read by other users ({mode:03o})"
-        return _warning(text, f"chmod 600 {path}")
+        return Finding("warning", text, f"chmod 600 {path}")
     if there != path.parent:
-        return _good(f"state: {path.parent} does not exist yet; it will be created")
-    return _good(f"state: {path.parent} can be written by {host.user()}")
+        return Finding(
+            "ok", f"state: {path.parent} does not exist yet; it will be created"
+        )
+    return Finding("ok", f"state: {path.parent} can be written by {host.user()}")
 
 
 def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
@@ -175,20 +163,22 @@ def _in_the_way(path: Path, there: Path, host: Host) -> Finding | None:
     lock = StateLock(path).file
     if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails where it may not look
         text = f"state: {path} is a directory, and state.path must name a file"
-        return _fault(text, f'state.path = "{path / "state.db"}"')
+        return Finding("fault", text, f'state.path = "{path / "state.db"}"')
     if (taken := no_file(path) or no_file(lock)) is not None:
-        return _fault(f"state: {taken} is not a file", f"remove {taken}")
+        return Finding("fault", f"state: {taken} is not a file", f"remove {taken}")
     target = os.path.realpath(path)
     leads_nowhere = os.path.islink(target) or not _is_there(Path(target).parent)  # noqa: PTH114 - as isdir
     if os.path.islink(path) and leads_nowhere:  # noqa: PTH114 - as isdir
-        return _fault(f"state: {path} is a link that leads nowhere", f"remove {path}")
+        return Finding(
+            "fault", f"state: {path} is a link that leads nowhere", f"remove {path}"
+        )
     for part in (path, lock, there):
         if _is_there(part) and not host.may_write(part):
             text = f"state: {part} cannot be written by {host.user()}{_owner(part)}"
-            return _fault(text, _OWN)
+            return Finding("fault", text, _OWN)
     if not there.is_dir():
         text = f"state: {there} is not a directory"
-        return _fault(text, "use another one in state.path")
+        return Finding("fault", text, "use another one in state.path")
     return None
 
 
@@ -198,7 +188,7 @@ def _unusable(path: Path, there: Path) -> Finding | None:
         return None
     text = f"state: nothing can be stored in {there}: {cause}"
     cure = "if the disk is full, make room; if not, put state.path on a local disk"
-    return _fault(text, f"the bridge runs in memory: {cure}")
+    return Finding("fault", text, f"the bridge runs in memory: {cure}")
 
 
 def _content(path: Path) -> Finding | None:
@@ -209,8 +199,8 @@ def _content(path: Path) -> Finding | None:
         return None
     text = f"state: {path}: {error}"
     if isinstance(error, NOT_OURS):
-        return _fault(text, "name another file in state.path")
-    return _warning(text, "the forwarder moves it aside when it starts")
+        return Finding("fault", text, "name another file in state.path")
+    return Finding("warning", text, "the forwarder moves it aside when it starts")
 
 
 def _is_of_others(folder: Path) -> bool:
@@ -257,11 +247,16 @@ def _disk(path: Path, there: Path, host: Host) -> Iterator[Finding]:
     mount, kind = _mount(there.resolve(), host)
     elsewhere = "put state.path on a data disk, or pending deliveries can be lost"
     if _is_there(mount / "DATALOSS_WARNING_README.txt"):
-        yield _warning(f"state: {path} is on the temporary disk {mount}", elsewhere)
+        yield Finding(
+            "warning", f"state: {path} is on the temporary disk {mount}", elsewhere
+        )
     elif kind in _IN_MEMORY:
-        yield _warning(f"state: {path} is in memory ({kind} on {mount})", elsewhere)
+        yield Finding(
+            "warning", f"state: {path} is in memory ({kind} on {mount})", elsewhere
+        )
     elif kind in _OF_A_NETWORK:
-        yield _fault(
+        yield Finding(
+            "fault",
             f"state: {path} is on a network file system ({kind} on {mount})",
             "SQLite's WAL does not work there: put state.path on a local disk",
         )
@@ -301,50 +296,36 @@ def _plain(escaped: str) -> str:
 def ports(config: HttpConfig, *, is_running: bool) -> Iterator[Finding]:
     """Check whether the health port is free, or who holds it, for each address."""
     if not config.listen:
-        yield _good("http: off (http.listen is empty)")
+        yield Finding("ok", "http: off (http.listen is empty)")
     for at in config.addresses:
         yield _port(at, is_running=is_running)
 
 
 def _port(at: ListenAddress, *, is_running: bool) -> Finding:
     if is_running:
-        return _good(f"http: {at.text} is held by the running bridge")
+        return Finding("ok", f"http: {at.text} is held by the running bridge")
     if (cause := listening_fault(at)) is None:
-        return _good(f"http: {at.text} is free")
-    return _fault(
+        return Finding("ok", f"http: {at.text} is free")
+    return Finding(
+        "fault",
         f"http: {at.text} cannot be listened on: {cause}",
         "use another one in http.listen, or stop the program that holds it (a bridge "
         "that runs with another http.token does not answer here)",
     )
 
 
-def listening_fault(at: ListenAddress) -> str | None:
-    """Return why this process cannot listen on an address; None = it is free."""
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-    is_dual = at.is_dual and socket.has_dualstack_ipv6()
-    try:
-        with closing(
-            socket.create_server(
-                (at.host, at.port), family=family, dualstack_ipv6=is_dual
-            )
-        ):
-            return None
-    except (OSError, UnicodeError) as error:
-        return getattr(error, "strerror", None) or "it is not an address"
-
-
 def secrets(config: Config) -> Iterator[Finding]:
     """Check who may access the files of secrets; all of them could be read before."""
     found = [one for one in config.secrets() if not one[1].is_literal]
     if found:
-        yield _good(f"secrets: {len(found)} can be read")
+        yield Finding("ok", f"secrets: {len(found)} can be read")
     for place, secret in found:
         path = secret.file
         if path is None or os.name != "posix":
             continue
         if (mode := _mode_of(path)) & 0o007:
             text = f"secrets: {place}: every user can access {path} ({mode:03o})"
-            yield _warning(text, f"chmod o= {path}")
+            yield Finding("warning", text, f"chmod o= {path}")
 
 
 def _mode_of(path: Path) -> int:
@@ -359,9 +340,10 @@ def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Report a proxy of the environment, which the bridge does not use for IMDS."""
     names = {name.lower() for name, value in environ.items() if value}
     if found := [name for name in _PROXIES if name in names]:
-        yield _good(
+        yield Finding(
+            "ok",
             f"proxy: {', '.join(found)} set: IMDS and the identity endpoint are asked "
-            "without it, even if no_proxy is not set"
+            "without it, even if no_proxy is not set",
         )
 
 
@@ -371,16 +353,19 @@ def approvers(config: Config) -> Iterator[Finding]:
         return
     known = Approvers(config.approvals.signed_by)
     if (fault := known.fault) is not None:
-        yield _fault(fault, "approvals wait until it can be read")
+        yield Finding("fault", fault, "approvals wait until it can be read")
         return
     advice = "whoever is root on its VM could approve: give each signer its own key"
     try:
         found = [
-            _fault(what, advice) for what in known.bridges(Path(config.state.path))
+            Finding("fault", what, advice)
+            for what in known.bridges(Path(config.state.path))
         ]
     except (OSError, ValueError) as error:
-        found = [_warning(f"approvals.signed_by: {error}", _OWN)]
-    yield from found or [_good("approvals.signed_by: can be read; no key of a bridge")]
+        found = [Finding("warning", f"approvals.signed_by: {error}", _OWN)]
+    yield from found or [
+        Finding("ok", "approvals.signed_by: can be read; no key of a bridge")
+    ]
 
 
 def versions(host: Host = HERE) -> Finding:
@@ -392,8 +377,8 @@ def versions(host: Host = HERE) -> Finding:
         except PackageNotFoundError:
             continue
     known = "" if _is_wal_reset_fixed(host.sqlite) else _WAL_RESET
-    return _good(
-        f"versions: {', '.join(found)}, SQLite {sqlite3.sqlite_version}{known}"
+    return Finding(
+        "ok", f"versions: {', '.join(found)}, SQLite {sqlite3.sqlite_version}{known}"
     )
 
 
@@ -406,45 +391,3 @@ _WAL_RESET = (
 def _is_wal_reset_fixed(found: tuple[int, int, int]) -> bool:
     backport = _WAL_RESET_BACKPORTS.get(found[:2])
     return found >= _WAL_RESET_FIXED or (backport is not None and found[2] >= backport)
-
-
-# -- The check of the traffic probe, for ``sebridge check --connect`` ------------------
-
-
-_START = "start the forwarder (Linux: systemctl start sebridge)"
-_OTHER = (
-    "if sebridge-traffic.socket holds the port, start the forwarder; otherwise use "
-    "another port in traffic.listen, or stop the program that holds this one"
-)
-_RESTART = "restart the forwarder: it runs with another [traffic], or without one"
-
-
-async def examine_traffic(
-    config: TrafficConfig | None, *, is_running: bool
-) -> list[Finding]:
-    """Request the probe as a balancer does; if nothing answers, find out why.
-
-    Args:
-        config: ``[traffic]``; None = no probe is configured.
-        is_running: whether the forwarder answers at its health port.
-    """
-    if config is None or not all(at.port for at in config.addresses):
-        return []
-    where = ", ".join(at.text for at in config.addresses)
-    answer = await probed(config)
-    if answer is not None:
-        return [Finding(is_good=True, text=f"traffic: {where} {_says(answer)}")]
-    silent = f"traffic: no answer at {where}: balancers treat this VM as out"
-    faults = [what for at in config.addresses if (what := listening_fault(at))]
-    fault = "; ".join(dict.fromkeys(faults)) or None
-    if is_running:
-        return [Finding(is_good=False, text=silent, advice=_RESTART)]
-    if fault is None:
-        return [Finding(is_good=True, is_warning=True, text=silent, advice=_START)]
-    return [Finding(is_good=False, text=f"{silent} ({fault})", advice=_OTHER)]
-
-
-def _says(answer: Mapping[str, object]) -> str:
-    """Return the probe's answer and its reason as text."""
-    why = " ".join(str(answer[key]) for key in ("reason", "eventId") if answer.get(key))
-    return f"says {answer['traffic']}" + (f" ({why})" if why else "")

@@ -1,7 +1,8 @@
-"""Get the status from the running forwarder, or else from its state file."""
+"""Get the status from the running forwarder or its state file; ask the probe."""
 
+import socket
 from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 
 from bridge.app.identify import remembered
 from bridge.configuration.config import Settings
+from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
@@ -150,3 +152,60 @@ def _url(at: ListenAddress) -> str:
     """Return the URL that reaches a listening address from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)  # noqa: S104 - asked, not listened on  # nosec B104
     return f"http://[{host}]:{at.port}" if ":" in host else f"http://{host}:{at.port}"
+
+
+# -- The check of the traffic probe, for ``sebridge check --connect`` ------------------
+
+
+_START = "start the forwarder (Linux: systemctl start sebridge)"
+_OTHER = (
+    "if sebridge-traffic.socket holds the port, start the forwarder; otherwise use "
+    "another port in traffic.listen, or stop the program that holds this one"
+)
+_RESTART = "restart the forwarder: it runs with another [traffic], or without one"
+
+
+async def examine_traffic(
+    config: TrafficConfig | None, *, is_running: bool
+) -> list[Finding]:
+    """Request the probe as a balancer does; if nothing answers, find out why.
+
+    Args:
+        config: ``[traffic]``; None = no probe is configured.
+        is_running: whether the forwarder answers at its health port.
+    """
+    if config is None or not all(at.port for at in config.addresses):
+        return []
+    where = ", ".join(at.text for at in config.addresses)
+    answer = await probed(config)
+    if answer is not None:
+        return [Finding("ok", f"traffic: {where} {_says(answer)}")]
+    silent = f"traffic: no answer at {where}: balancers treat this VM as out"
+    faults = [what for at in config.addresses if (what := listening_fault(at))]
+    fault = "; ".join(dict.fromkeys(faults)) or None
+    if is_running:
+        return [Finding("fault", silent, _RESTART)]
+    if fault is None:
+        return [Finding("warning", silent, _START)]
+    return [Finding("fault", f"{silent} ({fault})", _OTHER)]
+
+
+def _says(answer: Mapping[str, object]) -> str:
+    """Return the probe's answer and its reason as text."""
+    why = " ".join(str(answer[key]) for key in ("reason", "eventId") if answer.get(key))
+    return f"says {answer['traffic']}" + (f" ({why})" if why else "")
+
+
+def listening_fault(at: ListenAddress) -> str | None:
+    """Return why this process cannot listen on an address; None = it is free."""
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    is_dual = at.is_dual and socket.has_dualstack_ipv6()
+    try:
+        with closing(
+            socket.create_server(
+                (at.host, at.port), family=family, dualstack_ipv6=is_dual
+            )
+        ):
+            return None
+    except (OSError, UnicodeError) as error:
+        return getattr(error, "strerror", None) or "it is not an address"

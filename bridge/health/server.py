@@ -1,6 +1,6 @@
-"""The health port: /livez /readyz /metrics /status, and a page at /.
+"""The server of the health port: /livez /readyz /metrics /status, and a page at /.
 
-Beside it, the socket on which the commands of this machine ask.
+Beside it, the server of the socket on which the commands of this machine ask.
 
 A foreign web page can make a browser on this machine send requests here, under a host
 name that resolves to 127.0.0.1 (DNS rebinding). So without a token, the Host header
@@ -14,21 +14,16 @@ import asyncio
 import hmac
 import logging
 import re
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
-from functools import partial
 
 import aiohttp
 import msgspec
 from aiohttp import web
-from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.events.build import rfc3339
-from bridge.foundation.background import in_background
-from bridge.foundation.clock import Bell, Clock
 from bridge.foundation.errors import OutboxError
 from bridge.health.config import HttpConfig
 from bridge.health.report import (
@@ -42,22 +37,17 @@ from bridge.health.report import (
     stored,
 )
 from bridge.health.status import Receiver, StatusSource
-from bridge.net import local_socket
-from bridge.net.addresses import ListenAddress, is_loopback
+from bridge.net.addresses import is_loopback
 from bridge.net.connection_limit import Guard
-from bridge.net.listening import Port, addresses, listen, listening
 from bridge.outbox.admin import AnyQuestion
 from bridge.outbox.changes import Discard, Retry
 from bridge.outbox.questions import Page
-from bridge.outbox.storage.lock import StateLock
 
 log = logging.getLogger(__name__)
 
 _OPEN_PATHS = {"/livez", "/readyz"}
 _MOST_CONNECTIONS = 32
 _QUESTION = msgspec.msgpack.Decoder(AnyQuestion)
-_LOOK_EVERY, _SLACK = 10.0, 2.0  # seconds; together with a poll of IMDS
-_LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 _SHUTDOWN_SECONDS = 1.0  # for responses in progress; a client may never read one
 _WRONG_HOST = "without http.token, only localhost and loopback addresses are answered\n"
 
@@ -79,60 +69,15 @@ class Missing(StrEnum):
     OTHER = "other"
 
 
-Make = Callable[[], asyncio.Protocol]
-
-
-@asynccontextmanager
-async def serve(
-    config: HttpConfig,
-    status_source: StatusSource,
-    listener: socket.socket | None = None,
-) -> AsyncIterator[None]:
-    """Serve the health port while the context is open, as soon as it is free.
-
-    Args:
-        config: ``[http]``.
-        status_source: the parts that the status is read from.
-        listener: a socket to use in place of ``http.listen``; None = none.
-    """
-    if not config.listen:
-        if listener is not None:
-            listener.close()
-        yield
-        return
-    async with _opened(application(config, status_source)) as make:
-        port = Port("http.listen")
-        status_source.ports.append(port)
-        begins = {
-            at.text: partial(_listen, make, at, listener)
-            for at in (config.addresses if listener is None else config.addresses[:1])
-        }
-        async with listening(begins, port, status_source.clock):
-            yield
-
-
-async def _listen(
-    make: Make, at: ListenAddress, listener: socket.socket | None
-) -> asyncio.Server:
-    if listener is not None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(make, sock=listener)
-    else:
-        server = await listen(make, at)
-    log.info("health port open", extra={"addresses": addresses(server)})
-    return server
-
-
-@asynccontextmanager
-async def _opened(app: web.Application) -> AsyncIterator[Make]:
-    """Set up a server; yield the factory of protocols for connections."""
+def loaded(
+    app: web.Application,
+) -> tuple[web.AppRunner, Callable[[], asyncio.Protocol]]:
+    """Return the runner of an application, and its factory of protocols."""
     guard = Guard(most=_MOST_CONNECTIONS)
     runner = guard.runner(app, _SHUTDOWN_SECONDS)
-    await runner.setup()
-    try:
-        yield guard.maker(runner)
-    finally:
-        await runner.cleanup()
+    with suppress(StopIteration):  # it waits for nothing: the application has no hooks
+        runner.setup().send(None)
+    return runner, guard.maker(runner)
 
 
 def application(config: HttpConfig, status_source: StatusSource) -> web.Application:
@@ -321,77 +266,7 @@ def _json(value: object, status: int = 200) -> web.Response:
     )
 
 
-# -- the socket on which commands ask --------------------------------------------------
-
-
-@asynccontextmanager
-async def serve_commands(
-    lock: StateLock, status_source: StatusSource
-) -> AsyncIterator[None]:
-    """Answer the commands of this machine while the context is open.
-
-    Args:
-        lock: of the state file, beside which the socket lies. As long as the lock is
-            not held, there is no socket.
-        status_source: the parts that the commands ask.
-    """
-    async with _opened(commands(status_source)) as make:
-        clock = status_source.clock
-        command_socket = _CommandSocket(lock, make, clock)
-        keeping = in_background(command_socket.keep, name="command socket", clock=clock)
-        try:
-            async with keeping:
-                yield
-        finally:
-            await command_socket.close()
-
-
-class _CommandSocket(Struct):
-    """Makes the socket beside the state file, and makes it anew if it is gone."""
-
-    lock: StateLock
-    make: Make
-    clock: Clock
-    _end: Callable[[], object] | None = None
-    _file: local_socket.FileId | None = None
-    _fault: str | None = None
-
-    async def keep(self) -> None:
-        """Make it whenever it is not there."""
-        never = Bell()
-        while True:
-            await self._make()
-            await self.clock.wait(never, _LOOK_EVERY, slack=_SLACK)
-
-    async def _make(self) -> None:
-        path = self.lock.path
-        if self._end and local_socket.identity_of(path) == self._file:
-            return
-        await self.close()
-        if (fault := self.lock.fault()) is None:
-            try:
-                self._end, self._file = await local_socket.serve(path, self.make)
-            except OSError as error:
-                fault = error.strerror or str(error)
-        if fault is not None and fault != self._fault:
-            address = local_socket.address_of(path)
-            log.warning(
-                "commands cannot ask this forwarder: tried again",
-                extra={"path": address, "fault": fault},
-            )
-        self._fault = fault
-
-    async def close(self) -> None:
-        """Answer nobody any more."""
-        end, self._end = self._end, None
-        if end is None:
-            return
-        end()
-        if local_socket.identity_of(self.lock.path) != self._file:
-            return  # another forwarder may have made it
-        with suppress(TimeoutError):  # a disk may hang
-            async with asyncio.timeout(_LAST_WAIT):
-                await asyncio.to_thread(local_socket.remove, self.lock.path)
+# -- what commands ask on their socket -------------------------------------------------
 
 
 def commands(source: StatusSource) -> web.Application:

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from bridge.events.document import bare, parse_time
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
+from bridge.events.wording import table
 from bridge.foundation.printable import printable
 from bridge.health.report import (
     HoldReport,
@@ -328,8 +329,8 @@ def _approvals(outcomes: Sequence[Mapping[str, object]], now: datetime) -> Table
                 _since(one.get("observedAt"), now),
                 _outcome(_text(one, "outcome")),
                 Cell(_approved(one)),
-                Cell(_text(_table(one, "request"), "approvedBy")),
-                Cell(_text(_table(one, "request"), "reason")),
+                Cell(_text(table(one.get("request")), "approvedBy")),
+                Cell(_text(table(one.get("request")), "reason")),
                 Cell(_text(one, "reason")),
             )
             for one in outcomes
@@ -345,7 +346,7 @@ def _outcome(outcome: str) -> Cell:
 
 
 def _approved(outcome: Mapping[str, object]) -> str:
-    kind = _text(_table(outcome, "event"), "EventType")
+    kind = _text(table(outcome.get("event")), "EventType")
     return f"{kind} {_text(outcome, 'eventId')}".strip()
 
 
@@ -366,7 +367,7 @@ def _commands(
 
 
 def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
-    event, outcome = _table(one, "event"), _text(one, "outcome")
+    event, outcome = table(one.get("event")), _text(one, "outcome")
     seconds = one.get("seconds")
     took = span(round(seconds)) if isinstance(seconds, float | int) else ""
     return (
@@ -417,12 +418,6 @@ def _texts(found: Mapping[str, object], key: str) -> list[str]:
     value = found.get(key)
     texts = value if isinstance(value, list) else []
     return [_cut(text) for text in texts if isinstance(text, str)]
-
-
-def _table(found: Mapping[str, object], key: str) -> Mapping[str, object]:
-    """Return an object; empty if the value is not an object."""
-    value = found.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 # -- Durations as people read them: how long until a time, or since a time -------------

@@ -19,8 +19,7 @@ from bridge.net.addresses import (
     listen_faults,
     url_fault,
 )
-from bridge.servicebus.namespace import NamespaceConfig, entity_faults
-from bridge.servicebus.source import ApprovalSource
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig, entity_faults
 from bridge.signing.approval import fault_of, signers
 
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d(-preview)?")

@@ -295,7 +295,8 @@ class Patience(msgspec.Struct):
 
         Args:
             error: the failure.
-            least: the shortest wait, in seconds.
+            least: the wait after the first failure, in seconds; one that IMDS did not
+                ask for is 2 s at most, however long this is.
         """
         self.failures += 1
         self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
@@ -307,9 +308,11 @@ class Patience(msgspec.Struct):
             self.refusals += 1
             count, longest = self.refusals, _REFUSED_BACKOFF
         doubled = least * 2.0 ** min(count - 1, 10)
-        self.wait = max(least, min(doubled, longest))
+        self.wait = min(doubled, longest)
         if isinstance(error, MalformedDocumentError):
-            self.wait = least
+            self.wait = min(least, longest)
+        elif longest != _LONGEST_BACKOFF:
+            self.wait = max(self.wait, least)
         wish = getattr(error, "retry_after", None)
         self.is_asked_for = bool(wish)
         if wish:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bridge.servicebus.errors import failures, leaves_link_whole
-from bridge.servicebus.namespace import NamespaceConfig, open_handle
-from bridge.servicebus.timings import Timings
+from bridge.servicebus.namespace import NamespaceConfig, Timings, open_handle
 
 # -- Packs messages into the SDK's batches, also ahead of time, and sends them ---------
 

@@ -37,6 +37,64 @@ SERVICE_BUS_SCOPE = "https://servicebus.azure.net/.default"
 _TRY_SECONDS = 8.0  # to open a link, including the token
 
 
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long Service Bus may take: limits and periods, in seconds.
+
+    Attributes:
+        attempt: to open a sender and send with it.
+        stale: to find out that an open sender is dead.
+        beside: until a second link is opened while the first one hangs.
+        idle: a sender that was not used for so long is opened again. The load balancers
+            of Azure drop a connection that was idle for 4 minutes.
+        open: to open a receiver.
+        settle: to settle a message.
+        look: a receiver peeks at its queue this often, and must get an answer.
+        renew: to renew a lock.
+        least_renew: to renew a short lock; the first renewal opens a link.
+        close: to close a link.
+    """
+
+    attempt: float = 10.0
+    stale: float = 5.0
+    beside: float = 3.0
+    idle: float = 200.0
+    open: float = 10.0
+    settle: float = 10.0
+    look: float = 20.0
+    renew: float = 5.0
+    least_renew: float = 2.0
+    close: float = 1.0
+
+
+TIMINGS = Timings()
+
+
+class ApprovalSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where approvals come from: a queue, or a subscription of a topic.
+
+    Attributes:
+        session: the session to accept; None = the entity has no sessions.
+        at_once: the most messages that are received at a time. More than one only if
+            each is settled soon: messages that the broker sends to a dead connection
+            stay locked until their locks end.
+    """
+
+    queue: str = ""
+    topic: str = ""
+    subscription: str = ""
+    session: str | None = None
+    at_once: int = 1
+
+    @property
+    def entity(self) -> str:
+        """The queue, or the topic and its subscription."""
+        return self.queue or f"{self.topic}/{self.subscription}"
+
+    def __str__(self) -> str:
+        session = "" if self.session is None else f" session {self.session}"
+        return f"{self.entity}{session}"
+
+
 class ConnectionString(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a connection string, without its secret.
 

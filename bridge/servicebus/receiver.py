@@ -48,9 +48,13 @@ from bridge.servicebus.errors import (
     is_lock_lost,
 )
 from bridge.servicebus.message import ReceivedMessage
-from bridge.servicebus.namespace import NamespaceConfig, open_handle
-from bridge.servicebus.source import ApprovalSource
-from bridge.servicebus.timings import TIMINGS, Timings
+from bridge.servicebus.namespace import (
+    TIMINGS,
+    ApprovalSource,
+    NamespaceConfig,
+    Timings,
+    open_handle,
+)
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage

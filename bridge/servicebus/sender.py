@@ -38,8 +38,7 @@ from bridge.servicebus.errors import (
     leaves_link_whole,
 )
 from bridge.servicebus.kept_link import KeptLink, Waiting, linked, pack_ahead
-from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.timings import TIMINGS, Timings
+from bridge.servicebus.namespace import TIMINGS, NamespaceConfig, Timings
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage

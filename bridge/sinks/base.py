@@ -18,7 +18,7 @@ from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.rate_limit import Pace, Pause
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Rate
-from bridge.servicebus.timings import TIMINGS, Timings
+from bridge.servicebus.namespace import TIMINGS, Timings
 
 if TYPE_CHECKING:
     import aiohttp

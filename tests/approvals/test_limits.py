@@ -18,9 +18,8 @@ from azure.servicebus.aio import ServiceBusClient
 from bridge.approvals.listener import Listener
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig
 from bridge.servicebus.receiver import open_queue
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from tests.approvals.approval_world import World, world_of

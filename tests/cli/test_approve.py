@@ -22,7 +22,8 @@ from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.reply_sender import ReplySender
-from bridge.cli.approve import Options, request_of
+from bridge.cli.approve import request_of
+from bridge.cli.approve_view import Options
 from bridge.cli.main import main
 from bridge.configuration import json_schema
 from bridge.events.cloudevent import CloudEvent

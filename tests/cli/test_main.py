@@ -26,9 +26,9 @@ from bridge.cli.main import ELSEWHERE, main
 from bridge.cli.simulate import simulator_extra
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError, Reason, install_command
-from bridge.health import server as health
+from bridge.health import port as health
 from bridge.health.config import HttpConfig
-from bridge.health.server import serve_commands
+from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.outbox.questions import Selection
 from bridge.outbox.statefile import locked

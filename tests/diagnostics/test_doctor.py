@@ -21,9 +21,8 @@ from bridge.diagnostics.finding import Finding
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError, DeliveryError
 from bridge.foundation.values import Secret
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig
 from bridge.servicebus.receiver import open_queue
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
@@ -61,12 +60,12 @@ async def examined(config: Config, patience: float = 20.0) -> list[Finding]:
 
 
 def good(findings: list[Finding]) -> list[str]:
-    assert all(finding.is_good for finding in findings), findings
+    assert all(finding.result != "fault" for finding in findings), findings
     return [finding.text for finding in findings]
 
 
 def bad(findings: list[Finding]) -> list[str]:
-    return [finding.text for finding in findings if not finding.is_good]
+    return [finding.text for finding in findings if finding.result == "fault"]
 
 
 # -- IMDS ------------------------------------------------------------------------
@@ -92,7 +91,7 @@ async def test_instance_and_document_are_tested_separately(inbox: Inbox) -> None
 async def test_invalid_document_is_a_fault(inbox: Inbox) -> None:
     _, events, _ = await examined(config_of(inbox.url))
 
-    assert not events.is_good
+    assert events.result == "fault"
     assert events.text.startswith("imds: scheduledevents: the document ")
 
 
@@ -104,7 +103,7 @@ async def test_configured_identity_needs_no_metadata(
 
     found, _ = await examined(config_of(inbox.url, identity=me))
 
-    assert found.is_good
+    assert found.result != "fault"
     assert found.text == (
         f"imds: instance metadata: IMDS answered 404 to GET; [identity] says {VM}"
     )
@@ -145,7 +144,7 @@ async def test_ephemeral_os_disk_is_a_warning(inbox: Inbox) -> None:
 
     _, _, disk, _ = await examined(config_of(inbox.url))
 
-    assert (disk.is_good, disk.is_warning) == (True, True)
+    assert disk.result == "warning"
     assert "ephemeral" in disk.text
 
 
@@ -153,7 +152,10 @@ async def test_page_in_place_of_a_document_gets_its_own_advice(inbox: Inbox) -> 
     inbox.answer = b"<html><title>Sign in</title></html>"
 
     for one in await examined(config_of(inbox.url)):
-        assert "something else answers at imds.endpoint" in one.advice or one.is_good
+        assert (
+            "something else answers at imds.endpoint" in one.advice
+            or one.result != "fault"
+        )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ async def test_scale_set_with_a_probe_is_a_warning(
     without = await examined(config_of(inbox.url))
 
     warnings = [one for one in found if one.text.startswith("traffic: ")]
-    assert [one.is_warning for one in warnings] == [True] * is_warned
+    assert [one.result == "warning" for one in warnings] == [True] * is_warned
     assert all("the scale set web:" in one.text for one in warnings)
     assert not [one for one in without if one.text.startswith("traffic: ")]
 
@@ -202,13 +204,13 @@ def test_clock_is_compared_with_that_of_imds(
 
     found = doctor.compared(START, asked, asked + timedelta(seconds=1))
 
-    assert (found.is_good, found.is_warning) == (is_good, is_warning)
+    assert (found.result != "fault", found.result == "warning") == (is_good, is_warning)
     assert found.text == f"clock: {words} IMDS"
     assert bool(found.advice) is (words != "agrees with")
 
 
 def test_clock_is_not_checked_without_a_date() -> None:
-    assert doctor.compared(None, START, START).is_good
+    assert doctor.compared(None, START, START).result == "ok"
 
 
 # -- tokens ----------------------------------------------------------------------
@@ -295,7 +297,7 @@ async def test_failed_token_request_of_a_webhook_has_advice(
     found = await examined(config_of(imds.url, sinks=[with_entra("a")]))
 
     (token,) = [one for one in found if one.text.startswith("token: ")]
-    assert not token.is_good
+    assert token.result == "fault"
     assert "no token was issued" in token.text
     assert "az vm identity assign" in token.text
 
@@ -332,7 +334,7 @@ async def test_sinks_are_tried_although_one_hangs(
 
     found = await examined(config_of(imds.url, sinks=sinks), patience=2)
 
-    assert [one.is_good for one in found[3:]] == [False, False, True]
+    assert [one.result != "fault" for one in found[3:]] == [False, False, True]
     assert found[3].text == "sinks.a: no answer within 2 s"
     assert found[4].text.startswith("sinks.b: ")
     assert all("firewalls" in one.advice for one in found[3:5])
@@ -348,7 +350,7 @@ async def test_endpoint_that_answers_options_is_good(
 
     found = await examined(config_of(imds.url, sinks=[hook]))
 
-    assert not found[3].is_warning
+    assert found[3].result != "warning"
     words = f"{inbox.url} is there (it answers OPTIONS with {status})"
     assert good(found)[3] == f"sinks.hook: {words}"
 
@@ -377,8 +379,8 @@ async def test_endpoint_that_refuses_options_is_unproven(
 
     (found,) = (await examined(config_of(imds.url, sinks=[hook])))[3:]
 
-    assert found.is_good  # no fault was found
-    assert found.is_warning
+    assert found.result != "fault"  # no fault was found
+    assert found.result == "warning"
     assert found.text == (
         f"sinks.hook: {inbox.url} answers OPTIONS with {status}, which does not show "
         "whether it takes events"
@@ -396,7 +398,7 @@ async def test_secret_that_is_refused_is_advised_to_be_replaced(
 
     (found,) = (await examined(config_of(imds.url, sinks=[ops])))[3:]
 
-    assert not found.is_good
+    assert found.result == "fault"
     assert found.text == f"sinks.ops: {inbox.url} answered token_expired"
     assert "expired" in found.advice
     assert "Replace it" in found.advice
@@ -412,7 +414,7 @@ async def test_handshake_permission_proves_the_endpoint(
         await examined(config_of(imds.url, sinks=[hook | {"handshake": "required"}]))
     )[3:]
 
-    assert (found.is_good, found.is_warning) == (True, False)
+    assert found.result == "ok"
     assert found.text.endswith(f"it allows {VM} to send")
 
 
@@ -426,7 +428,7 @@ async def test_missing_optional_permission_proves_nothing(
         await examined(config_of(imds.url, sinks=[hook | {"handshake": "attempt"}]))
     )[3:]
 
-    assert (found.is_good, found.is_warning) == (True, True)
+    assert found.result == "warning"
 
 
 BUS = {"type": "servicebus", "connection_string": NOWHERE, "queue": "q"}

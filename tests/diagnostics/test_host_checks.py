@@ -61,9 +61,9 @@ def test_good_directory_is_reported_with_its_free_space(folder: Path) -> None:
 
     there, room = state_of(config_of(folder))
 
-    assert there.is_good
+    assert there.result != "fault"
     assert there.text.startswith(f"state: {folder / 'lib'} can be written by ")
-    assert (room.is_warning, room.text.split()[1:4]) == (
+    assert (room.result == "warning", room.text.split()[1:4]) == (
         False,
         ["1,000,000", "MB", "free"],
     )
@@ -78,7 +78,7 @@ def test_inaccessible_directory_is_a_fault(
 
     there, _ = state_of(config_of(folder), host)
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: {folder / 'lib'} cannot be written by ")
 
 
@@ -88,7 +88,7 @@ def test_directory_in_place_of_the_file_is_a_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert (
         there.text == f"state: {path} is a directory, and state.path must name a file"
     )
@@ -101,7 +101,7 @@ def test_directory_in_place_of_the_lock_is_a_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text == f"state: {lock} is not a file"
 
 
@@ -113,7 +113,7 @@ def test_fifo_in_place_of_a_file_is_a_fault(suffix: str, folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text == f"state: {path} is not a file"
 
 
@@ -125,7 +125,7 @@ def test_link_that_leads_nowhere_is_a_fault(target: str, folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text == f"state: {path} is a link that leads nowhere"
 
 
@@ -135,7 +135,7 @@ def test_link_to_a_file_that_is_not_there_yet_is_no_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert there.is_good
+    assert there.result != "fault"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_file_that_no_start_would_use_is_a_fault(
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: {path}: {fault}")
 
 
@@ -169,7 +169,7 @@ def test_file_that_the_next_start_moves_aside_is_a_warning(folder: Path) -> None
 
     there, *_ = state_of(config_of(folder))
 
-    assert there.is_warning
+    assert there.result == "warning"
     assert there.text == f"state: {path}: file is not a database"
     assert there.advice == "the forwarder moves it aside when it starts"
     assert [one.name for one in path.parent.iterdir()] == ["state.db"]
@@ -182,7 +182,7 @@ def test_full_disk_is_found_by_a_try(disk: Disk) -> None:
 
     there, *_ = state_of(config)
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: nothing can be stored in {disk.path}: ")
     assert [one.name for one in disk.path.iterdir()] == ["ballast"]
 
@@ -212,7 +212,7 @@ def test_missing_directory_is_no_fault(folder: Path) -> None:
 
     there, _ = state_of(config_of(folder))
 
-    assert there.is_good
+    assert there.result != "fault"
     assert there.text.endswith("does not exist yet; it will be created")
 
 
@@ -222,7 +222,7 @@ def test_file_in_the_way_of_the_directory_is_a_fault(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert "is not a directory" in there.text
 
 
@@ -234,7 +234,7 @@ def test_unwritable_path_is_a_fault_with_its_name(part: str, folder: Path) -> No
 
     there, *_ = state_of(config_of(folder), host)
 
-    assert not there.is_good
+    assert there.result == "fault"
     assert there.text.startswith(f"state: {folder / part} cannot be written by ")
     assert "the user of the service" in there.advice
 
@@ -247,7 +247,7 @@ def test_state_file_readable_by_others_is_a_warning(folder: Path) -> None:
 
     there, *_ = state_of(config_of(folder))
 
-    assert (there.is_good, there.is_warning) == (True, True)
+    assert there.result == "warning"
     assert there.text.endswith("can be read by other users (640)")
     assert there.advice == f"chmod 600 {path}"
 
@@ -268,7 +268,7 @@ def test_free_space_is_compared_with_max_size(
 
     *_, room = state_of(config_of(folder), host)
 
-    assert (room.is_good, room.is_warning) == (is_good, is_warning)
+    assert (room.result != "fault", room.result == "warning") == (is_good, is_warning)
     assert bool(room.advice) is (is_warning or not is_good)
 
 
@@ -279,7 +279,7 @@ def test_temporary_disk_is_known_by_azures_own_warning(
 
     _, disk, _ = state_of(config_of(folder), mounted(folder))
 
-    assert disk.is_warning
+    assert disk.result == "warning"
     assert f"is on the temporary disk {folder}" in disk.text
 
 
@@ -292,7 +292,7 @@ def test_unsuitable_disk_is_reported(
 ) -> None:
     _, disk, _ = state_of(config_of(folder), mounted(folder, kind))
 
-    assert disk.is_good is is_good
+    assert (disk.result != "fault") is is_good
     assert words in disk.text
     assert disk.advice
 
@@ -309,7 +309,7 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
     (free,) = host_checks.ports(taken, is_running=False)
     (off,) = host_checks.ports(config_of(folder).http, is_running=False)
 
-    assert not fault.is_good
+    assert fault.result == "fault"
     assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
     assert ours.text == f"http: {listen} is held by the running bridge"
     assert free.text == f"http: {listen} is free"
@@ -322,7 +322,7 @@ def test_invalid_address_is_a_fault(listen: str, folder: Path) -> None:
 
     (found,) = host_checks.ports(config.http, is_running=False)
 
-    assert not found.is_good
+    assert found.result == "fault"
 
 
 # -- secrets, proxy, versions ----------------------------------------------------------
@@ -355,7 +355,7 @@ def test_proxy_variable_is_reported_without_its_address() -> None:
 
     (found,) = host_checks.proxy(environ)
 
-    assert found.is_good
+    assert found.result != "fault"
     assert found.text.startswith("proxy: https_proxy set: IMDS ")
     assert "S3CR3T" not in found.text
     assert list(host_checks.proxy({})) == []
@@ -379,7 +379,7 @@ def test_versions_name_the_bug_that_concerns_the_state_file(
 ) -> None:
     found = host_checks.versions(Host(sqlite=version))
 
-    assert found.is_good
+    assert found.result != "fault"
     assert ("WAL-reset" in found.text) is has_bug
     assert f"Python {sys.version.split()[0]}" in found.text
 
@@ -401,7 +401,7 @@ def test_own_key_of_the_bridge_approves_nothing(folder: Path, form: str) -> None
     bound = {"vmId": "vm-1"} if form == "shown" else {}
     found = keys_checked(folder, json.dumps({"keys": [{**own.jwk, **bound}]}))
 
-    assert not found.is_good
+    assert found.result == "fault"
     assert found.text == "approvals.signed_by[0] holds the own key of this bridge"
     assert "root on its VM could approve" in found.advice
 
@@ -411,17 +411,17 @@ def test_key_of_another_bridge_approves_nothing(folder: Path) -> None:
     (other,) = own_keys(folder / "other.db", "vm-2")
     found = keys_checked(folder, json.dumps({"keys": [{**other.jwk, "vmId": "vm-2"}]}))
 
-    assert (found.is_good, "key of a bridge" in found.text) == (False, True)
+    assert (found.result != "fault", "key of a bridge" in found.text) == (False, True)
 
 
 def test_keys_of_approvers_are_read(folder: Path) -> None:
     (other,) = own_keys(folder / "other.db", "vm-2")  # as any key
     text = json.dumps(other.jwk)
 
-    assert keys_checked(folder, text).is_good
-    assert not keys_checked(folder, "{").is_good
+    assert keys_checked(folder, text).result == "ok"
+    assert keys_checked(folder, "{").result == "fault"
     (folder / "lib" / "state.db.key").write_text("[]")
-    assert keys_checked(folder, text).is_warning
+    assert keys_checked(folder, text).result == "warning"
 
 
 def test_every_check_runs_once(folder: Path) -> None:

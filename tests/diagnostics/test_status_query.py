@@ -16,12 +16,12 @@ from bridge.app.identify import settle
 from bridge.app.traffic import open_probe
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
-from bridge.diagnostics import host_checks, status_query
+from bridge.diagnostics import status_query
 from bridge.diagnostics.finding import Finding
 from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
-from bridge.health import server as health
+from bridge.health import port as health
 from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
@@ -427,11 +427,9 @@ async def test_status_asks_the_probe_if_the_health_port_is_off(
 async def test_doctor_shows_the_answer_of_the_probe(lived: Path) -> None:
     config = with_traffic(lived, free_port())
     async with answering(config):
-        (finding,) = await host_checks.examine_traffic(config.traffic, is_running=True)
+        (finding,) = await status_query.examine_traffic(config.traffic, is_running=True)
 
-    assert finding == Finding(
-        is_good=True, text=f"traffic: {listen_of(config)} says in"
-    )
+    assert finding == Finding("ok", f"traffic: {listen_of(config)} says in")
 
 
 async def test_doctor_warns_if_no_forwarder_answers_the_probe(
@@ -439,31 +437,33 @@ async def test_doctor_warns_if_no_forwarder_answers_the_probe(
 ) -> None:
     config = with_traffic(lived, free_port())
 
-    (idle,) = await host_checks.examine_traffic(config.traffic, is_running=False)
-    (other,) = await host_checks.examine_traffic(config.traffic, is_running=True)
+    (idle,) = await status_query.examine_traffic(config.traffic, is_running=False)
+    (other,) = await status_query.examine_traffic(config.traffic, is_running=True)
 
-    assert (idle.is_good, idle.is_warning) == (True, True)
+    assert idle.result == "warning"
     assert idle.text == (
         f"traffic: no answer at {listen_of(config)}: balancers treat this VM as out"
     )
     assert "start the forwarder" in idle.advice
-    assert not other.is_good
+    assert other.result == "fault"
     assert "restart the forwarder" in other.advice
 
 
 async def test_doctor_finds_a_port_held_by_another_program(lived: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         config = with_traffic(lived, taken.getsockname()[1])
-        (finding,) = await host_checks.examine_traffic(config.traffic, is_running=False)
+        (finding,) = await status_query.examine_traffic(
+            config.traffic, is_running=False
+        )
 
-    assert not finding.is_good
+    assert finding.result == "fault"
     assert "(Address already in use" in finding.text
 
 
 async def test_doctor_checks_no_unconfigured_probe(lived: Path) -> None:
     config = config_of(lived)
 
-    assert await host_checks.examine_traffic(config.traffic, is_running=False) == []
+    assert await status_query.examine_traffic(config.traffic, is_running=False) == []
 
 
 def failed(because: str) -> CommandResult:

@@ -14,7 +14,7 @@ from bridge.diagnostics.outbox_access import AskAnew, Forwarder, access, forward
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import OutboxError, Reason, RefusedDeliveryError
 from bridge.foundation.retry import RetryPolicy
-from bridge.health.server import serve_commands
+from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
 from bridge.outbox.admin import Ledger

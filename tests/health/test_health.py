@@ -31,6 +31,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Secret
+from bridge.health import port as health_port
 from bridge.health import server as health
 from bridge.health.config import HttpConfig
 from bridge.health.server import kinds_of
@@ -111,6 +112,7 @@ class Bridge:
         """Let so many attempts fail, each when it is due."""
         (relay,) = self.status_source.relays
         self.sink.faults.extend([error] * attempts)
+        await self.outbox.state.write({})  # what was observed is on the disk
         while self.sink.faults:
             async with asyncio.TaskGroup() as tasks:
                 wait = await relay.step(tasks)
@@ -876,7 +878,7 @@ async def test_port_is_open_as_long_as_the_context(
 
     config = HttpConfig(listen=f"127.0.0.1:{port}")
 
-    async with health.serve(config, status_source):
+    async with health_port.serve(config, status_source):
         assert await status_of(url) == 200
     with pytest.raises(aiohttp.ClientConnectionError):
         await status_of(url)
@@ -891,7 +893,7 @@ async def test_port_of_an_ipv6_address_is_served(status_source: StatusSource) ->
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
 
-    async with health.serve(HttpConfig(listen="[::1]:0"), status_source):
+    async with health_port.serve(HttpConfig(listen="[::1]:0"), status_source):
         pass
 
 
@@ -900,7 +902,7 @@ async def test_empty_address_serves_nothing(
 ) -> None:
     caplog.set_level("INFO")
 
-    async with health.serve(HttpConfig(listen=""), status_source):
+    async with health_port.serve(HttpConfig(listen=""), status_source):
         assert caplog.messages == []
 
 
@@ -913,7 +915,7 @@ async def test_address_that_cannot_be_listened_on_is_one_clear_error(
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
 
-        async with health.serve(HttpConfig(listen=taken), status_source):
+        async with health_port.serve(HttpConfig(listen=taken), status_source):
             (fault,) = status_source.missing()[1:]
 
     assert fault.startswith(f"http.listen: cannot listen on {taken}: ")
@@ -926,7 +928,7 @@ async def test_taken_port_is_served_when_it_is_free(
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         listen = HttpConfig(listen=f"127.0.0.1:{port}")
-        serving = health.serve(listen, status_source)
+        serving = health_port.serve(listen, status_source)
         await serving.__aenter__()
         await clock.advance(12)
     await clock.advance(5)
@@ -942,7 +944,7 @@ async def test_listener_of_systemd_is_used_in_place_of_the_address(
     port = listener.getsockname()[1]
     config = HttpConfig(listen="no.such.host.invalid:80")
 
-    async with health.serve(config, status_source, listener):
+    async with health_port.serve(config, status_source, listener):
         assert await status_of(f"http://127.0.0.1:{port}/livez") == 200
 
 
@@ -950,7 +952,7 @@ async def test_error_inside_the_context_is_not_an_error_of_the_port(
     status_source: StatusSource,
 ) -> None:
     with pytest.raises(FileNotFoundError):
-        async with health.serve(HttpConfig(listen="127.0.0.1:0"), status_source):
+        async with health_port.serve(HttpConfig(listen="127.0.0.1:0"), status_source):
             raise FileNotFoundError("state.db")
 
 
@@ -985,7 +987,7 @@ async def test_malformed_request_is_one_quiet_line(
 @pytest.fixture
 async def opened(status_source: StatusSource, port: int) -> AsyncIterator[int]:
     """Open a health port that has had no connection yet."""
-    async with health.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         yield port
 
 
@@ -1046,7 +1048,7 @@ async def test_closing_the_port_closes_unanswered_connections(
     turns: int, status_source: StatusSource, port: int
 ) -> None:
     """The connection may be accepted, waiting for the server, or passed to it."""
-    async with health.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         waiting = socket.create_connection(("127.0.0.1", port))
         for _ in range(turns):
             await asyncio.sleep(0)

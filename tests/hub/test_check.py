@@ -31,8 +31,7 @@ def approved(by: str | None, message_id: str, seconds: float) -> bytes:
 
 async def findings(given: HubConfig) -> list[tuple[str, str]]:
     found = await examine_hub(given, SystemClock())
-    marks = {(True, False): "ok", (True, True): "warn", (False, False): "fail"}
-    return [(marks[one.is_good, one.is_warning], one.text) for one in found]
+    return [(one.result, one.text) for one in found]
 
 
 async def test_whoever_approves_beside_the_hub_is_named(
@@ -55,8 +54,8 @@ async def test_whoever_approves_beside_the_hub_is_named(
     by = f"approved {EVENT_ID} without this hub, reported at 2026-03-02T12:00:0"
     assert await findings(hub_config) == [
         ("ok", "the store answers"),
-        ("warn", f"an approver without a name {by}4Z"),
-        ("warn", f"slack:bob {by}3Z"),
+        ("warning", f"an approver without a name {by}4Z"),
+        ("warning", f"slack:bob {by}3Z"),
     ]
 
 
@@ -76,7 +75,7 @@ async def test_source_is_reached_and_nothing_is_taken(
 
     (_, *sources) = await findings(both)
 
-    assert [mark for mark, _ in sources] == ["ok", "fail"]
+    assert [mark for mark, _ in sources] == ["ok", "fault"]
     assert "hub.sources c" in sources[1][1]
 
 
@@ -84,14 +83,14 @@ async def test_file_that_is_not_there_yet_is_no_fault(tmp_path: Path) -> None:
     path = tmp_path / "hub.db"
     found = await findings(HubConfig(store=Address(f"sqlite:{path}", {})))
 
-    assert found == [("warn", f"hub.store: there is no {path} yet: a hub makes it")]
+    assert found == [("warning", f"hub.store: there is no {path} yet: a hub makes it")]
     assert not path.exists()
 
 
 async def test_store_that_is_away_is_a_fault() -> None:
     given = HubConfig(store=Address("postgresql://u:hunter2@127.0.0.1:1/d", {}))
     ((mark, text),) = await findings(given)
-    assert (mark, "hunter2" in text) == ("fail", False)
+    assert (mark, "hunter2" in text) == ("fault", False)
 
 
 @pytest.mark.timeout(120)
@@ -115,7 +114,7 @@ async def test_folder_that_is_missing_is_a_fault_with_its_cure(tmp_path: Path) -
     path = tmp_path / "none" / "hub.db"
     ((mark, text),) = await findings(HubConfig(store=Address(f"sqlite:{path}", {})))
 
-    assert mark == "fail"
+    assert mark == "fault"
     assert f"there is no folder {path.parent}: sebridge-hub.service makes" in text
 
 

@@ -917,6 +917,16 @@ async def test_other_failures_are_followed_by_short_waits(rig: Rig) -> None:
     assert await times_of(rig, 12) == [0, 1, 3, 5, 7, 9, 11]
 
 
+async def test_failure_is_followed_by_a_short_wait_with_a_long_interval_too(
+    rig: Rig,
+) -> None:
+    configured(rig, poll_interval=10)
+    rig.metadata.fails(unavailable("500"))
+    rig.metadata.says(b"garbage", EMPTY)
+
+    assert await times_of(rig, 15) == [0, 2, 4, 14]
+
+
 async def test_good_answer_brings_the_pace_back(rig: Rig) -> None:
     rig.metadata.fails(unavailable(), unavailable(), unavailable())
     rig.metadata.says(EMPTY)

@@ -22,9 +22,8 @@ from bridge.app import forwarder as app
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
-from bridge.servicebus.namespace import NamespaceConfig, open_client
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig, open_client
 from bridge.servicebus.receiver import open_queue
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 

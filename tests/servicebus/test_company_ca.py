@@ -27,10 +27,9 @@ from bridge.foundation.values import FilePath, Secret
 from bridge.net.tls import TlsFiles as OurTlsFiles
 from bridge.net.tls import context_with_roots
 from bridge.servicebus.message import ReceivedMessage
-from bridge.servicebus.namespace import NamespaceConfig, TransportKind
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig, TransportKind
 from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Message, Sender
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.doors import Doors
@@ -175,7 +174,7 @@ async def test_doctor_asks_for_the_ca_and_not_for_firewalls(broker: Broker) -> N
         )
         found = await doctor.examine(config, SystemClock())
 
-    wrong = [one for one in found if not one.is_good]
+    wrong = [one for one in found if one.result == "fault"]
     assert [one.text.partition(":")[0] for one in wrong] == [
         "sinks.a",
         "approvals",

@@ -17,10 +17,13 @@ from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
 from bridge.servicebus.decode import body_of, text_of
 from bridge.servicebus.message import ReceivedMessage
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import (
+    TIMINGS,
+    ApprovalSource,
+    NamespaceConfig,
+    Timings,
+)
 from bridge.servicebus.receiver import ApprovalQueue, LockTime, open_queue
-from bridge.servicebus.source import ApprovalSource
-from bridge.servicebus.timings import TIMINGS, Timings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.rules.rule import CorrelationFilter

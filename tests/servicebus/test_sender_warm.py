@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.foundation.values import Secret
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import NamespaceConfig, Timings
 from bridge.servicebus.sender import Message, Sender
-from bridge.servicebus.timings import Timings
 from bridge.simulator.servicebus.broker import Broker
 from tests.sinks.test_sink_servicebus import stored
 from tests.system.proxy import Proxy, proxy_to

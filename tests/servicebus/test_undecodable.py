@@ -21,10 +21,9 @@ from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
 from bridge.servicebus.decode import guarded, readable
 from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
-from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 from bridge.servicebus.salvage import WORDS
-from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from tests.approvals.approval_world import world_of

@@ -24,8 +24,7 @@ from bridge.foundation.errors import (
 )
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.slack.blocks import command, render
-from bridge.sinks.slack.phrases import safe
-from bridge.sinks.slack.text import describe
+from bridge.sinks.slack.text import describe, safe
 from tests.support.fakes import FakeClock
 from tests.support.sink_fixtures import (
     EVENT_ID,

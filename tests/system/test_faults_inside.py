@@ -21,7 +21,7 @@ from bridge.app import forwarder as app
 from bridge.app.composition import TIMINGS, Timings
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
-from bridge.servicebus.timings import Timings as BusTimings
+from bridge.servicebus.namespace import Timings as BusTimings
 from bridge.simulator.faults import parse_fault
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator

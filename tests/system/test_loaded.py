@@ -29,7 +29,7 @@ finally:
     print("\\n" + " ".join(sys.modules))
 """
 # What costs much and has no work there; what is of the package alone is listed below.
-WITHOUT = {"azure", "cryptography", "jinja2", "slack_sdk"}
+WITHOUT = {"aiohttp.web", "argparse", "azure", "cryptography", "jinja2", "slack_sdk"}
 # Of the packages that most can do without: what [approvals], [traffic], a sink and the
 # health port are configured with, and the sink that is configured.
 WITH = {
@@ -37,8 +37,8 @@ WITH = {
     "cli": {"common", "door", "ending", "long_running", "main", "process"},
     "demo": set(),
     "diagnostics": set(),
-    "health": {"config", "report", "server", "status"},
-    "servicebus": {"namespace", "timings"},
+    "health": {"config", "port", "status"},
+    "servicebus": {"namespace"},
     "simulator": set(),
     "sinks": {"base", "batch", "registry", "webhook"},
     "telemetry": {"metrics"},

@@ -22,7 +22,7 @@ from azure.servicebus.aio import ServiceBusClient, _base_handler_async
 
 from bridge.app.composition import TIMINGS, Timings
 from bridge.foundation.clock import SystemClock
-from bridge.servicebus.timings import Timings as BusTimings
+from bridge.servicebus.namespace import Timings as BusTimings
 from tests.support.servers import brisk_sdk
 from tests.support.stopwatch import Stopwatch
 from tests.system.fleets import Fleet, connection_string, fleet

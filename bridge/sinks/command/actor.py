@@ -19,6 +19,7 @@ from bridge.events.identity import Identity
 from bridge.events.material import is_material
 from bridge.events.routing import Route
 from bridge.events.vocabulary import GONE, EventStatus, TransitionKind
+from bridge.events.wording import table
 from bridge.foundation.clock import Clock
 from bridge.sinks.acting import (
     Action,
@@ -306,8 +307,7 @@ class CommandActor(Struct, kw_only=True):
 
 def event_of(event: CloudEvent) -> ScheduledEvent:
     """Return the scheduled event of a step, as IMDS described it."""
-    raw = event.data.get("event")
-    found = raw if isinstance(raw, dict) else {}
+    found = table(event.data.get("event"))
     return ScheduledEvent(event_id=str(found.get("EventId", "")), raw=found)
 
 

@@ -23,8 +23,8 @@ from msgspec import Struct
 from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import impact_of
+from bridge.events.wording import family_of, machines_of, table
 from bridge.events.wording import headline as headline_of
-from bridge.events.wording import machines_of, table
 from bridge.foundation.hashing import hash32
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
@@ -253,7 +253,7 @@ def invite(event: CloudEvent, words: Words, sender: str) -> tuple[str, bytes] | 
         words: the texts of its mail.
         sender: the address of the organizer; its domain is the end of the entry's id.
     """
-    *_, family, step, _ = ("", "", *event.type.split("."))
+    family, step = family_of(event)
     key, start = event.text("correlationid"), _not_before(event)
     method = _METHODS.get(step) if family == "scheduledevent" else None
     if method is None or start is None or not key:
@@ -300,8 +300,7 @@ def _not_before(event: CloudEvent) -> datetime | None:
 
 
 def _length(event: CloudEvent) -> timedelta:
-    raw = event.data.get("event")
-    seconds = raw.get("DurationInSeconds") if isinstance(raw, dict) else None
+    seconds = table(event.data.get("event")).get("DurationInSeconds")
     if not isinstance(seconds, int) or seconds <= 0:
         return _UNKNOWN_LENGTH
     return timedelta(seconds=min(seconds, _LONGEST_SECONDS))

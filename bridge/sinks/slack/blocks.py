@@ -19,11 +19,17 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
+from bridge.events.wording import family_of
 from bridge.foundation.hashing import hash32
 from bridge.sinks.base import ApprovalAddress
-from bridge.sinks.slack.card import Card, after, family_of, moment
-from bridge.sinks.slack.phrases import names_of
-from bridge.sinks.slack.text import Wording, describe, describe_card, describe_step
+from bridge.sinks.slack.card import Card, after, moment
+from bridge.sinks.slack.text import (
+    Wording,
+    describe,
+    describe_card,
+    describe_step,
+    names_of,
+)
 
 # -- The value of an Approve or Refuse button, for the app that receives the click.
 #    Pure
@@ -143,7 +149,7 @@ def render(
         approvals: the approval entity; None = there is none.
     """
     wording = describe(event, now)
-    card = after(None, event) if family_of(event.type)[0] == "scheduledevent" else None
+    card = after(None, event) if family_of(event)[0] == "scheduledevent" else None
     at = now or moment(event.time)
     can_be = card is not None and at is not None and card.can_be_decided(at)
     hint = _hint(card.event, approvals) if card is not None and can_be else []

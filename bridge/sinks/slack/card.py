@@ -15,6 +15,7 @@ import msgspec
 from bridge.events.cloudevent import CloudEvent, link_of
 from bridge.events.samples import TEST_ATTRIBUTE
 from bridge.events.vocabulary import GONE, NOTHING_TO_APPROVE
+from bridge.events.wording import family_of, table
 
 _CUTS = ("Resources", "event")  # of data.truncated
 _MOST_RULINGS = 3
@@ -116,7 +117,7 @@ def after(card: Card | None, event: CloudEvent) -> Card | None:
 
     None if the event has no EventId, or no known Resources.
     """
-    family, what = family_of(event.type)
+    family, what = family_of(event)
     raw = event.data.get("event")
     if family == "scheduledevent" and isinstance(raw, dict):
         return _after_step(card, event, what)
@@ -129,7 +130,7 @@ def after(card: Card | None, event: CloudEvent) -> Card | None:
 
 def command_of(event: CloudEvent) -> str:
     """Return the command and action of an event; "" = it is not about a command."""
-    if family_of(event.type)[0] != "command":
+    if family_of(event)[0] != "command":
         return ""
     names = (_text(event.data.get("sink")), _text(event.data.get("action")))
     return " ".join(filter(None, names)) or "command"
@@ -139,12 +140,6 @@ def key_of(event: CloudEvent) -> str | None:
     """Return the key of an event's card in the memory."""
     event_id = event.text("correlationid")
     return None if event_id is None else event_id.upper()
-
-
-def family_of(kind: str) -> tuple[str, str]:
-    """Return ``scheduledevent`` and ``started`` of ``x.scheduledevent.started.v1``."""
-    parts = kind.split(".")
-    return (parts[-3], parts[-2]) if len(parts) >= 3 else ("", kind)
 
 
 def moment(text: object) -> datetime | None:
@@ -179,8 +174,7 @@ def _after_step(card: Card | None, event: CloudEvent, step: str) -> Card:
 
 
 def _after_ruling(card: Card, event: CloudEvent, outcome: str) -> Card:
-    request = event.data.get("request")
-    asked = request if isinstance(request, dict) else {}
+    asked = table(event.data.get("request"))
     ruling = Ruling(
         id=event.id,
         outcome=outcome,
@@ -206,16 +200,13 @@ def _few(rulings: tuple[Ruling, ...]) -> tuple[Ruling, ...]:
 
 
 def _fresh(event: CloudEvent, step: str) -> Card:
-    raw, reporter = event.data.get("event"), event.data.get("reporter")
     truncated = event.data.get("truncated")
     return Card(
-        event=raw if isinstance(raw, dict) else {},
+        event=dict(table(event.data.get("event"))),
         step=step,
         time=event.time,
         not_before=_text(event.data.get("notBefore")) or None,
-        reported_by=_text(
-            reporter.get("vmName") if isinstance(reporter, dict) else None
-        ),
+        reported_by=_text(table(event.data.get("reporter")).get("vmName")),
         is_whole=not (
             isinstance(truncated, list) and any(cut in truncated for cut in _CUTS)
         ),

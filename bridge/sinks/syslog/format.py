@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.wording import family_of, table
 from bridge.foundation.errors import PermanentDeliveryError, Reason
 
 # -- CloudEvents in ArcSight's Common Event Format. Pure -------------------------------
@@ -52,12 +53,6 @@ _FAMILIES = {
 }
 
 
-def kind_of(event: CloudEvent) -> tuple[str, str]:
-    """Return family and step of a type: ``("scheduledevent", "started")``."""
-    family, what = event.type.split(".")[-3:-1]
-    return family, what
-
-
 def as_cef(event: CloudEvent, *, version: str) -> str:
     """Return the event as one line of CEF.
 
@@ -65,7 +60,7 @@ def as_cef(event: CloudEvent, *, version: str) -> str:
         event: the stored event.
         version: the version of this program, for the header.
     """
-    family, what = kind_of(event)
+    family, what = family_of(event)
     subject = _FAMILIES.get(family) or event.text("eventtype") or "Event"
     severity = _SEVERITIES.get(event.text("severitytext") or "", 3)
     name = f"{subject} {what.replace('-', ' ')}"
@@ -79,8 +74,8 @@ def as_cef(event: CloudEvent, *, version: str) -> str:
 def _fields(event: CloudEvent) -> Iterator[tuple[str, str]]:
     """Yield keys of the extension and their values; "" = no value."""
     data = event.data
-    raw, reporter = _table(data.get("event")), _table(data.get("reporter"))
-    request, (family, what) = _table(data.get("request")), kind_of(event)
+    raw, reporter = table(data.get("event")), table(data.get("reporter"))
+    request, (family, what) = table(data.get("request")), family_of(event)
     is_command = family == "command"
     yield "rt", _milliseconds(event.time)
     yield "externalId", event.id
@@ -120,10 +115,6 @@ def _machine(raw: Mapping[str, object], reporter: Mapping[str, object]) -> str:
     names, own = _list(raw.get("Resources")).split(","), _text(reporter.get("vmName"))
     is_named = own.casefold() in (name.casefold() for name in names)
     return own if is_named else names[0]
-
-
-def _table(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str:
@@ -284,7 +275,7 @@ def severity(event: CloudEvent) -> int:
 
 def message_id(event: CloudEvent) -> str:
     """Return MSGID: ``started`` for an event, ``bridge.started`` for the bridge."""
-    family, what = kind_of(event)
+    family, what = family_of(event)
     return printable(what if family == "scheduledevent" else f"{family}.{what}", 32)
 
 
