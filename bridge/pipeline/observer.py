@@ -262,7 +262,7 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
-                waits=False,
+                waits=self.document is None or self._earlier is not None,
             )
         self._held = rest
 

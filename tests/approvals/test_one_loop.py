@@ -79,6 +79,20 @@ def test_marks_that_take_seconds_delay_no_read(*, is_changing: bool) -> None:
     in_virtual_time(scenario())
 
 
+def test_first_look_is_on_the_disk_before_the_next_read() -> None:
+    """Else one that is killed soon after each start would keep nothing."""
+
+    async def scenario() -> None:
+        imds = SlowImds(lambda _: [*map(freeze, NAMES)])
+        async with slow_world(imds, disk_seconds=2.0):
+            await asyncio.sleep(20.0)
+
+        first, second, *_ = imds.reads
+        assert second.began >= 2.0 > first.ended
+
+    in_virtual_time(scenario())
+
+
 @pytest.mark.parametrize("comes", [0.0, 40.0])
 def test_request_fails_at_its_deadline_during_a_read_that_hangs(comes: float) -> None:
     """After three time-outs a read may take two minutes; NotBefore is after one."""
