@@ -21,11 +21,11 @@ from msgspec import Struct
 from bridge import __version__
 from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
-from bridge.diagnostics.status_query import listening_fault
 from bridge.foundation.errors import OutboxError
 from bridge.foundation.privileges import no_file
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
+from bridge.net.listening import listening_fault
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import NOT_OURS, connect
 from bridge.outbox.storage.file import content_error

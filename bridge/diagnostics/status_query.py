@@ -1,8 +1,7 @@
 """Get the status from the running forwarder or its state file; ask the probe."""
 
-import socket
 from collections.abc import Container, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,9 +16,10 @@ from bridge.diagnostics.outbox_access import forwarder_of, outbox_of
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
-from bridge.foundation.errors import OutboxError
+from bridge.foundation.errors import OutboxError, OutboxLockedError
 from bridge.health.report import StatusReport, report, sink_of, stored
 from bridge.net.addresses import ListenAddress
+from bridge.net.listening import listening_fault
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statefile import is_there
 from bridge.traffic.config import TrafficConfig
@@ -96,7 +96,12 @@ def _existing(path: Path) -> Path:
 
 async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
     path = _existing(Path(config.state.path))
-    async with outbox_of(path) as outbox:
+    async with AsyncExitStack() as stack:
+        try:
+            outbox = await stack.enter_async_context(outbox_of(path))
+        except OutboxLockedError as error:
+            text = f"{error}, but it does not answer: is it starting, or stopped?"
+            raise OutboxError(text) from error
         identity = await remembered(outbox.database) or Identity()
         body = await outbox.observations.load(CHECKPOINT)
         watch = Watch.from_json(body) if body else Watch()
@@ -194,18 +199,3 @@ def _says(answer: Mapping[str, object]) -> str:
     """Return the probe's answer and its reason as text."""
     why = " ".join(str(answer[key]) for key in ("reason", "eventId") if answer.get(key))
     return f"says {answer['traffic']}" + (f" ({why})" if why else "")
-
-
-def listening_fault(at: ListenAddress) -> str | None:
-    """Return why this process cannot listen on an address; None = it is free."""
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
-    is_dual = at.is_dual and socket.has_dualstack_ipv6()
-    try:
-        with closing(
-            socket.create_server(
-                (at.host, at.port), family=family, dualstack_ipv6=is_dual
-            )
-        ):
-            return None
-    except (OSError, UnicodeError) as error:
-        return getattr(error, "strerror", None) or "it is not an address"

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from msgspec import Struct, field
 
@@ -114,6 +114,21 @@ async def listen(
         dualstack_ipv6=True,
     )
     return await loop.create_server(make, sock=both, backlog=backlog)
+
+
+def listening_fault(at: ListenAddress) -> str | None:
+    """Return why this process cannot listen on an address; None = it is free."""
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    is_dual = at.is_dual and socket.has_dualstack_ipv6()
+    try:
+        with closing(
+            socket.create_server(
+                (at.host, at.port), family=family, dualstack_ipv6=is_dual
+            )
+        ):
+            return None
+    except (OSError, UnicodeError) as error:
+        return _cause(error)
 
 
 def _cause(error: OSError | UnicodeError) -> str:

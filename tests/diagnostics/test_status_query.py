@@ -25,6 +25,7 @@ from bridge.health import port as health
 from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
+from bridge.outbox.storage.lock import StateLock
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import (
     EVENT_ID,
@@ -202,6 +203,17 @@ async def test_no_forwarder_and_no_state_file_is_one_clear_error(
         await status_in(config_of(state_path), clock)
 
     assert not list(state_path.parent.iterdir())
+
+
+async def test_forwarder_that_does_not_answer_is_one_clear_error(
+    lived: Path, clock: FakeClock
+) -> None:
+    lock = StateLock(lived)
+    lock.take()
+
+    with pytest.raises(OutboxError, match="but it does not answer: is it st"):
+        await status_in(config_of(lived), clock)
+    lock.release()
 
 
 async def test_state_file_that_this_user_may_not_see_is_one_clear_error(
