@@ -168,16 +168,17 @@ class Switches(ast.NodeTransformer):
         if found is None:
             return self.generic_visit(node)
         field, made = found
-        was = copy.deepcopy(getattr(node, field) if field else node)
+        place: ast.expr = getattr(node, field, node)
+        before, after = _first_line(place), _first_line(made)
         number = self.first + len(self.found)
-        line = getattr(node, "lineno", 0)
-        name, before, after = ".".join(self._names), _first_line(was), _first_line(made)
+        line, name = getattr(node, "lineno", 0), ".".join(self._names)
         self.found.append(Mutant(name, line, before, after))
         self.generic_visit(node)
+        place = getattr(node, field, node)
         switch = ast.Call(ast.Name(_SWITCH, ast.Load()), [ast.Constant(number)], [])
-        either = ast.IfExp(switch, made, getattr(node, field) if field else node)
+        either = ast.copy_location(ast.IfExp(switch, made, place), place)
         if not field:
-            return ast.copy_location(either, node)
+            return either
         setattr(node, field, either)
         return node
 
