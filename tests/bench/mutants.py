@@ -168,13 +168,13 @@ class Switches(ast.NodeTransformer):
         if found is None:
             return self.generic_visit(node)
         field, made = found
-        place: ast.expr = getattr(node, field, node)
+        place: ast.expr = cast("ast.expr", getattr(node, field, node))
         before, after = _first_line(place), _first_line(made)
         number = self.first + len(self.found)
         line, name = getattr(node, "lineno", 0), ".".join(self._names)
         self.found.append(Mutant(name, line, before, after))
         self.generic_visit(node)
-        place = getattr(node, field, node)
+        place = cast("ast.expr", getattr(node, field, node))
         switch = ast.Call(ast.Name(_SWITCH, ast.Load()), [ast.Constant(number)], [])
         either = ast.copy_location(ast.IfExp(switch, made, place), place)
         if not field:
