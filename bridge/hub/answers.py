@@ -308,6 +308,27 @@ class BridgeList(List, frozen=True, kw_only=True):
     bridges: tuple[Bridge, ...]
 
 
+class HubState(Row, frozen=True, kw_only=True):
+    """What the hub cannot do now, and who asks.
+
+    Attributes:
+        store_fault: why nothing can be stored or received; null: it can.
+        not_connected: why sources are not connected, by their names.
+        drained: since when all messages that waited in the sources of bridges are read;
+            null: they are not.
+        unread: how many messages of the last day could not be read.
+        person: the name of who asks.
+        may_decide: whether this person is an approver.
+    """
+
+    store_fault: str | None
+    not_connected: Mapping[str, str]
+    drained: Time | None
+    unread: Count
+    person: str
+    may_decide: bool
+
+
 class Error(Row, frozen=True, kw_only=True):
     """Why a request was refused.
 
