@@ -31,7 +31,8 @@ from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.requests import Requests
-from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
+from bridge.events.build import Outcome, OutgoingEvent, from_outcome
+from bridge.events.cloudevent import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError

@@ -22,7 +22,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.foundation.sections import Section
 from bridge.hub.facts import table, text
 from bridge.net.addresses import is_loopback

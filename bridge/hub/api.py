@@ -18,7 +18,7 @@ from aiohttp import web
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.hub import report, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (

@@ -18,8 +18,7 @@ import orjson
 from msgspec import Struct
 
 from bridge.approvals.message import parse
-from bridge.events.build import clean, rfc3339
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, clean, rfc3339
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub.access import AccessConfig

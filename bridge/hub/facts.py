@@ -16,8 +16,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.events.build import clean
-from bridge.events.cloudevent import DEEPEST
+from bridge.events.cloudevent import DEEPEST, clean
 from bridge.events.document import ScheduledEvent, bare, is_deep
 from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError

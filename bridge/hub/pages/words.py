@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.hub.answers import DecisionRow, EventRow, OutcomeRow, Vote
 from bridge.hub.vote_rules import missing_votes

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, func, select, tuple_
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub import arm_rules
 from bridge.hub.answers import NAMES, DecisionRow

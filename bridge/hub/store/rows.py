@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, func, select, text, update
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
