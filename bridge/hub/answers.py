@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, key_of
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Kind, Machine, key_of
 from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
 
 MESSAGES = 20  # of an event at once

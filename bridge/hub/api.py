@@ -40,8 +40,7 @@ from bridge.hub.choices import (
     KeysDecided,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import kept_name, key_of
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Machine, kept_name, key_of
 from bridge.hub.openapi import document
 from bridge.hub.server import (
     ANY_ID,

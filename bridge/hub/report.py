@@ -19,8 +19,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
-from bridge.hub.facts import NoteKind
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Machine, NoteKind
 from bridge.hub.store.current import is_at
 from bridge.hub.store.rows import (
     Summary,

@@ -26,8 +26,7 @@ from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
 from bridge.hub.bridges import Liveness, Offer
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, is_named
+from bridge.hub.facts import Address, Machine, machine_of
 from bridge.hub.view_rows import BridgeRow, Situation
 from bridge.hub.voting import CurrentEvent
 
@@ -186,7 +185,7 @@ def _offered(bridge: BridgeRow, now: datetime) -> dict[Address, str]:
 def _rank(bridge: BridgeRow | None, current: CurrentEvent) -> int:
     if bridge is None:
         return 2
-    if is_named(current, bridge.reporter):
+    if machine_of(bridge.reporter) in current.named:
         return 0
     return 1 if bridge.machine in current.machines else 2
 

@@ -40,8 +40,7 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.facts import Kind, kept_name, key_of, object_in
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Kind, Machine, kept_name, key_of, object_in
 from bridge.hub.report import overlaps
 from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
 from bridge.hub.store.lists import decision_row

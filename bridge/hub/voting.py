@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import EVENT_TYPES, EventStatus, TransitionKind
 from bridge.hub.access import AccessConfig, AccessRule
-from bridge.hub.facts import Reporter
-from bridge.hub.fold import Machine, Voice
+from bridge.hub.facts import Machine, Reporter
+from bridge.hub.fold import Voice
 from bridge.hub.vote_rules import voids
 
 BRIDGE, ARM = "bridge", "arm"
@@ -39,8 +39,7 @@ class CurrentEvent(Struct, frozen=True, kw_only=True):
         prefix: the prefix of the types of the bridges' events.
         source: the source of these events; a signed approval names it.
         resource: the resource id of the event at ARM; "" = Azure has not reported it.
-        named: the machines whose word counts as that of one in Resources; ask by
-            ``fold.is_named``.
+        named: the machines whose word counts as that of one in Resources.
         voices: who has reported the occurrence.
         homes: the resource groups of the bridges of each name in Resources.
         aside: the vmIds of the reporters that people have set aside.

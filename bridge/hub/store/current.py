@@ -26,8 +26,8 @@ from bridge.hub.decisions import (
     End,
     end_of,
 )
-from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, Voice
+from bridge.hub.facts import Address, Machine
+from bridge.hub.fold import Voice
 from bridge.hub.store.rows import (
     Details,
     Entry,
@@ -181,7 +181,7 @@ def event_bridges(
 
 
 def _machine(row: Any) -> Machine:
-    return Machine(subscription=row.subscription, group=row.group, name=row.name)
+    return Machine.at((row.subscription, row.group, row.name))
 
 
 def _claims(

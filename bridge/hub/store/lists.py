@@ -24,8 +24,7 @@ from bridge.hub.choices import (
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, kept_name, object_in, table, text
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Kind, Machine, kept_name, object_in, table, text
 from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
 from bridge.hub.store.deciding import arm_objection
 from bridge.hub.store.rows import made, micros, moment_of

@@ -15,9 +15,9 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
-from bridge.hub.facts import Fact, Trust, digest_of
+from bridge.hub.facts import Fact, Machine, Trust, digest_of
 from bridge.hub.facts import text as text_of
-from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
+from bridge.hub.fold import Folded, Occurrence, State, Voice
 from bridge.hub.occurrences import Place
 from bridge.hub.store.engine import Values, insert, put
 from bridge.hub.store.tables import alarms, events, trail
