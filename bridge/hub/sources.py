@@ -359,7 +359,8 @@ class Sources(Struct):
 
     def situation(self) -> Situation:
         """Return the current time, and what the hub knows besides the store."""
-        hub, azure = self.config, self.config.azure_sources
+        hub = self.config
+        azure = [one for one in hub.sources if isinstance(one, AzureSource)]
         return Situation(
             now=self.clock.now(),
             clock_fault=self.clock.fault,

@@ -17,6 +17,7 @@ that are alive.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from bridge.approvals.rules import Rule, judge
 from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
 from bridge.hub.bridges import Liveness, Offer
-from bridge.hub.config import HubConfig
+from bridge.hub.config import BridgesSource, HubConfig
 from bridge.hub.facts import Address, Machine, machine_of
 from bridge.hub.view_rows import BridgeRow, Situation
 from bridge.hub.voting import CurrentEvent
@@ -220,14 +221,17 @@ class EventBridges(Struct, frozen=True, kw_only=True):
 
     def allowed(self, config: HubConfig) -> list[Target]:
         """Return the targets that the hub may send approvals to."""
+        globs = {
+            source.name: source.approvals.entities
+            for source in config.sources
+            if isinstance(source, BridgesSource) and source.approvals is not None
+        }
         return [
             target
             for target in self.targets
             if any(
-                source.approvals is not None
-                and source.name == target.address.source
-                and source.approvals.allows(target.address.entity)
-                for source in config.bridge_sources
+                fnmatchcase(target.address.place[1], glob.lower())
+                for glob in globs.get(target.address.source, ())
             )
         ]
 
