@@ -300,7 +300,6 @@ def sealed(fact: Fact, body: bytes) -> Fact:
     whole.
     """
     event, previous = _with_fewer_names(fact.event), _with_fewer_names(fact.previous)
-    group, names = fact.group, sorted(set(event.resources)) if event else ()
     raws = [one and one.raw for one in (event, previous)]
     is_status = event is not None and event.status == EventStatus.STARTED
     return replace(
@@ -313,7 +312,7 @@ def sealed(fact: Fact, body: bytes) -> Fact:
         link=_print([event.canonical]) if event else "",
         before=_print([previous.canonical]) if previous else "",
         content=_print([fact.kind, *raws, fact.outcome]),
-        names=_print([*group, *names]) if event else "",
+        names=_print([*fact.group, *sorted({*event.resources})]) if event else "",
         not_before=event.not_before if event else None,
         event_type=(event.event_type or "")[:_LONGEST_TYPE] if event else "",
         is_started=fact.kind is Kind.STARTED or (fact.kind.is_appearance and is_status),
@@ -342,11 +341,7 @@ def key_of(event_id: str) -> str:
 
     Other letters stay as they are: several of them become the same letters in capitals.
     """
-    return _capitals(clean(event_id))
-
-
-def _capitals(value: str) -> str:
-    folded = value.encode("utf-8", "surrogatepass").upper()
+    folded = clean(event_id).encode("utf-8", "surrogatepass").upper()
     return folded.decode("utf-8", "surrogatepass")
 
 
@@ -357,11 +352,10 @@ def group_of(resource_id: str) -> tuple[str, str]:
     percent-encoded, while those of a resource id are not.
     """
     found = _GROUP.match(resource_id)
-    return (_segment(found[1]), _segment(found[2])) if found else ("", "")
-
-
-def _segment(encoded: str) -> str:
-    return clean(unquote(encoded)).lower()
+    if found is None:
+        return "", ""
+    subscription, group = (clean(unquote(part)).lower() for part in found.groups())
+    return subscription, group
 
 
 def place_in(resource_id: str) -> tuple[str, str, str] | None:
