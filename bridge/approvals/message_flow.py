@@ -38,7 +38,7 @@ from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone
 
 _HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time

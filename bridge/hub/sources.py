@@ -27,7 +27,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 
 # -- The time by the broker's clock, as far as the hub's sources show it ---------------
