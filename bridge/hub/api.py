@@ -40,6 +40,7 @@ from bridge.hub.choices import (
     KeysDecided,
 )
 from bridge.hub.config import HubConfig
+from bridge.hub.decisions import DROP_OFFER, SET_ASIDE
 from bridge.hub.facts import Machine, kept_name, key_of
 from bridge.hub.openapi import document
 from bridge.hub.server import (
@@ -64,7 +65,6 @@ from bridge.hub.store.deciding import (
 from bridge.hub.store.rows import made
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Bridge, Filters, Situation
-from bridge.hub.voting import DROP_OFFER, SET_ASIDE
 
 log = logging.getLogger(__name__)
 

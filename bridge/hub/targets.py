@@ -27,9 +27,9 @@ from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
 from bridge.hub.bridges import Liveness, Offer
 from bridge.hub.config import BridgesSource, HubConfig
+from bridge.hub.decisions import CurrentEvent
 from bridge.hub.facts import Address, Machine, machine_of
 from bridge.hub.view_rows import BridgeRow, Situation
-from bridge.hub.voting import CurrentEvent
 
 _ANSWERS = {Liveness.ALIVE, Liveness.UNKNOWN}
 _SETTLED = timedelta(minutes=15)  # so long a machine must have offered a session

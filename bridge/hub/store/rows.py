@@ -15,6 +15,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
+from bridge.hub.decisions import CurrentEvent
 from bridge.hub.facts import Fact, Machine, Trust, digest_of
 from bridge.hub.facts import text as text_of
 from bridge.hub.fold import Folded, Occurrence, State, Voice
@@ -23,7 +24,6 @@ from bridge.hub.store.engine import Values, insert, put
 from bridge.hub.store.tables import alarms, events, trail
 from bridge.hub.view_rows import ReporterRow, StoredOutcome
 from bridge.hub.vote_rules import digest
-from bridge.hub.voting import CurrentEvent
 
 R = TypeVar("R", bound=Struct)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
