@@ -362,7 +362,7 @@ async def _is_refused(own: ServiceBusClient, queue: str, status: int, why: str) 
     assert why in inner.status_description.decode()
 
 
-async def test_link_without_a_token_is_refused(guarded: Broker) -> None:
+async def test_link_of_proton_without_a_token_is_refused(guarded: Broker) -> None:
     from tests.support.raw_amqp import send_raw, utils  # noqa: PLC0415 - it skips
 
     with pytest.raises(utils.LinkDetached, match="'Send' claim") as caught:
@@ -371,7 +371,7 @@ async def test_link_without_a_token_is_refused(guarded: Broker) -> None:
     assert caught.value.condition == Condition.UNAUTHORIZED
 
 
-async def test_request_needs_the_right_of_its_operation(guarded: Broker) -> None:
+async def test_request_of_proton_needs_the_right_of_its_operation(guarded: Broker) -> None:
     """A sender may schedule, but not peek: both are requests to $management."""
     from tests.support.raw_amqp import request  # noqa: PLC0415 - it skips
 

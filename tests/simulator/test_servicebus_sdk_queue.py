@@ -504,7 +504,7 @@ async def test_unknown_entity_is_not_found(broker_client: ServiceBusClient) -> N
     assert b"'nowhere' could not be found" in inner.status_description
 
 
-async def test_unknown_entity_is_not_found_by_who_shows_no_token(
+async def test_unknown_entity_is_not_found_by_proton_without_a_token(
     broker: Broker,
 ) -> None:
     """As a client of AMQP that is no client of Service Bus."""
