@@ -371,7 +371,9 @@ async def test_link_of_proton_without_a_token_is_refused(guarded: Broker) -> Non
     assert caught.value.condition == Condition.UNAUTHORIZED
 
 
-async def test_request_of_proton_needs_the_right_of_its_operation(guarded: Broker) -> None:
+async def test_request_of_proton_needs_the_right_of_its_operation(
+    guarded: Broker,
+) -> None:
     """A sender may schedule, but not peek: both are requests to $management."""
     from tests.support.raw_amqp import request  # noqa: PLC0415 - it skips
 
