@@ -124,7 +124,8 @@ def test_page_says_which_tests_kill() -> None:
         Tried(one, 1, "hangs"),
     ]
 
-    *_, row = page([Module("bridge.imds.poller", 9, 7, tried)])
+    *_, row, _, survivor = page([Module("bridge.imds.poller", 9, 7, tried)])
 
     assert row.startswith("| `bridge.imds.poller` | 9 | 7 | 4 | 3 |")
     assert row.endswith("| `imds/test_poller` 2, `limit of time` 1 |")
+    assert survivor == "- `bridge.imds.poller:1`: `a` -> `b`"
