@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.message import parse
-from bridge.approvals.reply import first_named
+from bridge.approvals.rules import first_named
 from bridge.configuration.config import Config
 from bridge.events.build import rfc3339
 from bridge.events.cloudevent import DEEPEST, CloudEvent

@@ -54,7 +54,7 @@ from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from bridge.approvals.reply import ReplyRules
+    from bridge.approvals.rules import ReplyRules
 
 log = logging.getLogger(__name__)
 
@@ -320,7 +320,7 @@ class Forwarder:
 
     def _reply_rules(self, config: ApprovalsConfig) -> "ReplyRules":
         if not config.has_entity:
-            from bridge.approvals.reply import (  # noqa: PLC0415 - only if configured
+            from bridge.approvals.rules import (  # noqa: PLC0415 - only if configured
                 ReplyRules,
             )
 

@@ -20,7 +20,7 @@ from bridge.servicebus.namespace import (
 from bridge.sinks.base import ApprovalAddress
 
 if TYPE_CHECKING:
-    from bridge.approvals.reply import ReplyRules
+    from bridge.approvals.rules import ReplyRules
 
 _MOST_DELIVERIES = 2000  # the highest MaxDeliveryCount of Service Bus
 
@@ -152,7 +152,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
         """
         others = [t.name for t in targets if t and t.host in {self.host, UNKNOWN_HOST}]
         # Only loaded if approvals are configured: it costs memory.
-        from bridge.approvals.reply import ReplyRules  # noqa: PLC0415 - see above
+        from bridge.approvals.rules import ReplyRules  # noqa: PLC0415 - see above
 
         return ReplyRules.of(self.reply_to, [self.target.name, *others])
 

@@ -31,7 +31,7 @@ from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.requests import Requests
-from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
+from bridge.events.build import OutgoingEvent, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
@@ -287,9 +287,13 @@ class Handling:
             count: how many EventIds the message has.
             earlier: the decision on an equal message, to repeat its data; else None.
         """
-        context, now = self.context, self.context.clock.now()
-        outcome = self._outcome(request, conclusion)
-        outgoing = from_outcome(context.event_context, outcome, now)
+        message, event_id = self.message, request.event_id if request else None
+        outgoing = self.context.outgoing(
+            conclusion,
+            event_id,
+            self._claimed(),
+            (message.message_id, message.sequence_number),
+        )
         if earlier is not None and earlier.data is not None:
             outgoing = _as_before(outgoing, orjson.loads(earlier.data))
         key = request.key if request else ""
@@ -299,28 +303,13 @@ class Handling:
         decision = Decision(
             message=self.key,
             key=key,
-            event_id=request.event_id if request else "",
-            sequence=self.message.sequence_number,
+            event_id=event_id or "",
+            sequence=message.sequence_number,
             state=conclusion.kind.value,
             data=self._outcomes[key],
         )
         reply = self._reply() if len(self._outcomes) == count else None
-        await context.conclude(
-            outcome, outgoing, decision, now=now.timestamp(), reply=reply
-        )
-
-    def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
-        message = self.message
-        return Outcome(
-            outcome=conclusion.kind.value,
-            event_id=request.event_id if request else None,
-            event=conclusion.event,
-            imds_status=conclusion.imds_status,
-            confirmed=conclusion.confirmed,
-            reason=conclusion.reason,
-            request=self._claimed(),
-            origin=(self.context.entity, message.message_id, message.sequence_number),
-        )
+        await self.context.conclude(outgoing, decision, reply)
 
     def _claimed(self) -> dict[str, object]:
         """Return the member ``request`` of an outcome: the claims of the message.

@@ -122,7 +122,7 @@ def odd_replies(
 ) -> Iterator[str]:
     """Yield a warning for each entity in ``reply_to`` that never gets a reply."""
     # Imported here: a bridge without approvals needs no memory for it.
-    from bridge.approvals.reply import unanswered  # noqa: PLC0415 - see above
+    from bridge.approvals.rules import unanswered  # noqa: PLC0415 - see above
 
     for name in unanswered(approvals.reply_to, approvals.reply_rules(targets)):
         yield (
