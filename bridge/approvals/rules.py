@@ -319,18 +319,9 @@ class ReplyRules(Struct, frozen=True, kw_only=True):
             return None
         return entity if any(fnmatchcase(name, glob) for glob in self.allowed) else None
 
-
-def first_named(names: Iterable[str], rules: ReplyRules) -> str | None:
-    """Return the first allowed name that is not a pattern; None if there is none."""
-    found = (rules.entity(name) for name in names if _GLOB.isdisjoint(name))
-    return next((entity for entity in found if entity), None)
-
-
-def unanswered(names: Iterable[str], rules: ReplyRules) -> Iterator[str]:
-    """Yield the names, but not patterns, to which no reply may be sent."""
-    for name in names:
-        if _GLOB.isdisjoint(name) and rules.entity(name) is None:
-            yield name
+    def named(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Return the names that are no patterns, each with its ``entity``."""
+        return {name: self.entity(name) for name in names if _GLOB.isdisjoint(name)}
 
 
 def _plain(entity: str) -> str:
