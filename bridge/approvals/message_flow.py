@@ -33,7 +33,7 @@ from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.requests import Requests
 from bridge.events.build import OutgoingEvent, rfc3339
 from bridge.events.document import ScheduledEvent
-from bridge.events.vocabulary import OutcomeKind
+from bridge.events.vocabulary import APPROVED, OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
@@ -237,7 +237,7 @@ class Handling:
         A good outcome always applies. A refusal applies only to a message that was sent
         before the refusal, and with the same claims.
         """
-        if kind.is_good:
+        if kind in APPROVED:
             return True
         data = orjson.loads(earlier.data or b"{}")
         sent = self.message.enqueued_at or self._began
@@ -406,7 +406,7 @@ def dead_letter(
         kinds: the outcomes of the message's EventIds, in the order of the body.
         whys: the reasons of these outcomes; "" = none.
     """
-    if any(kind.is_good for kind in kinds):
+    if not APPROVED.isdisjoint(kinds):
         return None
     place = next((i for i, kind in enumerate(kinds) if kind in _DEAD_LETTERS), None)
     if place is None:
