@@ -434,7 +434,10 @@ def main() -> None:
     )
     more = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
     more += [f"--timeout={_LIMIT}", "--hypothesis-profile=mutants"]
-    with tempfile.TemporaryDirectory() as place:
+    memory = "/dev/shm"  # noqa: S108 - a folder of its own is made in it
+    with tempfile.TemporaryDirectory(
+        dir=memory if Path(memory).is_dir() else None
+    ) as place:
         more.append(f"--basetemp={place}/tests")
         sys.exit(pytest.main([*more, *tests], plugins=[trial]))
 
