@@ -4,6 +4,10 @@ A forwarder, started as by ``sebridge run``, counts every call of a function of
 ``bridge/`` between two signals, in all of its threads; so does a hub for a vote. The
 simulator is not counted.
 
+Each walk has what it needs, and no more: the way of an event needs IMDS and a webhook,
+and only an approval needs its queue. Documents are read so seldom that one of them is
+read while an event is on its way: the one that has it.
+
     python -m tests.system.trips        print the golden list, from three runs, as root
 
 ``trips.json`` is the golden list: what a walk may enter. ``test_trips.py`` compares.
@@ -39,6 +43,7 @@ GOLDEN = Path(__file__).with_name("trips.json")
 ROOT = Path(__file__).parent.parent.parent
 _PATIENCE = 180.0
 _QUIET = 0.3  # seconds after the last step, in which rows are settled
+_POLL = "2s"  # far more than an event is on its way
 _RUNS = 3
 
 _HUB = """
@@ -166,12 +171,14 @@ class Walk:
     """A forwarder that counts, between IMDS and a webhook.
 
     Attributes:
+        has_approvals: whether it has an approval queue, too.
         refusals: how many of the next requests the webhook answers with 503.
         received: the transitions and outcomes that the webhook has accepted.
     """
 
     at: Addresses
     program: Program
+    has_approvals: bool = False
     refusals: int = 0
     received: asyncio.Queue[str] = None  # type: ignore[assignment]  # made in the loop
 
@@ -182,13 +189,13 @@ class Walk:
         app.router.add_post("/", self._receive)
         async with TestServer(app) as server:
             config = self.program.folder / "bridge.toml"
-            bus = self.at.connection_string
+            queue = approvals(self.at.connection_string)
             config.write_text(
                 config_text(
                     webhook(f"http://127.0.0.1:{server.port}/"),
-                    imds=self.at.imds,
+                    imds={"endpoint": self.at.imds, "poll_interval": _POLL},
                     state=state,
-                    approvals=approvals(bus),
+                    **({"approvals": queue} if self.has_approvals else {}),
                 )
             )
             async with self.program.running("run", "-c", str(config)):
@@ -219,54 +226,67 @@ class Walk:
 
 async def trips(folder: Path) -> dict[str, Trip]:
     """Walk every way but the one of ``hanging``, with its files in a folder."""
-    async with simulator_here() as at:
-        return {**await _forwarded(at, folder), **await _voted(at, folder)}
+    return {
+        **await _delivered(folder),
+        **await _approved(folder),
+        **await _voted(folder),
+    }
 
 
-async def _forwarded(at: Addresses, folder: Path) -> dict[str, Trip]:
-    walk = Walk(at, Program(folder))
-    async with walk.running(folder / "state.db"):
+async def _delivered(folder: Path) -> dict[str, Trip]:
+    async with simulator_here() as at, forwarder(at, folder / "events") as walk:
 
         async def failed() -> None:
             walk.refusals = 1
             await one_more(walk, 2)
 
-        async def approved() -> None:
-            await approve(at, "00000000-0000-0000-0000-000000000001")
-            await walk.until("startrequest.relayed")
-
-        await one_more(walk, 1)  # the first also opens the connections
         counted = walk.program.counted
         return {
             "delivered": await counted(lambda: one_more(walk, 4)),
             "first attempt fails": await counted(failed),
-            "approval": await counted(approved),
         }
+
+
+async def _approved(folder: Path) -> dict[str, Trip]:
+    place = folder / "approvals"
+    async with (
+        simulator_here() as at,
+        forwarder(at, place, has_approvals=True) as walk,
+    ):
+
+        async def approved() -> None:
+            await approve(at, "00000000-0000-0000-0000-000000000001")
+            await walk.until("startrequest.relayed")
+
+        return {"approval": await walk.program.counted(approved)}
 
 
 async def hanging(folder: Path, disk: Frozen) -> dict[str, Trip]:
     """Walk with a disk that hangs at the commit of the event, and answers later."""
-    place = folder / "hanging"
-    place.mkdir()
+    state = disk.path / f"{folder.name}.db"
+    async with (
+        simulator_here() as at,
+        forwarder(at, folder / "hanging", state=state) as walk,
+    ):
+
+        async def hung() -> None:
+            disk.freeze()
+            await one_more(walk, 2)
+            disk.thaw()
+
+        try:
+            return {"disk hangs": await walk.program.counted(hung)}
+        finally:
+            disk.thaw()
+
+
+async def _voted(folder: Path) -> dict[str, Trip]:
     async with simulator_here() as at:
-        walk = Walk(at, Program(place))
-        async with walk.running(disk.path / f"{folder.name}.db"):
-            await one_more(walk, 1)
-
-            async def hung() -> None:
-                disk.freeze()
-                await one_more(walk, 2)
-                disk.thaw()
-
-            try:
-                return {"disk hangs": await walk.program.counted(hung)}
-            finally:
-                disk.thaw()
+        return {"vote": await _vote(at, folder / "hub")}
 
 
-async def _voted(at: Addresses, folder: Path) -> dict[str, Trip]:
+async def _vote(at: Addresses, place: Path) -> Trip:
     """Walk with a vote, from the request at the hub to the message for the bridge."""
-    place = folder / "hub"
     place.mkdir()
     config, port = place / "hub.toml", free_port()
     config.write_text(_HUB.format(port=port, folder=place, bus=at.connection_string))
@@ -285,7 +305,24 @@ async def _voted(at: Addresses, folder: Path) -> dict[str, Trip]:
         async with asyncio.timeout(_PATIENCE):
             while "content" not in await shown(url):
                 await asyncio.sleep(0.05)
-        return {"vote": await hub.counted(voted)}
+        return await hub.counted(voted)
+
+
+@asynccontextmanager
+async def forwarder(
+    at: Addresses,
+    place: Path,
+    *,
+    state: Path | None = None,
+    has_approvals: bool = False,
+) -> AsyncIterator[Walk]:
+    """Run a forwarder that has delivered an event: its connections are open."""
+    place.mkdir()
+    walk = Walk(at, Program(place), has_approvals)
+    async with walk.running(state or place / "state.db"):
+        await one_more(walk, 1)
+        await asyncio.sleep(_QUIET)
+        yield walk
 
 
 async def one_more(walk: Walk, number: int) -> None:
