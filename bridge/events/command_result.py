@@ -11,11 +11,9 @@ from bridge.events.build import (
     clean,
     rfc3339,
 )
-from bridge.events.cloudevent import CloudEvent, severity
+from bridge.events.cloudevent import CloudEvent, fitted, hash32, severity
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
-from bridge.events.truncate import fitted
-from bridge.foundation.hashing import hash32
 
 _SEVERITIES = {"succeeded": "INFO", "failed": "ERROR", "skipped": "INFO"}
 

@@ -24,9 +24,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.rate_limit import Pause
-from bridge.foundation.retry import RetryPolicy
-from bridge.pipeline.policy import wish_of
+from bridge.foundation.pace import LONGEST_WISH, Pause, RetryPolicy
 
 _PARK_AFTER = 3
 _LONGEST_PROBE = 300.0
@@ -344,3 +342,8 @@ def is_fault_of_sink(error: DeliveryError) -> bool:
     is_transient = isinstance(error, TransientDeliveryError)
     is_of_sink = error.reason in {*_UNREACHABLE, Reason.THROTTLED}
     return is_transient and is_of_sink and not wish_of(error)
+
+
+def wish_of(error: DeliveryError) -> float:
+    """Return the seconds that the sink asks to wait; 0 = none."""
+    return min(getattr(error, "retry_after", None) or 0.0, LONGEST_WISH)

@@ -22,13 +22,18 @@ from msgspec import Struct
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, OutboxError
-from bridge.foundation.rate_limit import Pace, Pause
+from bridge.foundation.pace import Pace, Pause
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Attempt, Attempts
+from bridge.pipeline.attempt import (
+    ATTEMPT_LIMIT,
+    Attempt,
+    Attempts,
+    RelayPolicy,
+    is_urgent,
+)
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent
 from bridge.pipeline.settling import DueTimes, Probe, Settling
 from bridge.telemetry.metrics import Metrics
 

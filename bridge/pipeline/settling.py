@@ -24,9 +24,15 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Attempt, Attempts
+from bridge.pipeline.attempt import (
+    ATTEMPT_LIMIT,
+    Attempt,
+    Attempts,
+    RelayPolicy,
+    is_urgent,
+    rest_of,
+)
 from bridge.pipeline.circuit import Circuit, RunningTime, is_fault_of_sink
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent, rest_of
 from bridge.telemetry.metrics import Metrics, failure_label
 
 log = logging.getLogger(__name__)

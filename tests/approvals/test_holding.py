@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from bridge.events.document import Document
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
-from bridge.pipeline.held import Held, Observation, events_of, publications_of
+from bridge.pipeline.held import Held, Observation
+from bridge.pipeline.observer import events_of, publications_of
 from tests.support.builders import document, event_context_of
 from tests.support.fakes import START
 from tests.support.strategies import histories

@@ -8,6 +8,7 @@ import pytest
 
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.reply_sender import ReplySender
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -15,7 +16,6 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.hashing import hash32
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bridge.events import build, transitions
 from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Watch
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox import store
 from bridge.outbox.deliveries import Deliveries
@@ -17,8 +17,8 @@ from bridge.outbox.line import Lines
 from bridge.outbox.lookups import Ages
 from bridge.outbox.state import Wakeups
 from bridge.pipeline import attempt, circuit, policy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.circuit import Circuit
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.settling import DueTimes, Settling
 from tests.simulation.planting import Patch, bug
 

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     ConfigError,
@@ -36,8 +36,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
     UnprovenError,
 )
-from bridge.foundation.hashing import hash32
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.net.http_client import (
     MAX_ANSWER_BYTES,
     Answer,
@@ -49,7 +48,7 @@ from bridge.net.http_client import (
     revealed,
     turn,
 )
-from bridge.net.tls import Tls
+from bridge.net.tls import Tls, TlsFiles
 from bridge.sinks.base import Memory, Preview, Probing, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
@@ -75,9 +74,10 @@ from bridge.sinks.webhook.presets.preset import (
     Talker,
     advanced,
     assumed,
+    excerpt,
     line,
+    secrets_of,
 )
-from bridge.sinks.webhook.response import excerpt, secrets_of
 from bridge.sinks.webhook.template import TemplateFaultError
 
 log = logging.getLogger(__name__)
@@ -268,7 +268,7 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
                 timeout=self.timeout,
                 proxy=self.proxy,
             ),
-            tls=Tls(self.tls_files),
+            tls=None if self.tls_files == TlsFiles() else Tls(self.tls_files),
             http=resources.http,
             pace=resources.pace,
             clock=resources.clock,
@@ -316,6 +316,7 @@ class WebhookSink:
         talk: makes the requests of an event.
         expanded: the literal headers of the configuration, with placeholders filled in.
         origin: the origin that asks for permission; None = no handshake.
+        tls: its certificates and authorities; None = those of the system.
     """
 
     config: WebhookKeys
@@ -324,7 +325,7 @@ class WebhookSink:
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
     auth: Auth
-    tls: Tls
+    tls: Tls | None
     http: aiohttp.ClientSession
     pace: Pace
     clock: Clock
@@ -366,7 +367,7 @@ class WebhookSink:
             body=b"",
             timeout=_PROBE_LIMIT,
             proxy=revealed(proxy, "proxy") if proxy else None,
-            tls=self.tls.context(),
+            tls=self.tls and self.tls.context(),
         )
         await exchange(self.http, request, redact(url), self.clock.now)
 
@@ -529,7 +530,7 @@ class WebhookSink:
             timeout=config.timeout,
             connect_timeout=config.connect_timeout,
             proxy=revealed(config.proxy, "proxy") if config.proxy else None,
-            tls=self.tls.context(),
+            tls=self.tls and self.tls.context(),
         )
 
     def _configured(self) -> dict[str, str]:
