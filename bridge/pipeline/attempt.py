@@ -73,6 +73,7 @@ class Attempts(Struct):
         least: how many ordinary attempts may be in flight at first.
         most: how many may be in flight while a slow sink takes all of them.
         slots: how many may be in flight now; there is one more slot for urgent ones.
+        taken: how many slots are in use.
         was_full: whether all slots were taken when all had begun that might begin.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
@@ -87,21 +88,17 @@ class Attempts(Struct):
     clock: Clock
     chance: Callable[[], float]
     slots: int = 0
+    taken: int = 0
     was_full: bool = False
     at: dict[int, list[Attempt]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     _wider_from: float = float("-inf")  # no further slot before
     _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
     _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
-    _beside: int = 0
     _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
 
     def __post_init__(self) -> None:
         self.slots = self.least
-
-    def __len__(self) -> int:
-        """Return the number of attempts in flight."""
-        return len(self._all)
 
     def begin(
         self, delivery: Delivery, *, is_beside: bool = False, is_second: bool = False
@@ -116,7 +113,7 @@ class Attempts(Struct):
         if delivery.urgent_from is not None and not is_beside:
             self._may_be_urgent[attempt] = None
         self.at.setdefault(delivery.id, []).append(attempt)
-        self._beside += is_beside
+        self.taken += not is_beside
         self.pace.take(now)
         self.circuit.began(now, self.chance())
         return attempt
@@ -125,7 +122,7 @@ class Attempts(Struct):
         """Record that an attempt has ended."""
         del self._all[attempt]
         self._may_be_urgent.pop(attempt, None)
-        self._beside -= attempt.is_beside
+        self.taken -= not attempt.is_beside
         number, key = attempt.delivery.id, attempt.delivery.key
         if key is not None:
             self.keys[key] -= 1
@@ -137,11 +134,19 @@ class Attempts(Struct):
         if not attempt.is_cut:
             self._spared.discard(number)
 
-    def looked(self) -> None:
-        """Note that all has begun that may begin now."""
+    def looked(self) -> bool:
+        """Note that all has begun that may begin now.
+
+        Returns:
+            Whether an attempt must begin all the same, to check if the sink is back.
+        """
         self.was_full = self.is_full
         if not self._all:
             self.slots = self.least  # the backlog is over
+        now = self.clock.monotonic()
+        if now < self.pace.opens_at or len(self._all) - self.taken >= _MOST_BESIDE:
+            return False
+        return self.circuit.wants_try(now, self.oldest)
 
     def widen(self, success: Attempt) -> None:
         """Add slots after a slow success, if more deliveries may wait for one."""
@@ -158,23 +163,13 @@ class Attempts(Struct):
     @property
     def oldest(self) -> float | None:
         """When the oldest attempt began, in monotonic seconds; None = no attempt."""
-        return next((attempt.began for attempt in self._all), None)
-
-    @property
-    def taken(self) -> int:
-        """The number of slots in use."""
-        return len(self._all) - self._beside
-
-    @property
-    def room(self) -> int:
-        """How many attempts may begin at most, the urgent one among them."""
-        return max(self.slots + 1 - self.taken, 0)
+        oldest = next(iter(self._all), None)
+        return None if oldest is None else oldest.began
 
     @property
     def is_full(self) -> bool:
         """Whether no more than an urgent delivery may begin; see ``may_begin``."""
-        ordinary = len(self._all) - self._beside - len(self._may_be_urgent)
-        return ordinary >= self.slots
+        return self.taken - len(self._may_be_urgent) >= self.slots
 
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
@@ -210,14 +205,6 @@ class Attempts(Struct):
         if not is_urgent(delivery, now):
             return False
         return not self.circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
-
-    @property
-    def is_one_wanted(self) -> bool:
-        """Whether an attempt must begin now, to check whether the sink is back."""
-        now = self.clock.monotonic()
-        if now < self.pace.opens_at or self._beside >= _MOST_BESIDE:
-            return False
-        return self.circuit.wants_try(now, self.oldest)
 
     def hanging(self, now: float) -> Delivery | None:
         """Return the oldest urgent delivery in flight, to try it a second time.

@@ -104,23 +104,6 @@ class _Parking(Struct):
         self.probe_at = now + wait
 
 
-class _Release(Struct):
-    """Decides when to release: to make due what failed because of the sink."""
-
-    is_owed: bool = False
-    may_at: float = float("-inf")
-    is_first: bool = True  # after the first release, the next one need not wait
-
-    def take(self, now: float) -> bool:
-        """Return whether to release now; if so, the release counts as done."""
-        if not self.is_owed or now < self.may_at:
-            return False
-        self.is_owed = False
-        if not self.is_first:
-            self.may_at = now + _RELEASE_EVERY
-        return True
-
-
 class Circuit:
     """The state of a sink, as far as its answers show it.
 
@@ -149,7 +132,9 @@ class Circuit:
         self._try_at = 0.0
         self._succeeded_at = float("-inf")
         self._has_failures = False  # because of the sink, since the last success
-        self._release = _Release()
+        # To release is to make due all deliveries that failed because of the sink.
+        self._is_release_owed = False
+        self._may_release_at = float("-inf")
 
     @property
     def state(self) -> SinkState:
@@ -188,10 +173,10 @@ class Circuit:
         self._pause.end(began)
         self.busy.end(began)
         self.is_away = self._is_timed_out = False
-        self._succeeded_at, self._release.is_first = now, False
+        self._succeeded_at = now
         if self.last_error is None:
             return  # the usual case
-        self._release.is_owed |= self._has_failures
+        self._is_release_owed |= self._has_failures
         self._forget()
         self.running.run(now)
 
@@ -284,7 +269,7 @@ class Circuit:
         was_away, self.is_away = self.is_away, not is_there
         is_back = was_away and is_there
         if is_back:
-            self._release.is_owed = True
+            self._is_release_owed = True
         return is_back
 
     @property
@@ -297,15 +282,18 @@ class Circuit:
         return self._pause.holds(began) or self.busy.holds(began)
 
     def takes_release(self, now: float) -> bool:
-        """Return whether to release now; if so, the release counts as done.
-
-        To release is to make due all deliveries that failed because of the sink.
-        """
-        return now >= self.hold_until and self._release.take(now)
+        """Return whether to release now; if so, the release counts as done."""
+        may_at = max(self.hold_until, self._may_release_at)
+        if not self._is_release_owed or now < may_at:
+            return False
+        self._is_release_owed = False
+        if self.was_reached:  # after the first release, the next one need not wait
+            self._may_release_at = now + _RELEASE_EVERY
+        return True
 
     def owe_release(self) -> None:
         """Plan a release: deliveries may wait that failed because of the sink."""
-        self._release.is_owed = True
+        self._is_release_owed = True
 
     def marks(self, oldest: float | None) -> list[float]:
         """Return the times at which the relay must look again.
@@ -320,8 +308,8 @@ class Circuit:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))
-        if self._release.is_owed:
-            found.append(self._release.may_at)
+        if self._is_release_owed:
+            found.append(self._may_release_at)
         return found
 
 

@@ -232,7 +232,7 @@ def age_stands_still_while_the_disk_is_full(patch: Patch) -> None:
             return seconds
         return stood.setdefault(self.sink, seconds)
 
-    patch.setattr(DueTimes, "running", property(running))
+    patch.setattr(DueTimes, "running", running)
 
 
 @bug
