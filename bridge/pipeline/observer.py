@@ -7,7 +7,7 @@ together with the new watch.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -281,11 +281,18 @@ class Observer(Struct):
     async def _events_of(
         self, observations: Sequence[Observation]
     ) -> list[OutgoingEvent]:
+        """Make the events about observations, in order."""
+        events = list[OutgoingEvent]()
         publications = publications_of(self.event_context, observations)
         if not publications:
-            return []
-        causes = [cause for cause, _ in publications]
-        return events_of(publications, await self.outbox.facts.counts(causes))
+            return events
+        counts = dict[str, int]()
+        earlier = await self.outbox.facts.counts([cause for cause, _ in publications])
+        for cause, make in publications:
+            times = counts.get(cause, earlier.get(cause, 0))
+            events.append(make(repeats=times))
+            counts[cause] = times + 1  # the cause may be in the same commit again
+        return events
 
 
 def _decoded(body: bytes) -> Watch | None:
@@ -362,20 +369,3 @@ def publications_of(
             cause = cause_of_document(event_context, one.document)
             found.append((hash32(cause), make))
     return found
-
-
-def events_of(
-    publications: Sequence[Publication], earlier: Mapping[str, int]
-) -> list[OutgoingEvent]:
-    """Make the events of publications, in order.
-
-    Args:
-        publications: what is published.
-        earlier: how often each cause was published before; absent = never.
-    """
-    counts, events = dict[str, int](), list[OutgoingEvent]()
-    for cause, make in publications:
-        times = counts.get(cause, earlier.get(cause, 0))
-        events.append(make(repeats=times))
-        counts[cause] = times + 1  # the same cause may be in the same commit again
-    return events

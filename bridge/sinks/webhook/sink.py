@@ -69,6 +69,7 @@ from bridge.sinks.webhook.config import (
 from bridge.sinks.webhook.presets.preset import (
     NOTHING,
     Call,
+    Judge,
     Many,
     Standing,
     Talker,
@@ -256,12 +257,15 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
         yield BatchingWebhook(sink=sink, many=many, size=self.batch_size)
 
     def _sink(self, resources: Resources) -> "WebhookSink":
+        origin = self._origin(resources)
         return WebhookSink(
             config=self,
             shape=self.shape,
             talk=self._talker(),
+            judge=self.shape.judge,
             expanded=self._expanded(resources),
-            origin=self._origin(resources),
+            origin=origin,
+            own={} if origin is None else {ORIGIN: origin},
             auth=auth_of(
                 self.auth_meant,
                 clock=resources.clock,
@@ -314,16 +318,20 @@ class WebhookSink:
 
     Attributes:
         talk: makes the requests of an event.
+        judge: decides what an answer means.
         expanded: the literal headers of the configuration, with placeholders filled in.
         origin: the origin that asks for permission; None = no handshake.
+        own: the header that says it with each request.
         tls: its certificates and authorities; None = those of the system.
     """
 
     config: WebhookKeys
     shape: Shape
     talk: Talker
+    judge: Judge
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
+    own: Mapping[str, str]
     auth: Auth
     tls: Tls | None
     http: aiohttp.ClientSession
@@ -411,11 +419,10 @@ class WebhookSink:
             return Preview(head=(NOTHING,), body=b"")
         body = filled(self.config.auth_meant, calls[-1].body, SECRET)
         packed, _ = self.shape.packed(dict(calls[-1].headers), body)
-        headers = (
-            self.config.shown_headers(self.expanded) | self._origin_header() | packed
-        )
-        if self.config.signature is not None:
-            headers |= self._signature(event.id, body) | {"webhook-signature": SECRET}
+        headers = self.config.shown_headers(self.expanded) | self.own | packed
+        if (signature := self.config.signature) is not None:
+            headers |= signed(signature, event.id, body, self.clock.now())
+            headers["webhook-signature"] = SECRET
         target = redact(revealed(self.config.url, "url"))
         requests = (line(call, target) for call in calls)
         lines = (f"{name}: {value}" for name, value in headers.items())
@@ -475,7 +482,7 @@ class WebhookSink:
 
     def verdict(self, answer: Answer) -> DeliveryError | None:
         """Return what an answer means; None is success."""
-        return self.shape.judge(answer, redact(revealed(self.config.url, "url")))
+        return self.judge(answer, redact(revealed(self.config.url, "url")))
 
     async def called(self, call: Call, name: str) -> Answer:
         """Make one request.
@@ -484,8 +491,9 @@ class WebhookSink:
             call: what to send.
             name: the id in the signature: the same for each repeat of the event.
         """
-        body = self.auth.filled(call.body)
-        headers = dict(call.headers) | self._signature(name, body)
+        body, headers = filled(self.config.auth_meant, call.body), {**call.headers}
+        if (signature := self.config.signature) is not None:
+            headers |= signed(signature, name, body, self.clock.now())
         request = await self._request(*self.shape.packed(headers, body))
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time
             url = _placed(request.url, call.path)
@@ -515,17 +523,12 @@ class WebhookSink:
             yield value
             yield value.partition(" ")[2]  # without a scheme, such as Bearer
 
-    def _signature(self, name: str, body: bytes) -> dict[str, str]:
-        if self.config.signature is None:
-            return {}
-        return signed(self.config.signature, name, body, self.clock.now())
-
     async def _request(self, headers: dict[str, str], body: bytes = b"") -> Request:
         config, url = self.config, revealed(self.config.url, "url")
         auth = await self.auth.headers(url)
         return Request(
             url=url,
-            headers=self._configured() | self._origin_header() | auth | headers,
+            headers=self._configured() | self.own | auth | headers,
             body=body,
             timeout=config.timeout,
             connect_timeout=config.connect_timeout,
@@ -539,9 +542,6 @@ class WebhookSink:
             name: self.expanded.get(name) or revealed_value(value, f"headers.{name}")
             for name, value in self.config.headers.items()
         }
-
-    def _origin_header(self) -> dict[str, str]:
-        return {} if self.origin is None else {ORIGIN: self.origin}
 
 
 def _placed(url: str, path: str) -> str:

@@ -47,12 +47,13 @@ _UNENCODED = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
 
 def render_structured(event: CloudEvent) -> Rendered:
     """Return headers and body of an event in structured mode."""
-    return _content(STRUCTURED_TYPE), event.to_json()
+    return {"Content-Type": f"{STRUCTURED_TYPE}; charset=utf-8"}, event.to_json()
 
 
 def render_batch(event: CloudEvent) -> Rendered:
     """Return headers and body of a batch of one event."""
-    return _content(BATCH_TYPE), b"[" + event.to_json() + b"]"
+    kind = f"{BATCH_TYPE}; charset=utf-8"
+    return {"Content-Type": kind}, b"[" + event.to_json() + b"]"
 
 
 def render_array(event: CloudEvent) -> Rendered:
@@ -71,10 +72,6 @@ def render_binary(event: CloudEvent) -> Rendered:
 def header_value(text: str) -> str:
     """Percent-encode an attribute for a header, as the HTTP binding requires."""
     return quote(text, safe=_UNENCODED)
-
-
-def _content(kind: str) -> dict[str, str]:
-    return {"Content-Type": f"{kind}; charset=utf-8"}
 
 
 RENDER: Mapping[ContentMode, Callable[[CloudEvent], Rendered]] = {
