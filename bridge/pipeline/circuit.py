@@ -72,38 +72,6 @@ class RunningTime(Struct):
         self.seconds, self.since = self.at(now), None
 
 
-class _Parking(Struct):
-    """Counts the refusals of a sink, and plans the probes while it is parked."""
-
-    longest_backoff: float
-    refusals: int = 0  # in a row
-    is_parked: bool = False
-    probes: int = 0
-    probe_at: float = 0.0
-
-    def refused(self, earlier: int, now: float, unit: float) -> bool:
-        """Record a refusal; return whether it has parked the sink.
-
-        Args:
-            earlier: how many refusals there had been when the attempt began.
-            now: monotonic seconds.
-            unit: a random number in [0, 1).
-        """
-        self.refusals += self.refusals == earlier
-        if self.refusals < _PARK_AFTER and not self.is_parked:
-            return False
-        self.probe_later(now, unit)
-        was_parked, self.is_parked = self.is_parked, True
-        return not was_parked
-
-    def probe_later(self, now: float, unit: float) -> None:
-        """Plan the next probe: the wait doubles each time, up to five minutes."""
-        doubled = self.longest_backoff * 2.0 ** min(self.probes, 20)
-        wait = min(doubled * (1 + _SPREAD * unit), _LONGEST_PROBE)
-        self.probes += 1
-        self.probe_at = now + wait
-
-
 class Circuit:
     """The state of a sink, as far as its answers show it.
 
@@ -114,6 +82,8 @@ class Circuit:
         last_error: the error of the last attempt; None after a success.
         hold_until: no attempt before this time: the sink has sent Retry-After.
         is_away: whether the address did not answer the last probe.
+        is_parked: whether the sink is parked; usually a person must correct something.
+        refusals: how many refusals there were in a row.
         is_unreachable: whether the sink was unreachable at the last attempt.
         running: the running time, for the age of deliveries.
     """
@@ -126,7 +96,9 @@ class Circuit:
         self.hold_until = 0.0
         self.is_away = False
         self.running = RunningTime()
-        self._parking = _Parking(backoff.max_backoff)
+        self.is_parked = False
+        self.refusals = self._probes = 0
+        self._probe_at = 0.0
         self.is_unreachable = False
         self._is_timed_out = False  # at the last attempt
         self._try_at = 0.0
@@ -139,7 +111,7 @@ class Circuit:
     @property
     def state(self) -> SinkState:
         """The state of the sink."""
-        if self._parking.is_parked:
+        if self.is_parked:
             return SinkState.PARKED
         return SinkState.RETRYING if self.last_error else SinkState.OK
 
@@ -147,16 +119,6 @@ class Circuit:
     def was_reached(self) -> bool:
         """Whether any attempt of this process has succeeded."""
         return self._succeeded_at > float("-inf")
-
-    @property
-    def is_parked(self) -> bool:
-        """Whether the sink is parked; usually a person must correct something."""
-        return self._parking.is_parked
-
-    @property
-    def refusals(self) -> int:
-        """The number of refusals in a row."""
-        return self._parking.refusals
 
     def began(self, now: float, unit: float) -> None:
         """Record that an attempt or a probe begins; ``unit`` is random, in [0, 1)."""
@@ -189,7 +151,8 @@ class Circuit:
         self.running.run(now)
 
     def _forget(self) -> None:
-        self._parking, self.last_error = _Parking(self.backoff.max_backoff), None
+        self.refusals = self._probes = 0
+        self.is_parked, self.last_error = False, None
         self.is_unreachable = self._has_failures = False
 
     def failed(
@@ -211,10 +174,11 @@ class Circuit:
         is_of_sink = is_fault_of_sink(error)
         self._has_failures = self._has_failures or is_of_sink
         if isinstance(error, RefusedDeliveryError):
-            if self._parking.refused(refusals, now, unit):
-                self.running.stand(now)
+            self.refusals += self.refusals == refusals
+            if self.is_parked or self.refusals >= _PARK_AFTER:
+                self._park(now, unit)
             return
-        self._parking.refusals = 0
+        self.refusals = 0
         if not isinstance(error, TransientDeliveryError):
             self._pause.end(now)  # the sink takes events, though not this one
             return
@@ -223,7 +187,16 @@ class Circuit:
         elif is_of_sink:
             self.is_unreachable = True
         if self.is_parked:
-            self._parking.probe_later(now, unit)
+            self._park(now, unit)
+
+    def _park(self, now: float, unit: float) -> None:
+        """Park the sink, and plan a probe: the wait doubles each time, up to 300 s."""
+        doubled = self.backoff.max_backoff * 2.0 ** min(self._probes, 20)
+        self._probes += 1
+        self._probe_at = now + min(doubled * (1 + _SPREAD * unit), _LONGEST_PROBE)
+        if not self.is_parked:
+            self.is_parked = True
+            self.running.stand(now)
 
     def lets_through(self, now: float, *, is_first: bool) -> bool:
         """Return whether the state of the sink allows an attempt now.
@@ -234,7 +207,7 @@ class Circuit:
         """
         if now < self.hold_until:
             return False
-        return not self.is_parked or (is_first and now >= self._parking.probe_at)
+        return not self.is_parked or (is_first and now >= self._probe_at)
 
     def wants_try(self, now: float, oldest: float | None) -> bool:
         """Return whether an attempt must begin now, to check if the sink is back.
@@ -302,8 +275,8 @@ class Circuit:
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
         found = [self.hold_until, opens_at := self.opens_at]
-        if self._parking.is_parked:
-            found.append(self._parking.probe_at)
+        if self.is_parked:
+            found.append(self._probe_at)
         elif self.is_unreachable or opens_at:
             found.append(self._try_at)
         elif oldest is not None:
