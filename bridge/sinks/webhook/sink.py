@@ -52,6 +52,7 @@ from bridge.net.tls import Tls, TlsFiles
 from bridge.sinks.base import Memory, Preview, Probing, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
+    AuthConfig,
     auth_of,
     filled,
     revealed_value,
@@ -257,7 +258,7 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
         yield BatchingWebhook(sink=sink, many=many, size=self.batch_size)
 
     def _sink(self, resources: Resources) -> "WebhookSink":
-        origin = self._origin(resources)
+        origin, written = self._origin(resources), self.auth_meant
         return WebhookSink(
             config=self,
             shape=self.shape,
@@ -266,8 +267,9 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
             expanded=self._expanded(resources),
             origin=origin,
             own={} if origin is None else {ORIGIN: origin},
+            written=written,
             auth=auth_of(
-                self.auth_meant,
+                written,
                 clock=resources.clock,
                 timeout=self.timeout,
                 proxy=self.proxy,
@@ -322,6 +324,7 @@ class WebhookSink:
         expanded: the literal headers of the configuration, with placeholders filled in.
         origin: the origin that asks for permission; None = no handshake.
         own: the header that says it with each request.
+        written: the authentication as it is configured.
         tls: its certificates and authorities; None = those of the system.
     """
 
@@ -332,6 +335,7 @@ class WebhookSink:
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
     own: Mapping[str, str]
+    written: AuthConfig | None
     auth: Auth
     tls: Tls | None
     http: aiohttp.ClientSession
@@ -417,7 +421,7 @@ class WebhookSink:
         calls = list(assumed(self.talk, self.shape.known, event, self.clock.now()))
         if not calls:
             return Preview(head=(NOTHING,), body=b"")
-        body = filled(self.config.auth_meant, calls[-1].body, SECRET)
+        body = filled(self.written, calls[-1].body, SECRET)
         packed, _ = self.shape.packed(dict(calls[-1].headers), body)
         headers = self.config.shown_headers(self.expanded) | self.own | packed
         if (signature := self.config.signature) is not None:
@@ -491,7 +495,7 @@ class WebhookSink:
             call: what to send.
             name: the id in the signature: the same for each repeat of the event.
         """
-        body, headers = filled(self.config.auth_meant, call.body), {**call.headers}
+        body, headers = filled(self.written, call.body), {**call.headers}
         if (signature := self.config.signature) is not None:
             headers |= signed(signature, name, body, self.clock.now())
         request = await self._request(*self.shape.packed(headers, body))
@@ -508,7 +512,7 @@ class WebhookSink:
 
     def _secrets(self, request: Request) -> Iterator[str]:
         """Yield the secrets of a request besides those in its URL."""
-        auth = self.config.auth_meant
+        auth = self.written
         names = {
             name
             for name, value in self.config.headers.items()
