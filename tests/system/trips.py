@@ -33,7 +33,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from tests.support.builders import EVENT_ID
-from tests.support.configurations import approvals, config_text, webhook
+from tests.support.configurations import approvals, config_text, toml, webhook
 from tests.support.disks import Frozen, freezable
 from tests.support.fleet import life, step
 from tests.support.hub import offer
@@ -208,14 +208,15 @@ class Walk:
         app.router.add_post("/", self._receive)
         async with TestServer(app) as server:
             config = self.program.folder / "bridge.toml"
-            queue = approvals(self.at.connection_string)
+            bus = self.at.connection_string
+            queue = {"approvals": approvals(bus)} if self.has_approvals else {}
             config.write_text(
                 config_text(
                     webhook(f"http://127.0.0.1:{server.port}/"),
                     imds={"endpoint": self.at.imds, "poll_interval": _POLL},
                     state=state,
-                    **({"approvals": queue} if self.has_approvals else {}),
                 )
+                + toml(queue)
             )
             async with self.program.running("run", "-c", str(config)):
                 await settled(config, 0)

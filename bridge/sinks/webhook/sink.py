@@ -334,7 +334,7 @@ class WebhookSink:
     judge: Judge
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
-    own: Mapping[str, str]
+    own: dict[str, str]
     written: AuthConfig | None
     auth: Auth
     tls: Tls | None
@@ -379,7 +379,7 @@ class WebhookSink:
             body=b"",
             timeout=_PROBE_LIMIT,
             proxy=revealed(proxy, "proxy") if proxy else None,
-            tls=self.tls and self.tls.context(),
+            tls=None if self.tls is None else self.tls.context(),
         )
         await exchange(self.http, request, redact(url), self.clock.now)
 
@@ -537,7 +537,7 @@ class WebhookSink:
             timeout=config.timeout,
             connect_timeout=config.connect_timeout,
             proxy=revealed(config.proxy, "proxy") if config.proxy else None,
-            tls=self.tls and self.tls.context(),
+            tls=None if self.tls is None else self.tls.context(),
         )
 
     def _configured(self) -> dict[str, str]:
