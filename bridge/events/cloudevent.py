@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import ClassVar, Self
 from urllib.parse import quote
 
@@ -27,6 +28,12 @@ SIGNATURE = "dssematerial"
 DEEPEST = 80
 """How many levels an event may have: a scheduled event has at most 64."""
 
+# What CloudEvents forbids in a string attribute: controls and noncharacters.
+FORBIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff"
+    + "".join(f"{chr(p * 65536 + 65534)}{chr(p * 65536 + 65535)}" for p in range(1, 17))
+    + "]"
+)
 _OWN = frozenset(
     {
         "specversion",
@@ -327,3 +334,13 @@ def _without_document(data: dict[str, object]) -> str | None:
         return None
     data["document"] = None
     return "document"
+
+
+def clean(text: str) -> str:
+    """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
+    return FORBIDDEN.sub("\ufffd", text)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a time in UTC; with a fraction of a second only if it is not zero."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -4,14 +4,15 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bridge.events.build import (
-    EventContext,
-    OutgoingEvent,
-    attributes_of,
+from bridge.events.build import EventContext, OutgoingEvent, attributes_of
+from bridge.events.cloudevent import (
+    CloudEvent,
     clean,
+    fitted,
+    hash32,
     rfc3339,
+    severity,
 )
-from bridge.events.cloudevent import CloudEvent, fitted, hash32, severity
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
 

@@ -54,7 +54,7 @@ class Observer(Struct):
             ``set_identity`` is called, only events that may not wait are published.
         watch: what is known of the scheduled events.
         document: the last valid document; None before the first.
-        changed: called after each document that differs from the one before.
+        changed: called after each document that differs from the one before, if given.
     """
 
     outbox: Outbox
@@ -67,7 +67,7 @@ class Observer(Struct):
     is_waiting: bool = False
     watch: Watch = field(default_factory=Watch)
     document: Document | None = None
-    changed: Callable[[], None] = field(default=lambda: None)
+    changed: Callable[[], None] | None = None
     _body: bytes | None = None
     _touched: float = float("-inf")
     _offset: float | None = None  # wall clock minus monotonic clock
@@ -242,7 +242,8 @@ class Observer(Struct):
             self._earlier, self.outbox.state.is_joining = None, False
             self.outbox.wakeups.wake_all()
         self.watch, self._touched = after, self.clock.monotonic()
-        self.changed()
+        if self.changed is not None:
+            self.changed()
         self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
 

@@ -22,9 +22,14 @@ from bridge.events.build import (
     from_bridge,
     from_document,
     from_outcome,
+)
+from bridge.events.cloudevent import (
+    MAX_BYTES,
+    STRUCTURED_TYPE,
+    CloudEvent,
+    hash32,
     rfc3339,
 )
-from bridge.events.cloudevent import MAX_BYTES, STRUCTURED_TYPE, CloudEvent, hash32
 from bridge.events.config import EventsConfig
 from bridge.events.document import parse
 from bridge.events.identity import Identity
