@@ -152,7 +152,6 @@ def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() 
         "pipeline/batches.py",  # which raises it in the attempt at the guilty event
         "outbox/storage/database.py",
         "outbox/storage/file.py",
-        "outbox/storage/connection.py",
         "foundation/daemon_threads.py",
     }
 

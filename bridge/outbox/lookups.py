@@ -23,7 +23,7 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.state import Running, State
 from bridge.outbox.storage.journal import Rows
-from bridge.outbox.storage.meta import AGAIN
+from bridge.outbox.storage.schema import AGAIN
 
 _MOST_STEPS = 1000  # EventIds whose steps memory keeps
 

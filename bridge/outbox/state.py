@@ -13,9 +13,8 @@ from bridge.outbox.image import Image
 from bridge.outbox.line import Waiting
 from bridge.outbox.reads import Asked
 from bridge.outbox.records import CHECKPOINT, Content, Item
-from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import MUCH, give_back
+from bridge.outbox.storage.file import MUCH, Connection, give_back
 from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"

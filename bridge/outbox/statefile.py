@@ -41,11 +41,11 @@ from bridge.foundation.values import Duration, Size
 from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble
-from bridge.outbox.storage.connection import connect, translated
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import connect, translated
 from bridge.outbox.storage.journal import Change
 from bridge.outbox.storage.lock import Place, StateLock
-from bridge.outbox.storage.meta import OWNER, is_other, load, owner_in
+from bridge.outbox.storage.schema import OWNER, is_other, load, owner_in
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 ALLOWED = json.loads(GOLDEN.read_text())
 _TRIES = 3  # what depends on the moment is not entered each time
 _BY_THE_CLOCK = {  # every few seconds: on a busy machine within each walk
-    "outbox/storage/driver.py:Desk._look",
-    "outbox/storage/driver.py:Desk._look_in",
+    "outbox/storage/database.py:Database._look",
+    "outbox/storage/database.py:Database._look_in",
     "hub/housekeeping.py:StoreWatch.run",
     "hub/housekeeping.py:StoreWatch.step",
     "hub/housekeeping.py:look_at_keys",

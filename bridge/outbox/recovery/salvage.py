@@ -27,10 +27,9 @@ from bridge.outbox.records import (
     DeliveryState,
     damage_of,
 )
-from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.file import connect
 from bridge.outbox.storage.journal import write
-from bridge.outbox.storage.meta import AGAIN
-from bridge.outbox.storage.schema import TABLES, Table
+from bridge.outbox.storage.schema import AGAIN, TABLES, Table
 
 _ITEMS, _DELIVERIES = TABLES["items"], TABLES["deliveries"]
 _STATES = get_args(DeliveryState)

@@ -11,9 +11,14 @@ hangs becomes one transaction. A row says what will hold afterwards, so it may b
 written twice.
 """
 
+import asyncio
+import queue
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -68,16 +73,14 @@ class Journal(Struct):
     Attributes:
         with_disk: the disk was given these, and has not answered.
         gathering: these came later.
-        items: how many events and replies are among their rows.
-        bytes: the length of their bodies.
         last: the number of the last commit.
     """
 
     with_disk: list[Commit] = field(default_factory=list)
     gathering: list[Commit] = field(default_factory=list)
-    items: int = 0
-    bytes: int = 0
     last: int = 0
+    _bytes: int = 0  # of the bodies of what gathers
+    _bytes_given: int = 0  # of those that the disk was given
     _given: dict[Change, Commit] = field(default_factory=dict)
     _where: dict[Change, Commit] = field(default_factory=dict)
 
@@ -91,54 +94,53 @@ class Journal(Struct):
         """Add a commit at the time ``now`` of the loop's clock."""
         self.last += 1
         commit = Commit(self.last, now, {}, then, late)
-        for change, row in rows.items():
-            self._place(commit, change, row)
+        self._place(commit, rows)
         self.gathering.append(commit)
         return commit
 
-    def _place(self, commit: Commit, change: Change, row: Row | None) -> None:
-        earlier = self._where.get(change)
-        if earlier is not None:
-            self._count(change, earlier.rows[change], -1)
-            if change[0] in _STAY:
-                commit = earlier
-            elif earlier is not commit:
-                del earlier.rows[change]
-        commit.rows[change] = row
-        self._where[change] = commit
-        self._count(change, row, 1)
+    def _place(self, commit: Commit, rows: Rows) -> None:
+        where = self._where
+        for change, row in rows.items():
+            of, earlier = commit, where.get(change)
+            if change[0] == "items":
+                self._bytes += _length(row)
+            if earlier is not None:
+                if change[0] == "items":
+                    self._bytes -= _length(earlier.rows[change])
+                if change[0] in _STAY:
+                    of = earlier
+                elif earlier is not commit:
+                    del earlier.rows[change]
+            of.rows[change] = row
+            where[change] = of
 
-    def _count(self, change: Change, row: Row | None, sign: int) -> None:
-        if row is not None and change[0] == "items":
-            body = row[_BODY]
-            self.items += sign
-            self.bytes += sign * len(body) if isinstance(body, bytes) else 0
+    @property
+    def bytes(self) -> int:
+        """The length of the bodies of all events and replies."""
+        return self._bytes + self._bytes_given
 
     def take(self) -> list[Commit]:
         """Give all that gathers to the disk."""
         self.with_disk, self.gathering = self.gathering, []
         self._given, self._where = self._where, {}
+        self._bytes_given, self._bytes = self._bytes, 0
         return self.with_disk
 
     def done(self) -> list[Commit]:
         """Note that the disk has what it was given; return it."""
         done, self.with_disk = self.with_disk, []
-        for change, commit in self._given.items():
-            self._count(change, commit.rows[change], -1)
-        self._given = {}
+        self._given, self._bytes_given = {}, 0
         return done
 
     def back(self) -> None:
         """Note that the disk has refused what it was given: it gathers again."""
-        later, where = self.gathering, self._where
+        later = self.gathering
         self.gathering, self.with_disk = self.with_disk, []
         self._where, self._given = self._given, {}
-        for change, commit in where.items():
-            self._count(change, commit.rows[change], -1)
+        self._bytes, self._bytes_given = self._bytes_given, 0
         for commit in later:
             rows, commit.rows = commit.rows, {}
-            for change, row in rows.items():
-                self._place(commit, change, row)
+            self._place(commit, rows)
             self.gathering.append(commit)
 
     def waiting(self) -> list[Commit]:
@@ -153,6 +155,11 @@ class Journal(Struct):
         """Return the newest state of each row that is not on the disk yet."""
         found = {c: commit.rows[c] for c, commit in self._given.items()}
         return found | {c: commit.rows[c] for c, commit in self._where.items()}
+
+
+def _length(row: Row | None) -> int:
+    body = None if row is None else row[_BODY]
+    return len(body) if isinstance(body, bytes) else 0
 
 
 # -- Writes rows to the state file, each with its checksum -----------------------------
@@ -193,3 +200,114 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
         number, content = key[0], Content(*row[:6])  # type: ignore[arg-type]  # see above
         return checksum_of(number, content)  # type: ignore[arg-type]  # see above
     return checksum_of_decision(key[1], *row[:-1])
+
+
+# -- Who does the work on the disk: a thread, since the disk may hang ------------------
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Timings(Struct, frozen=True):
+    """Time limits of the state file, in seconds.
+
+    Attributes:
+        patience: a disk that has not answered for this time counts as failed; infinite
+            = wait for it without a limit.
+        standstill: if the check of the disk is late by more than this, the whole
+            machine was paused, and the time of the disk begins again.
+        closing: how much longer than ``patience`` closing may take.
+        quiet: after this time without work, SQLite's log is written back; infinite =
+            never.
+    """
+
+    patience: float = 3.0
+    standstill: float = 1.0
+    closing: float = 2.0
+    quiet: float = 0.1
+
+
+class Ask(Struct, eq=False):
+    """A question to the file, or a transaction of its own.
+
+    Attributes:
+        work: asks.
+        after: the commits up to this number are written first.
+        since: when it was asked, by the loop's clock.
+        future: of the caller.
+        then: called with the result before the caller gets what it returns.
+        is_read: whether an error of the disk says that rows cannot be written either;
+            a transaction of its own is only tried again by its caller.
+    """
+
+    work: Callable[[], Any]
+    after: int
+    since: float
+    future: asyncio.Future[Any]
+    then: Callable[[Any], Any]
+    is_read: bool = True
+
+    def answer(self, result: Any, error: BaseException | None) -> None:
+        """Give the caller the result, or the error."""
+        if isinstance(error, Exception):
+            if not self.future.done():
+                self.future.set_exception(error)
+            return
+        found = self.then(result)
+        if not self.future.done():
+            self.future.set_result(found)
+
+
+class Driver(Protocol):
+    """Does the work on the disk, one piece at a time."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still do work."""
+        ...
+
+    def start(self, work: Callable[[], object], done: Done) -> None:
+        """Begin a piece of work; ``done`` is called in the event loop at its end.
+
+        Args:
+            work: may hang.
+            done: gets the result and None, or None and the error.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End when the work is done."""
+        ...
+
+
+class ThreadDriver:
+    """Does the work in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue = queue.SimpleQueue[tuple[Callable[[], object], Done] | None]()
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self, work: Callable[[], object], done: Done) -> None:
+        """Begin a piece of work; see ``Driver``."""
+        self._queue.put((work, done))
+
+    def stop(self) -> None:
+        """End the thread when its work is done."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (one := self._queue.get()) is not None:
+            work, done = one
+            try:
+                result, error = work(), None
+            except BaseException as fault:  # noqa: BLE001 - passed on to the loop
+                result, error = None, fault
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(done, result, error)
+            del one, work, done, result, error  # they hold what was written

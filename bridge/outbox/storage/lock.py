@@ -32,7 +32,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import enter
 from bridge.foundation.sqlite_files import copy_to
-from bridge.outbox.storage.meta import is_other, owner_in
+from bridge.outbox.storage.schema import is_other, owner_in
 
 if sys.platform != "win32":
     import fcntl
