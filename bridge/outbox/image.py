@@ -141,11 +141,9 @@ class Image(Struct):
 
     def written(self, items: Iterable[Item]) -> None:
         """Note that items are on the disk."""
-        for item in items:
-            held = self._held.pop(item.id, None)
-            if held is not None:
-                self._events -= held.is_event
-                self._remember(held.item)
+        found = [self._held.pop(item.id) for item in items if item.id in self._held]
+        self._events -= sum(held.is_event for held in found)
+        self._remember(held.item for held in found)
 
     def replace(self, item: Item) -> bool:
         """Take another content in place of one; return whether it still waits."""
@@ -165,22 +163,18 @@ class Image(Struct):
             lines = self.sinks[sink] = Lines()
         return lines
 
-    def _remember(self, item: Item) -> None:
-        """Keep the content of what is on the disk; forget what was read first."""
-        if item.id in self._read:
-            return
-        self._read[item.id] = item
-        self._read_bytes += len(item.content.body or b"")
-        while len(self._read) > _MOST_READ or self._read_bytes > _MOST_BYTES:
-            number = next(iter(self._read))
-            if number == item.id:
+    def _remember(self, items: Iterable[Item]) -> None:
+        """Keep contents that are on the disk; forget what was read first."""
+        kept, last = self._read, 0
+        for item in items:
+            if item.id not in kept:
+                kept[item.id], last = item, item.id
+                self._read_bytes += len(item.content.body or b"")
+        while len(kept) > _MOST_READ or self._read_bytes > _MOST_BYTES:
+            number = next(iter(kept))
+            if number == last:
                 return
-            self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        gone = self._read.pop(number, None)
-        if gone is not None:
-            self._read_bytes -= len(gone.content.body or b"")
+            self._read_bytes -= len(kept.pop(number).content.body or b"")
 
     # -- out -----------------------------------------------------------------
 
@@ -259,10 +253,10 @@ class Image(Struct):
 
     # -- contents ------------------------------------------------------------
 
-    def content(self, number: int) -> Item | None:
-        """Return a content that is in memory."""
-        held = self._held.get(number)
-        return self._read.get(number) if held is None else held.item
+    def contents(self, numbers: Iterable[int]) -> dict[int, Item | None]:
+        """Return contents, if they are in memory."""
+        held, read = self._held, self._read
+        return {n: held[n].item if n in held else read.get(n) for n in numbers}
 
     async def deliveries(
         self,
@@ -278,23 +272,30 @@ class Image(Struct):
             ahead: what will be due next. If a content must be read, theirs are read
                 with it, and the oldest ones.
         """
-        known = {one.item: self.content(one.item) for one in found}
+        if not found:
+            return []
+        lines, known = self.sinks[found[0].sink], self.contents(w.item for w in found)
         self._unsent.difference_update(known)
-        if None in known.values() and self._reading is not None:
+        missing = [number for number, item in known.items() if item is None]
+        if missing and self._reading is not None:
             await asyncio.wait({self._reading})  # it may be in that page
-            known = {n: self.content(n) or item for n, item in known.items()}
+            known |= self.contents(missing)
+            missing = [number for number in missing if known[number] is None]
             found = [one for one in found if self.waits(one)]
-        if missing := [number for number, item in known.items() if item is None]:
-            read = await self._read_again(self._page(missing, found[0].sink, ahead))
-            known = {n: self.content(n) or i or read.get(n) for n, i in known.items()}
+        if missing:
+            read = await self._read_again(self._page(missing, lines, ahead))
+            more = self.contents(missing)
+            known |= {number: more[number] or read.get(number) for number in missing}
             found = [one for one in found if self.waits(one)]
-        elif found and 0 < len(self._unsent) < reads.PAGE:
-            page = self._page((), found[0].sink, ahead)
+        elif 0 < len(self._unsent) < reads.PAGE:
+            page = self._page((), lines, ahead)
             self._unsent.clear()
             self._read_ahead(page)
-        lines = self.sinks
+        is_urgent = lines.has_windows
         return [
-            _delivery(one, item, lines[one.sink].window(one))
+            _delivery(
+                one, item, lines.window(one) if is_urgent or one.urgent_until else None
+            )
             for one in found
             if (item := known[one.item]) is not None
         ]
@@ -302,12 +303,17 @@ class Image(Struct):
     def _page(
         self,
         missing: Sequence[int],
-        sink: str,
+        lines: Lines,
         ahead: Callable[[], Sequence[Waiting]],
     ) -> list[int]:
         """Return what is read together: the contents that are missing, and a page."""
-        more = chain(ahead(), self.sinks[sink].waiting.values())
-        unknown = (w.item for w in more if self.content(w.item) is None)
+        held, read, more = (
+            self._held,
+            self._read,
+            chain(ahead(), lines.waiting.values()),
+        )
+        numbers = (one.item for one in more)
+        unknown = (n for n in numbers if n not in read and n not in held)
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
 
@@ -331,9 +337,8 @@ class Image(Struct):
     ) -> dict[int, Item]:
         """Keep contents that were read; return all that were asked for."""
         self._unsent = set(numbers)
-        for number in reversed(numbers):  # what is asked for next is forgotten last
-            if number in read and read[number].damage is None:
-                self._remember(read[number])
+        found = (read[number] for number in reversed(numbers) if number in read)
+        self._remember(one for one in found if one.damage is None)  # the next one last
         return {number: read.get(number) or _lost(number) for number in numbers}
 
     # -- what the file has ---------------------------------------------------
@@ -363,9 +368,10 @@ class Image(Struct):
         for sink, more in fresh.items():
             self._lines(sink).add_all(more)
             self._total += len(more)
-        for item in found.contents.values():
-            if item.damage is None and item.id not in self._held:
-                self._remember(item)
+        contents = found.contents.values()
+        self._remember(
+            one for one in contents if one.damage is None and one.id not in self._held
+        )
         for sink, states in found.counts.items() if counts else ():
             for state, n in states.items():
                 self.count(sink, state, n)
@@ -388,25 +394,25 @@ def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
         damage = "a number beside it cannot be read in the state file"
     if damage is None and content.kind == "event" and content.key != one.key:
         damage = "it names the content of another event in the state file"
-    return Delivery(
-        id=one.id,
-        sink=one.sink,
-        kind=content.kind,  # type: ignore[arg-type]  # any text, if damaged
-        state="pending",
-        key=one.key,
-        event_id=content.event_id,
-        cloud_event_id=content.cloud_event_id,
-        type=content.type,
-        body=b"" if damage is not None else content.body,
-        attempts=max(one.attempts, 0),
-        due=one.due,
-        created=item.created,
-        not_before=item.not_before,
-        urgent_from=urgent_from,
-        urgent_until=urgent_until,
-        last_error=one.last_error,
-        born=one.born,
-        damage=damage,
+    return Delivery(  # by place: it is made for each attempt
+        one.id,
+        one.sink,
+        content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        "pending",
+        one.key,
+        content.event_id,
+        content.cloud_event_id,
+        content.type,
+        b"" if damage is not None else content.body,
+        max(one.attempts, 0),
+        one.due,
+        item.created,
+        item.not_before,
+        urgent_from,
+        urgent_until,
+        one.last_error,
+        one.born,
+        damage,
     )
 
 
