@@ -22,6 +22,10 @@ _TRIES = 3  # what depends on the moment is not entered each time
 _BY_THE_CLOCK = {  # every few seconds: on a busy machine within each walk
     "outbox/storage/database.py:Database._look",
     "outbox/storage/database.py:Database._look_in",
+    "outbox/storage/database.py:Database._waits_since",
+    "outbox/storage/database.py:Database._waits_since.<locals>.<listcomp>",
+    "outbox/storage/journal.py:Journal.waiting",
+    "outbox/storage/journal.py:ThreadDriver.is_alive",
     "hub/housekeeping.py:StoreWatch.run",
     "hub/housekeeping.py:StoreWatch.step",
     "hub/housekeeping.py:look_at_keys",
