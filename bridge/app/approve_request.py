@@ -21,8 +21,7 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.message import parse
 from bridge.approvals.reply import first_named
 from bridge.configuration.config import Config
-from bridge.events.build import rfc3339
-from bridge.events.cloudevent import DEEPEST, CloudEvent
+from bridge.events.cloudevent import DEEPEST, CloudEvent, rfc3339
 from bridge.events.document import ScheduledEvent, is_deep
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import GONE, EventStatus

@@ -4,7 +4,6 @@ A message may name any entity that ``approvals.reply_to`` allows, even one that 
 exist. So if an entity refuses a reply, the replies to other entities do not wait.
 """
 
-from collections import OrderedDict
 from datetime import timedelta
 
 import msgspec
@@ -18,7 +17,7 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.records import Delivery
 from bridge.servicebus.namespace import TIMINGS, NamespaceConfig, Timings
-from bridge.servicebus.sender import Message, Sender, short_id
+from bridge.servicebus.sender import Message, Senders, short_id
 
 _MOST_SENDERS = 8
 _MOST_ATTEMPTS = 3  # if the entity does not exist
@@ -41,9 +40,7 @@ class ReplySender:
         timings: Timings = TIMINGS,
     ) -> None:
         self._config = config
-        self._most = most
-        self._timings = timings
-        self._senders: OrderedDict[str, Sender] = OrderedDict()
+        self._senders = Senders(most, timings)
 
     async def deliver(self, delivery: Delivery) -> None:
         """Send a reply of the outbox.
@@ -76,22 +73,8 @@ class ReplySender:
             session_id=short_id(session) if session else None,
             time_to_live=_TIME_TO_LIVE,
         )
-        sender = self._senders.setdefault(
-            entity, Sender(self._config, entity, self._timings)
-        )
-        self._senders.move_to_end(entity)
-        await sender.send(message)
-        await self._close_surplus()
+        await self._senders.send(self._config, entity, message)
 
     async def close(self) -> None:
         """Close all senders, after the messages in flight."""
-        while self._senders:
-            _, sender = self._senders.popitem()
-            await sender.close()
-
-    async def _close_surplus(self) -> None:
-        """Close the senders beyond the limit: the least recently used idle ones."""
-        surplus = len(self._senders) - self._most
-        idle = [entity for entity, sender in self._senders.items() if sender.is_idle]
-        for entity in idle[: max(surplus, 0)]:
-            await self._senders.pop(entity).close()
+        await self._senders.close()

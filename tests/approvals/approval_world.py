@@ -32,7 +32,7 @@ from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import sent_to
 from tests.support.builders import (

@@ -33,7 +33,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Done, Timings
 from bridge.outbox.store import Outbox
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.approvals.approval_world import message
 from tests.simulation.life import end_all

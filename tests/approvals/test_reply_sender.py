@@ -78,7 +78,7 @@ async def test_only_the_senders_used_last_are_kept(
     for entity in ("replies", "vm-approvals", "scheduled-events", "vm-approvals"):
         await reply(replies, entity)
 
-    assert list(replies._senders) == ["scheduled-events", "vm-approvals"]
+    assert replies._senders.entities == ["scheduled-events", "vm-approvals"]
     await replies.close()
 
 
