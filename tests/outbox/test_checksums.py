@@ -25,7 +25,7 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.recovery.salvage import rescue
 from bridge.outbox.recovery.soundness import check
-from bridge.outbox.runs import Runs
+from bridge.outbox.sink_state import Runs
 from bridge.outbox.statefile import open_database, owner_of
 from bridge.outbox.storage.file import connect
 from bridge.outbox.storage.journal import checksum_of
