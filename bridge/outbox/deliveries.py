@@ -58,10 +58,12 @@ class Deliveries(Struct):
             chosen = lines.due(now, limit, left_out)
             ahead = partial(lines.due, now, PAGE, left_out)
             found = await self.state.image.deliveries(chosen, ahead)
-            damaged = [one for one in found if one.damage is not None]
-            for one in damaged:
-                self.give_up(one, now)
-            if not damaged:
+            is_whole = True
+            for one in found:
+                if one.damage is not None:
+                    is_whole = False
+                    self.give_up(one, now)
+            if is_whole:
                 return found, lines.next_due(now)
 
     def waiting(self, sink: str) -> int:

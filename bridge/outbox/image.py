@@ -11,10 +11,12 @@ were read last does. The rest is read again shortly before it is sent.
 
 import asyncio
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
@@ -28,6 +30,7 @@ from bridge.outbox.storage.journal import Rows
 
 _MOST_READ = 1024  # contents of what is on the disk, that stay in memory
 _MOST_BYTES = 4 * 1024 * 1024
+_item_of = attrgetter("item")
 
 
 class Limits(Struct, frozen=True):
@@ -58,6 +61,9 @@ class Held(Struct, gc=False):
     is_event: bool = False
 
 
+Added = tuple[Item, list[Waiting]]  # an item, and its deliveries
+
+
 class Image(Struct):
     """All deliveries that wait, and how many there are of the others.
 
@@ -75,7 +81,7 @@ class Image(Struct):
     limits: Limits = field(default_factory=Limits)
     next_item: int = 1
     next_delivery: int = 1
-    sinks: dict[str, Lines] = field(default_factory=dict)
+    sinks: dict[str, Lines] = field(default_factory=partial(defaultdict, Lines))
     steps: dict[tuple[str, str], dict[int, reads.Step]] = field(default_factory=dict)
     _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
     _read: dict[int, Item] = field(default_factory=dict)  # on the disk
@@ -111,9 +117,9 @@ class Image(Struct):
         if places:
             self._held[item.id] = Held(item, len(places), is_event)
             self._events += is_event
-        rows["items", (item.id,)] = item.row
+        rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
         for one in places:
-            self._lines(one.sink).add(one)
+            self.sinks[one.sink].add(one)
             self._total += 1
             put(rows, one, "pending")
             if self.steps and (one.sink, one.key or "") in self.steps:
@@ -135,33 +141,32 @@ class Image(Struct):
         for one in places:
             if not one.is_sendable:
                 one.is_sendable = True
-                if self.waits(one):
-                    self._lines(one.sink).change(one)
+                lines = self.sinks[one.sink]
+                if lines.waiting.get(one.id) is one:
+                    lines.change(one)
             self.woken(one.sink)
 
-    def written(self, items: Iterable[Item]) -> None:
+    def written(self, added: Iterable[Added]) -> None:
         """Note that items are on the disk."""
-        found = [self._held.pop(item.id) for item in items if item.id in self._held]
-        self._events -= sum(held.is_event for held in found)
-        self._remember(held.item for held in found)
+        found = list[Item]()
+        for item, _ in added:
+            held = self._held.pop(item.id, None)
+            if held is not None:
+                self._events -= held.is_event
+                found.append(held.item)
+        self._remember(found)
 
-    def replace(self, item: Item) -> bool:
-        """Take another content in place of one; return whether it still waits."""
+    def replace(self, item: Item, rows: Rows) -> None:
+        """Take another content in place of one, if that still waits."""
         held = self._held.get(item.id)
         if held is not None:
             held.item = item
-        return held is not None
+            rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
 
     def waits(self, one: Waiting) -> bool:
         """Return whether a delivery still waits."""
         lines = self.sinks.get(one.sink)
         return lines is not None and lines.waiting.get(one.id) is one
-
-    def _lines(self, sink: str) -> Lines:
-        lines = self.sinks.get(sink)
-        if lines is None:
-            lines = self.sinks[sink] = Lines()
-        return lines
 
     def _remember(self, items: Iterable[Item]) -> None:
         """Keep contents that are on the disk; forget what was read first."""
@@ -187,7 +192,7 @@ class Image(Struct):
             if (known := self.steps.get((one.sink, one.key or ""))) is not None:
                 known[one.id] = ("pending", was.body)
         for sink, more in sinks.items():
-            self._lines(sink).add_all(more)
+            self.sinks[sink].add_all(more)
         self._total += len(found)
 
     def find(self, delivery: Delivery) -> Waiting | None:
@@ -215,7 +220,7 @@ class Image(Struct):
         known = self.steps.get((one.sink, one.key or "")) if self.steps else None
         if known is not None and one.id in known:
             known[one.id] = (state, known[one.id][1])
-        self._lines(one.sink).remove(one)
+        self.sinks[one.sink].remove(one)
         self._total -= 1
         held = self._held.get(one.item)
         if held is not None:
@@ -274,7 +279,7 @@ class Image(Struct):
         """
         if not found:
             return []
-        lines, known = self.sinks[found[0].sink], self.contents(w.item for w in found)
+        lines, known = self.sinks[found[0].sink], self.contents(map(_item_of, found))
         self._unsent.difference_update(known)
         missing = [number for number, item in known.items() if item is None]
         if missing and self._reading is not None:
@@ -366,7 +371,7 @@ class Image(Struct):
             row.key = None if row.key is None else sys.intern(row.key)
             fresh.setdefault(row.sink, []).append(row)
         for sink, more in fresh.items():
-            self._lines(sink).add_all(more)
+            self.sinks[sink].add_all(more)
             self._total += len(more)
         contents = found.contents.values()
         self._remember(

@@ -14,8 +14,7 @@ from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
-    CHECKPOINT,
-    Checkpoint,
+    AGAIN,
     CommandStanding,
     Decision,
     Success,
@@ -23,7 +22,6 @@ from bridge.outbox.records import (
 )
 from bridge.outbox.state import Running, State
 from bridge.outbox.storage.journal import Rows
-from bridge.outbox.storage.schema import AGAIN
 
 _MOST_STEPS = 1000  # EventIds whose steps memory keeps
 
@@ -260,11 +258,3 @@ class Observations(Struct):
         """Have the events of an EventId published again from the document."""
         self.again |= {key}
         self.state.facts.name({f"{AGAIN}{key}": b""}, rows)
-
-    def note(self, checkpoint: Checkpoint, now: float, rows: Rows) -> None:
-        """Save what is known of the document from now on."""
-        facts = self.state.facts
-        self.again -= checkpoint.again
-        facts.name({f"{AGAIN}{key}": None for key in checkpoint.again}, rows)
-        facts.name({CHECKPOINT: checkpoint.body}, rows)
-        facts.sight(checkpoint.sightings, now, rows)

@@ -9,10 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from bridge.outbox.line import Waiting
-from bridge.outbox.records import (
-    Content,
-    Decision,
-    Item,
+from bridge.outbox.records import Content, Decision, Item
+from bridge.outbox.storage.journal import (
     checksum_of_decision,
     damage_of,
     intact_value,
@@ -222,7 +220,7 @@ class Part(Struct):
     results: list[bytes] = []
 
 
-BY_KEY = ("command_successes", "sightings", "followers", "appearances")
+BY_KEY = frozenset(("command_successes", "sightings", "followers", "appearances"))
 _KNOWN = {
     "told": "SELECT cause, max(times, 1) FROM told",
     "followers": "SELECT key, sink FROM followers",

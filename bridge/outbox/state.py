@@ -1,7 +1,9 @@
 """The state in memory that all topics of the outbox share, and its way to the disk."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -9,7 +11,7 @@ from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.facts import Facts
-from bridge.outbox.image import Image
+from bridge.outbox.image import Added, Image
 from bridge.outbox.line import Waiting
 from bridge.outbox.reads import Asked
 from bridge.outbox.records import CHECKPOINT, Content, Item
@@ -19,7 +21,6 @@ from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"
 _NOTHING = Asked()
-Added = tuple[Item, list[Waiting]]  # an item, and its deliveries
 
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
 
@@ -33,15 +34,17 @@ class Wakeups(Struct, frozen=True):
     """
 
     rules: Bell = field(default_factory=Bell)
-    _events: dict[str, asyncio.Event] = field(default_factory=dict)
+    _events: defaultdict[str, asyncio.Event] = field(
+        default_factory=partial(defaultdict, asyncio.Event)
+    )
 
     def of(self, sink: str) -> asyncio.Event:
         """Return the event that is set when there may be work for ``sink``."""
-        return self._events.setdefault(sink, asyncio.Event())
+        return self._events[sink]
 
     def wake(self, sink: str) -> None:
         """Wake the relay of a sink."""
-        self.of(sink).set()
+        self._events[sink].set()
 
     def wake_all(self) -> None:
         """Wake all relays and the rules: what waits was changed."""
@@ -83,10 +86,6 @@ class Running(Struct, frozen=True):
 
 
 # -- The state in memory, and its way to the disk --------------------------------------
-
-
-def _ignore(_: bool) -> None:  # noqa: FBT001 - a callback
-    """Do nothing with the answer of the disk."""
 
 
 class State:
@@ -250,7 +249,7 @@ class State:
             if change[0] == "told" and row is not None
         )
         return {
-            change: (self.facts.times(str(change[1][0])), *row[1:])
+            change: (self.facts.told.get(str(change[1][0]), 0), *row[1:])
             for change, row in told
         }
 
@@ -298,21 +297,22 @@ class State:
 
     def save_running(self, found: Mapping[str, float], rows: Rows) -> None:
         """Save running times of sinks together with other rows."""
-        named = {f"{_RUNNING}{sink}": at for sink, at in found.items()}
-        self.facts.name(named, rows)
+        for sink, at in found.items():
+            self.facts.name({f"{_RUNNING}{sink}": at}, rows)
 
     def write(
         self,
         rows: Rows,
         added: Sequence[Added] = (),
-        told: Callable[[bool], None] = _ignore,
+        told: Callable[[bool], None] | None = None,
     ) -> "asyncio.Future[bool]":
         """Give rows to the journal.
 
         Args:
             rows: what is written in one transaction.
             added: the items among them, and their deliveries.
-            told: called with the answer, before the deliveries are offered.
+            told: called with the answer before the deliveries are offered; None = it is
+                not needed.
 
         Returns:
             A future: whether it is on the disk, or the disk has not answered.
@@ -321,17 +321,15 @@ class State:
 
         def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
             if is_written:
-                self.image.written(item for item, _ in added)
-            told(is_written)
+                self.image.written(added)
+            if told is not None:
+                told(is_written)
             for _, places in added:
                 self.image.sendable(places)
             if not future.done():
                 future.set_result(is_written)
 
-        def late() -> None:
-            self.image.written(item for item, _ in added)
-
-        self.database.put(rows, then, late)
+        self.database.put(rows, then, partial(self.image.written, added))
         return future
 
 

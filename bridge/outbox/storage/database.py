@@ -302,7 +302,9 @@ class Database:
             self._start(ask.work, self._asked)
         else:
             self._idle.set()
-            self._tidy_soon()
+            if self._untidied >= _TIDY_AFTER and self.timings.quiet != math.inf:
+                self._untidied = 0
+                self._loop.call_later(self.timings.quiet, self._tidy)
 
     def _start(self, work: Callable[[], object], finish: Done) -> None:
         """Begin a piece of work; ``finish`` gets its outcome, also if it is late."""
@@ -466,11 +468,6 @@ class Database:
         healing, self._healing = self._healing, None
         if healing is not None and not healing.done():
             healing.set_result(None)
-
-    def _tidy_soon(self) -> None:
-        if self._untidied >= _TIDY_AFTER and self.timings.quiet != math.inf:
-            self._untidied = 0
-            self._loop.call_later(self.timings.quiet, self._tidy)
 
     def _tidy(self) -> None:
         is_over = self._is_closed or self._death is not None

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import enter, make_private, no_file
-from bridge.outbox.storage.journal import Commit, Rows, write
+from bridge.outbox.storage.journal import Commit, write
 from bridge.outbox.storage.lock import Place
 from bridge.outbox.storage.schema import SCHEMA, create, version
 
@@ -52,6 +53,7 @@ Connect = Callable[[Path], Connection]
 # With these errors the connection itself is useless: it was opened while the file
 # system was read-only, or the file system is gone. Opening the file again may help.
 MUCH = 5000  # rows, whose memory is worth to be given back
+_rows_of = attrgetter("rows")
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
@@ -238,7 +240,7 @@ class File(Struct):
         """
         try:
             self._demand_place()
-            refused = self._write([commit.rows for commit in commits])
+            refused = self._write(commits)
         except Exception as error:
             self._note(error)
             if is_again and isinstance(error, sqlite3.Error):
@@ -254,11 +256,10 @@ class File(Struct):
         if not isinstance(fault, _TRANSIENT):
             self.on_trouble(str(fault))
 
-    def _write(self, commits: Sequence[Rows]) -> dict[int, Exception]:
-        self._rows += sum(map(len, commits))
+    def _write(self, commits: Sequence[Commit]) -> dict[int, Exception]:
         try:
             with transaction(self.db) as db:
-                write(db, commits)
+                self._rows += write(db, map(_rows_of, commits))
         except Exception as error:
             if is_unwritable(error) or is_damage(error):
                 raise
@@ -266,16 +267,16 @@ class File(Struct):
             return {}
         refused = dict[int, Exception]()
         with transaction(self.db):
-            for index, rows in enumerate(commits):
-                if (fault := self._refused(rows)) is not None:
+            for index, commit in enumerate(commits):
+                if (fault := self._refused(commit)) is not None:
                     refused[index] = fault
         return refused
 
-    def _refused(self, rows: Rows) -> Exception | None:
+    def _refused(self, commit: Commit) -> Exception | None:
         """Write a commit; return why it was refused, None = it was not."""
         self.db.execute("SAVEPOINT one")
         try:
-            write(self.db, [rows])
+            write(self.db, [commit.rows])
         except Exception as error:
             if is_unwritable(error) or is_damage(error) or not self.db.in_transaction:
                 raise
