@@ -184,7 +184,7 @@ class Facts(Struct):
         for message in asked.messages:
             self._decisions.setdefault(message, {})
 
-    def forget(self, gone: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
+    def forget(self, gone: Mapping[str, Iterable[Any]]) -> None:
         """Forget the rows with these keys, which were deleted in the file."""
         is_unwritten = self.database.journal.has
         deleted = {
