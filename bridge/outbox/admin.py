@@ -186,7 +186,7 @@ def _revive(
     outbox: Outbox, found: Iterable[Delivery], read: _Known, now: float, rows: Rows
 ) -> list[Delivery]:
     """Let deliveries wait as if they were new; return those that do."""
-    image, running = outbox.image, outbox.state.running()
+    image = outbox.image
     sent, revived = list[Delivery](), list[tuple[Waiting, Delivery]]()
     for delivery in found:
         known = image.find(delivery)
@@ -196,7 +196,7 @@ def _revive(
             continue
         one = known or read.records[delivery.id]
         one.due, one.attempts, one.waits_for_sink = now, 0, False
-        one.born = running.of(one.sink)
+        one.born = outbox.state.running_of(one.sink, rows)
         put(rows, one, "pending")
         sent.append(delivery)
         if known is None:

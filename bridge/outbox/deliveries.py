@@ -35,7 +35,8 @@ class Deliveries(Struct):
     observations: Observations
 
     async def _lines(self, sink: str) -> Lines:
-        await self.state.ready()
+        if not self.state.is_loaded:
+            await self.state.load()
         return self.state.image.sinks.get(sink) or Lines()
 
     # -- to be delivered -----------------------------------------------------
@@ -161,7 +162,7 @@ class Deliveries(Struct):
             self.state.image.sinks[one.sink].change(one)
             put(rows, one, "pending")
         if running is not None:
-            self.state.save_running({delivery.sink: running}, rows)
+            self.state.save_running(delivery.sink, running, rows)
         return self.state.write(rows)
 
     def dead_letter(

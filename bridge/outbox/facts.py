@@ -17,9 +17,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.events.build import OutgoingEvent
+from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.reads import BY_KEY, Asked
+from bridge.outbox.reads import BY_KEY, RECENT, Asked
 from bridge.outbox.records import (
     AGAIN,
     CHECKPOINT,
@@ -31,9 +32,7 @@ from bridge.outbox.records import (
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
-_NOBODY = frozenset[str]()
 _ASKED = {"told", "approvals", *BY_KEY}
-_RECENT = 50
 Place = tuple[str, str]  # of a decision: its message and key
 Decided = dict[Place, tuple[Decision, float]]  # and when
 
@@ -100,9 +99,9 @@ class Facts(Struct):
             for place, (one, at) in decisions.items()
             if one.data is not None and place not in self.outcomes
         }
-        last = sorted(earlier, key=lambda place: earlier[place][0])[-_RECENT:]
+        last = sorted(earlier, key=lambda place: earlier[place][0])[-RECENT:]
         self.outcomes = {place: earlier[place][1] for place in last} | self.outcomes
-        self.results = [*found.results, *self.results][-_RECENT:]
+        self.results = [*found.results, *self.results][-RECENT:]
         values = {(s, k): v for s, k, v in found.rows["sink_memory"]}
         self._memory = values | self._memory
 
@@ -201,7 +200,7 @@ class Facts(Struct):
         for place in deleted["sink_memory"]:
             self._memory.pop(place, None)
         for key, sink in deleted["followers"]:
-            self._followers[key] = self._followers.get(key, _NOBODY) - {sink}
+            self._followers[key] = self._followers.get(key, frozenset()) - {sink}
         for sink, key in deleted["command_successes"]:
             self._successes.get(key, {}).pop(sink, None)
         for place in deleted["approvals"]:
@@ -235,28 +234,31 @@ class Facts(Struct):
 
     def followers(self, key: str | None) -> frozenset[str]:
         """Return the sinks that got an earlier event of an EventId."""
-        return _NOBODY if key is None else self._followers.get(key, _NOBODY)
+        return frozenset() if key is None else self._followers.get(key, frozenset())
 
     def tell(
-        self, event: OutgoingEvent, sinks: Sequence[str], now: float, rows: Rows
-    ) -> None:
-        """Note that an event is published: its cause, and the sinks that follow it."""
+        self, event: OutgoingEvent, router: Router, now: float, rows: Rows
+    ) -> tuple[str, ...]:
+        """Note that an event is published, and who follows it; return its sinks."""
         cause, key = event.cause, event.key
+        before = self.followers(key)
+        sinks = router.sinks(event.subject, before)
         times = self.told[cause] = self.told.get(cause, 0) + 1
         rows["told", (cause,)] = (times, now, key)
         if key is None:
-            return
+            return sinks
         self._keys[key] = self._keys.pop(key, None)
         if event.is_last:
             self._gone(key, now, rows)
         elif event.subject.transition is not None and sinks:
-            self._followers[key] = self.followers(key).union(sinks)
+            self._followers[key] = before.union(sinks)
             for sink in sinks:
                 rows["followers", (key, sink)] = (now,)
+        return sinks
 
     def _gone(self, key: str, now: float, rows: Rows) -> None:
         """Note that an EventId has gone: another with its name is another event."""
-        for sink in self._followers.pop(key, _NOBODY):
+        for sink in self._followers.pop(key, frozenset()):
             rows["followers", (key, sink)] = None
         for sink in self._successes.pop(key, {}):
             rows["command_successes", (sink, key)] = None
@@ -374,7 +376,7 @@ class Facts(Struct):
         if one.data is not None:
             self.outcomes.pop(place, None)
             self.outcomes[place] = one.data
-            if len(self.outcomes) > _RECENT:
+            if len(self.outcomes) > RECENT:
                 del self.outcomes[next(iter(self.outcomes))]
 
     def _keep(self, place: Place, one: Decision, at: float) -> None:

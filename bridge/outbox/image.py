@@ -96,12 +96,7 @@ class Image(Struct):
     # -- room ----------------------------------------------------------------
 
     def has_room(self, more: int, *, is_urgent: bool) -> bool:
-        """Return whether memory may take another event, beside ``more``.
-
-        A disk that works takes any number.
-        """
-        if not self.database.is_degraded:
-            return True
+        """Return whether memory may take another event, beside ``more``."""
         most = self.limits.events
         if is_urgent:
             most += most // 10
@@ -125,8 +120,10 @@ class Image(Struct):
             if self.steps and (one.sink, one.key or "") in self.steps:
                 step = ("pending", item.content.body)
                 self.steps[one.sink, one.key or ""][one.id] = step
+        if self._total > self.limits.waiting:
+            self._bound(item.created, rows)
 
-    def bound(self, now: float, rows: Rows) -> None:
+    def _bound(self, now: float, rows: Rows) -> None:
         """Make dead letters of what waits beyond the limit: see ``Limits.waiting``."""
         while self._total > self.limits.waiting:
             sink = max(self.sinks, key=lambda name: len(self.sinks[name].waiting))

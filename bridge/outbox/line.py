@@ -122,9 +122,11 @@ class Lines(Struct):
 
     Attributes:
         waiting: every delivery, by its id.
+        has_windows: whether any head may be urgent, now or later.
     """
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
+    has_windows: bool = False
     _lines: dict[str, Waiting | Line] = field(default_factory=dict)  # by key
     _now: float = 0.0  # when it was read last, in seconds since the epoch
     _later: Heap = field(default_factory=list)  # (due, id)
@@ -214,6 +216,7 @@ class Lines(Struct):
             heappush(self._for_sink, (until, head.due, head.id))
         if since == _NEVER:
             return
+        self.has_windows = True
         if since > self._now:
             heappush(self._soon, (since, head.id))
             return
@@ -225,6 +228,7 @@ class Lines(Struct):
         """Make the heaps anew when most of them is out of date."""
         if not self.waiting:
             self.waiting, self._lines = {}, {}  # a dict never shrinks by itself
+            self.has_windows = False
         self._removed += 1
         if self._removed < _SLACK:
             return
@@ -235,11 +239,6 @@ class Lines(Struct):
             self.renew()
 
     # -- what is due ---------------------------------------------------------
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether any head may be urgent, now or later."""
-        return bool(self._urgent or self._soon)
 
     def window(self, one: Waiting) -> Window | None:
         """Return when a delivery is urgent, now or else next; None = it is not.

@@ -20,7 +20,7 @@ from bridge.outbox.records import (
     Success,
     value_of,
 )
-from bridge.outbox.state import Running, State
+from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Rows
 
 _MOST_STEPS = 1000  # EventIds whose steps memory keeps
@@ -200,12 +200,12 @@ class Ages(Struct, frozen=True):
     async def load(self, sink: str) -> float:
         """Return the saved running time of a sink."""
         await self.state.ready()
-        return Running({}, self.state.facts.meta).of(sink)
+        return self.state.saved_running(sink)
 
     async def save(self, sink: str, seconds: float) -> None:
         """Save the running time of a sink; nobody waits for it."""
         rows: Rows = {}
-        self.state.save_running({sink: seconds}, rows)
+        self.state.save_running(sink, seconds, rows)
         self.state.database.put(rows)
 
 

@@ -20,7 +20,7 @@ from bridge.outbox.storage.journal import (
 NEWEST = 5000  # rows of each table that are kept in memory
 PAGE = 256  # contents that are read at a time
 _LAST_ITEMS = 2000
-_RECENT = 50
+RECENT = 50  # outcomes, and events about commands
 
 # -- What waits ------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ def newest(db: sqlite3.Connection) -> Part:
         more = f"{_KNOWN['approvals']} WHERE posted OR state = 'intent'"
         rows["approvals"] = db.execute(more).fetchall() + rows["approvals"]
     oldest_first = {name: found[::-1] for name, found in rows.items()}
-    return Part(oldest_first, whole, results(db, _RECENT))
+    return Part(oldest_first, whole, results(db, RECENT))
 
 
 def of(db: sqlite3.Connection, asked: Asked) -> Part:

@@ -121,9 +121,8 @@ class Runs(Struct, frozen=True):
         )
         state = self.outbox.state
         await state.ready()
-        running, rows = state.running(), Rows()
-        added = state.add(content, (self.sink,), now, running, rows)
-        state.save_running(running.known, rows)
+        rows = Rows()
+        added = state.add(content, (self.sink,), now, rows)
         await asyncio.shield(state.write(rows, [added]))
 
     async def void(self, key: str) -> None:

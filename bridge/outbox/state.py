@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from msgspec import Struct, field
@@ -51,38 +51,6 @@ class Wakeups(Struct, frozen=True):
         self.rules.set()
         for event in self._events.values():
             event.set()
-
-
-# -- The running time of each sink, the clock for the ages of its deliveries -----------
-#
-# It is the number of seconds for which the forwarder has run and the sink was not
-# parked. Each delivery stores the running time of its insertion (``born``). The
-# difference to the present running time is its age, which does not depend on the wall
-# clock.
-
-
-class Running(Struct, frozen=True):
-    """The running times during one commit.
-
-    Attributes:
-        clocks: return the running times of sinks.
-        saved: those that were saved.
-        known: what was asked of ``clocks``; it is saved.
-    """
-
-    clocks: Mapping[str, Callable[[], float]]
-    saved: Mapping[str, bytes | float]
-    known: dict[str, float] = field(default_factory=dict)
-
-    def of(self, sink: str) -> float:
-        """Return the running time of a sink, in seconds."""
-        clock = self.clocks.get(sink)
-        if clock is None:
-            found = self.saved.get(f"{_RUNNING}{sink}")
-            return float(found) if isinstance(found, int | float) else 0.0
-        if sink not in self.known:
-            self.known[sink] = clock()
-        return self.known[sink]
 
 
 # -- The state in memory, and its way to the disk --------------------------------------
@@ -253,12 +221,11 @@ class State:
             for change, row in told
         }
 
-    def add(  # noqa: PLR0913, PLR0917 - each is a part of it
+    def add(  # noqa: PLR0913 - each is a part of it
         self,
         content: Content,
         sinks: Sequence[str],
         now: float,
-        running: Running,
         rows: Rows,
         window: tuple[float | None, float | None] = (None, None),
         *,
@@ -283,7 +250,7 @@ class State:
                 created=now,
                 urgent_from=window[0],
                 urgent_until=window[1],
-                born=running.of(sink),
+                born=self.running_of(sink, rows),
                 is_sendable=False,
             )
             image.next_delivery += 1
@@ -291,14 +258,32 @@ class State:
         image.add(item, places, rows)
         return item, places
 
-    def running(self) -> Running:
-        """Return the running times of this moment."""
-        return Running(self.clocks, self.facts.meta)
+    # -- the running time of each sink, the clock for the ages of its deliveries
+    #
+    # It is the number of seconds for which the forwarder has run and the sink was not
+    # parked. Each delivery stores the running time of its insertion (``born``). The
+    # difference to the present running time is its age, which does not depend on the
+    # wall clock.
 
-    def save_running(self, found: Mapping[str, float], rows: Rows) -> None:
-        """Save running times of sinks together with other rows."""
-        for sink, at in found.items():
-            self.facts.name({f"{_RUNNING}{sink}": at}, rows)
+    def running_of(self, sink: str, rows: Rows) -> float:
+        """Return the running time of a sink, in seconds; save it if it may be new."""
+        clock, found = self.clocks.get(sink), self.saved_running(sink)
+        if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
+            return found
+        now = clock()
+        self.save_running(sink, now, rows)
+        return now
+
+    def saved_running(self, sink: str) -> float:
+        """Return the saved running time of a sink; 0 = there is none."""
+        found = self.facts.meta.get(f"{_RUNNING}{sink}")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    def save_running(self, sink: str, seconds: float, rows: Rows) -> None:
+        """Save the running time of a sink together with other rows."""
+        name = f"{_RUNNING}{sink}"
+        self.facts.meta[name] = seconds
+        rows["meta", (name,)] = (seconds,)
 
     def write(
         self,

@@ -34,7 +34,7 @@ from bridge.outbox.records import (
     Reply,
     Success,
 )
-from bridge.outbox.state import Running, State
+from bridge.outbox.state import State
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
@@ -164,13 +164,11 @@ class Outbox:
             self.facts.name(named or {}, rows)
             for decision in decisions:
                 self.facts.decide(decision, now, rows)
-            running, added = self.state.running(), list[Added]()
+            added = list[Added]()
             for one in ready:
-                added.append(self._add(one, now, running, rows))
+                added.append(self._add(one, now, rows))
             if reply is not None:
-                added.append(self._add_reply(reply, now, running, rows))
-            self.state.save_running(running.known, rows)
-            self.image.bound(now, rows)
+                added.append(self._add_reply(reply, now, rows))
             self.facts.trim()
             return self.state.write(rows, added, partial(self._told, ready, added))
 
@@ -219,15 +217,19 @@ class Outbox:
             OutboxFullError: there is no room for an event that may not be dropped.
         """
         found, dropped = list[Ready](), list[OutgoingEvent]()
-        number, is_durable = self._number, not self.database.is_degraded
-        is_known = self._number_on_disk is not None or self.database.is_blank
-        if self.sign is not None and not is_known:
-            self._number_on_disk = number
+        number, is_durable = 0, self.database.fault is None
+        if self.sign is not None:
+            number = self._number
+            if self._number_on_disk is None and not self.database.is_blank:
+                self._number_on_disk = number
         for outgoing in events:
             window = _window(outgoing, now)
             since, until = window
             is_urgent = since is not None and until is not None and since <= now < until
-            if not self.image.has_room(len(found), is_urgent=is_urgent):
+            has_room = is_durable or self.image.has_room(
+                len(found), is_urgent=is_urgent
+            )
+            if not has_room:
                 dropped.append(outgoing)
                 continue
             is_numbered = self.sign is not None and is_durable
@@ -255,12 +257,10 @@ class Outbox:
             event = replace(event, data={**event.data, "durable": False})
         return (self.sign(event, number) if self.sign else event).to_json()
 
-    def _add(self, one: Ready, now: float, running: Running, rows: Rows) -> Added:
+    def _add(self, one: Ready, now: float, rows: Rows) -> Added:
         """Add an event: its count, its followers, and a delivery for each sink."""
         outgoing, event = one.outgoing, one.outgoing.event
-        before = self.facts.followers(outgoing.key)
-        sinks = self.router.sinks(outgoing.subject, before)
-        self.facts.tell(outgoing, sinks, now, rows)
+        sinks = self.facts.tell(outgoing, self.router, now, rows)
         if one.number is not None:
             self.facts.name({_NUMBER: b"%d" % one.number}, rows)
         content = Content(
@@ -276,14 +276,12 @@ class Outbox:
             del self.facts.results[:-_RESULTS]
         not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
         return self.state.add(
-            content, sinks, now, running, rows, one.window, not_before=not_before
+            content, sinks, now, rows, one.window, not_before=not_before
         )
 
-    def _add_reply(
-        self, reply: Reply, now: float, running: Running, rows: Rows
-    ) -> Added:
+    def _add_reply(self, reply: Reply, now: float, rows: Rows) -> Added:
         content = Content("reply", reply.key, None, None, "reply", reply.body)
-        return self.state.add(content, (REPLIES,), now, running, rows)
+        return self.state.add(content, (REPLIES,), now, rows)
 
     def _settle(self, settle: Settlement, now: float, rows: Rows) -> None:
         one = self.image.find(settle.delivery)
