@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from bridge.app.approvals import ApprovalWorkers
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.listener import Listener
-from bridge.approvals.reply import ReplyRules
-from bridge.approvals.rules import Rule
+from bridge.approvals.rules import ReplyRules, Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient

@@ -6,8 +6,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.reply_sender import ReplySender
+from bridge.approvals.reply import ReplyEnvelope, ReplySender
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
