@@ -27,6 +27,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -217,7 +218,9 @@ class Walk:
             config = self.program.folder / "bridge.toml"
             bus = self.at.connection_string
             queue = {"approvals": approvals(bus)} if self.has_approvals else {}
-            only = {"when": {"event_types": ["Reboot"]}} if self.has_approvals else {}
+            only = dict[str, Any]()
+            if self.has_approvals:
+                only["when"] = {"event_types": ["Reboot"]}
             config.write_text(
                 config_text(
                     webhook(f"http://127.0.0.1:{server.port}/", **only),
