@@ -19,7 +19,14 @@ from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.image import Image, put
 from bridge.outbox.line import Waiting
-from bridge.outbox.questions import Find, Page, Question, Selection, last_delivered
+from bridge.outbox.questions import (
+    Find,
+    Number,
+    Page,
+    Question,
+    Selection,
+    last_delivered,
+)
 from bridge.outbox.records import REPLIES, Delivery, DeliveryState
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
@@ -55,7 +62,7 @@ class Retry(Question[Retried], frozen=True, kw_only=True, tag=True):
 
     selection: Selection
     force: bool = False
-    at: int = 0
+    at: Number = 0
 
     async def answer(self, outbox: Outbox, now: float) -> Retried:
         """Change them, and return them."""
@@ -93,7 +100,7 @@ class Discard(Question[Page[Delivery]], frozen=True, kw_only=True, tag=True):
     """
 
     selection: Selection
-    at: int = 0
+    at: Number = 0
 
     async def answer(self, outbox: Outbox, now: float) -> Page[Delivery]:
         """Change them, and return them."""

@@ -6,6 +6,7 @@ import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,15 @@ from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
 from bridge.outbox.admin import Ledger
 from bridge.outbox.changes import Discard, Retry
-from bridge.outbox.questions import Find, Selection
+from bridge.outbox.questions import (
+    EventIds,
+    Find,
+    Newest,
+    Observed,
+    Published,
+    Question,
+    Selection,
+)
 from bridge.outbox.statefile import locked
 from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
@@ -173,6 +182,44 @@ async def test_question_that_it_does_not_know_is_refused(forwarder: Forwarder) -
     for body in (b"", b"\xff", msgspec.msgpack.encode({"type": "Erase"})):
         status, _ = await ask(forwarder.path, "POST", "/outbox", body, PATIENCE)
         assert status == 400
+
+
+@pytest.mark.parametrize("number", [-1, 2**62 + 1, 2**64 - 1])
+async def test_number_that_no_state_file_has_is_refused(
+    number: int, forwarder: Forwarder
+) -> None:
+    found = Selection()
+    asked: list[Question[Any]] = [
+        Find(selection=Selection(id=number)),
+        Find(selection=found, at=number),
+        Find(selection=found, most=number),
+        Newest(selection=found, count=number),
+        Newest(selection=found, count=1, also=(number,)),
+        Published(after=number),
+        Published(at=number),
+        Published(newest=number),
+        EventIds(newest=number),
+        Observed(start="", at=number),
+        Retry(selection=found, at=number),
+        Discard(selection=Selection(id=number)),
+    ]
+    for question in asked:
+        body = msgspec.msgpack.encode(question)
+        status, text = await ask(forwarder.path, "POST", "/outbox", body, PATIENCE)
+        assert (status, b"Expected `int` " in text) == (400, True), question
+
+
+@pytest.mark.parametrize("number", [0, 2**62])
+async def test_largest_and_smallest_number_are_answered(
+    number: int, forwarder: Forwarder
+) -> None:
+    found = Selection(id=number)
+    assert (await forwarder(Find(selection=found, at=number))).found == []
+    assert await forwarder(Newest(selection=found, count=number)) == []
+    assert (await forwarder(Published(after=number, at=number))).found == []
+    assert await forwarder(EventIds(newest=number)) == []
+    assert (await forwarder(Observed(start="", at=number))).found == []
+    assert (await forwarder(Retry(selection=found, at=number))).sent == []
 
 
 async def test_question_that_is_too_large_is_refused(forwarder: Forwarder) -> None:
