@@ -764,6 +764,34 @@ def test_literal_secret_is_accepted_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "is_warned_of"),
+    [
+        ("http://127.0.0.1:8081/slack/ops", False),
+        ("http://localhost:8081/slack/ops", False),
+        ("http://[::1]:8081/slack/ops", False),
+        (f"http://{SECRET}@localhost/slack", True),
+        (f"http://localhost/slack?a={SECRET}", True),
+        (f"http://localhost.example/{SECRET}", True),
+        (f"https://127.0.0.1/{SECRET}", True),
+    ],
+)
+def test_address_of_a_simulator_on_this_machine_is_no_secret(
+    url: str, *, is_warned_of: bool
+) -> None:
+    found = read(sinks({**SLACK, "webhook_url": url})).warnings()
+
+    assert bool(found) == is_warned_of
+
+
+def test_example_of_a_newcomer_gives_no_warning() -> None:
+    environ = {"SERVICEBUS": EMULATOR.format("")}
+
+    found = load(EXAMPLE.parent / "examples" / "simulator.toml", environ)
+
+    assert found.warnings() == []
+
+
+@pytest.mark.parametrize(
     "keys",
     [
         {"headers": {"x-team": "infra", "x-vm": "{vm_id}", "accept": "*/*"}},
