@@ -27,6 +27,9 @@ from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 
 T = TypeVar("T")
+# The statuses of a forwarder that does not answer a question.
+NOT_OPEN = 503  # it starts or ends, and has done nothing
+NOT_NOW = 507  # its state file does not answer, or cannot be written
 AnyQuestion = Find | Newest | Published | EventIds | Observed | Named | Retry | Discard
 
 

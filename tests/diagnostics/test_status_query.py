@@ -74,7 +74,7 @@ async def lived(
 
 async def status_in(config: Config, clock: FakeClock) -> StatusReport:
     names = [sink.name for sink in config.sinks]
-    return (await status_query.status(config, names, clock)).report
+    return (await status_query.status(config, names, clock, patience=0)).report
 
 
 async def status_of(config: Config, clock: FakeClock) -> Any:

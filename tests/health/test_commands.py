@@ -5,6 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,8 @@ async def test_forwarder_that_has_no_state_yet_says_so(
 ) -> None:
     async with serve_commands(lock, StatusSource(clock=clock, metrics=metrics)):
         await answered(lock.path)
-        async with access(lock.path, SystemClock()) as ledger:
-            with pytest.raises(OutboxError, match="the forwarder is starting"):
+        async with access(lock.path, SystemClock(), patience=0.2) as ledger:
+            with pytest.raises(OutboxError, match="the forwarder starts"):
                 await ledger.find(Selection())
 
 
@@ -350,8 +351,29 @@ async def test_forwarder_that_ends_meanwhile_is_one_error(
 ) -> None:
     async with serve_commands(lock, status_source):
         await answered(lock.path)
-    with pytest.raises(OutboxError, match="has ended meanwhile"):
+    with pytest.raises(OutboxError, match="has ended: try again"):
         await Forwarder(lock.path)(Find(selection=Selection()))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+async def test_command_outlives_a_forwarder_that_ends(
+    state_path: Path, clock: FakeClock, metrics: Metrics, *, changes: bool
+) -> None:
+    """Its state file is closed first, then its socket; last, its lock is released."""
+    asked = Discard(selection=DEAD) if changes else Find(selection=Selection())
+    ending, source = AsyncExitStack(), StatusSource(clock=clock, metrics=metrics)
+    lock = ending.enter_context(locked(state_path))
+    await ending.enter_async_context(serve_commands(lock, source))
+    await answered(state_path)
+    async with access(state_path, SystemClock(), changes=changes) as ledger:
+        async with patient_outbox(state_path, router()) as source.outbox:
+            await source.outbox.commit([outgoing("1")], now=1)
+        question = asyncio.create_task(ledger.ask(asked))
+        await asyncio.sleep(0.2)
+        assert not question.done()
+        await ending.aclose()
+
+        assert len((await question).found) == (0 if changes else 1)
 
 
 @pytest.mark.parametrize(
@@ -400,5 +422,5 @@ async def test_question_of_a_watch_that_nobody_answers_is_an_error(
     async with serve_commands(lock, StatusSource(clock=clock, metrics=metrics)):
         await answered(lock.path)
         ask = AskAnew(lock.path, SystemClock(), patience=0.2)
-        with pytest.raises(OutboxError, match="the forwarder is starting"):
+        with pytest.raises(OutboxError, match="the forwarder starts"):
             await Ledger(ask).find(Selection())

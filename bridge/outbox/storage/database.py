@@ -25,6 +25,7 @@ from typing import Any, TypeVar, overload
 from msgspec.structs import replace
 
 from bridge.foundation.errors import (
+    OutboxClosedError,
     OutboxError,
     OutboxFullError,
     OutboxLockedError,
@@ -173,7 +174,8 @@ class Database:
                 with False.
 
         Raises:
-            OutboxError: the file is closed, or its worker has died.
+            OutboxClosedError: the file is closed.
+            OutboxError: its worker has died.
         """
         self._demand_life()
         commit = self.journal.put(rows, self._loop.time(), then, late)
@@ -270,7 +272,7 @@ class Database:
         if self._death is not None:
             raise self._death
         if self._is_closed:
-            raise OutboxError("the state file is closed")
+            raise OutboxClosedError("the state file is closed")
 
     # -- the next piece of work ----------------------------------------------
 
@@ -406,7 +408,7 @@ class Database:
 
         Raises:
             OutboxThreadDiedError: the worker has died.
-            OutboxError: the state file is closed.
+            OutboxClosedError: the state file is closed.
         """
         self._demand_life()
         if self.fault is None or self._desk.is_hanging:
