@@ -26,6 +26,7 @@ from bridge.foundation.privileges import no_file
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
+from bridge.net.local_socket import obstacle
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import NOT_OURS, connect
 from bridge.outbox.storage.file import content_error
@@ -147,6 +148,9 @@ def _writable(path: Path, there: Path, host: Host) -> Finding:
     fault = _in_the_way(path, there, host) or _unusable(path, there) or _content(path)
     if fault is not None:
         return fault
+    if (what := obstacle(path)) is not None:
+        advice = "until then, commands cannot ask the forwarder"
+        return Finding("warning", f"state: {what}", advice)
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
         text = f"state: {path} can be read by other users ({mode:03o})"

@@ -227,7 +227,8 @@ class _Asking(Struct):
             except OutboxLockedError as error:
                 if self.clock.monotonic() >= until:
                     address = local_socket.address_of(self.path)
-                    text = f"{error}, but it does not answer at {address}: see its log"
+                    why = local_socket.obstacle(self.path) or "see its log"
+                    text = f"{error}, but it does not answer at {address}: {why}"
                     raise OutboxError(text) from error
             else:
                 self._found = Here(outbox, lambda: self.clock.now().timestamp())

@@ -21,6 +21,7 @@ from bridge.foundation.errors import OutboxError, OutboxLockedError
 from bridge.health.report import StatusReport, report, sink_of, stored
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
+from bridge.net.local_socket import obstacle
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statefile import is_there
 from bridge.traffic.config import TrafficConfig
@@ -69,7 +70,8 @@ async def status(
             return Status(await _stored(config, sinks, clock), is_live=False)
         except OutboxLockedError as error:
             if clock.monotonic() >= until:
-                text = f"{error}, but it does not answer: is it starting, or stopped?"
+                why = obstacle(Path(config.state.path)) or "is it starting, or stopped?"
+                text = f"{error}, but it does not answer: {why}"
                 raise OutboxError(text) from error
         await clock.wait(never, _PAUSE)
     return Status(answer, is_live=True)

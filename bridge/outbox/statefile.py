@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 _ROW: Change = ("meta", (OWNER,))
 
+_LONGEST_NAME = 80  # bytes: those beside it are longer, and a socket has 107 at most
 _LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
 _GLANCE_SECONDS = 1.0
@@ -98,13 +99,15 @@ class StateConfig(Section, frozen=True, kw_only=True):
     max_size: Size = Size(256 * 10**6)
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse values with which decisions would be deleted too early."""
+        """Refuse values that cannot work, or delete decisions too early."""
         if self.retention < 3600:
             yield "retention", "must be at least 1h"
         if self.max_size < _LEAST_SIZE:
             yield "max_size", "must be at least 1MB"
         if not self.path:
             yield "path", "must not be empty"
+        if len(os.fsencode(os.path.basename(self.path))) > _LONGEST_NAME:  # noqa: PTH119 - a text
+            yield "path", f"the file's name must have at most {_LONGEST_NAME} bytes"
 
 
 def is_there(path: Path) -> bool:

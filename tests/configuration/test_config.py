@@ -507,6 +507,10 @@ def test_invalid_address_is_refused(listen: str) -> None:
     [
         ({"retention": "59m"}, "state.retention: must be at least 1h"),
         ({"path": ""}, "state.path: must not be empty"),
+        (
+            {"path": f"/x/{'ł' * 41}"},
+            "state.path: the file's name must have at most 80 bytes",
+        ),
     ],
 )
 def test_retention_below_an_hour_and_empty_path_are_refused(

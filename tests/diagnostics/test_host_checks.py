@@ -106,6 +106,20 @@ def test_directory_in_place_of_the_lock_is_a_fault(folder: Path) -> None:
 
 
 @POSIX
+@POSIX
+def test_what_is_in_the_place_of_the_socket_is_a_warning(folder: Path) -> None:
+    in_the_way = folder / "lib" / "state.db.socket"
+    in_the_way.mkdir()
+
+    found, *_ = state_of(config_of(folder))
+
+    assert found == Finding(
+        "warning",
+        f"state: {in_the_way} is not a socket: move it away",
+        "until then, commands cannot ask the forwarder",
+    )
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_fifo_in_place_of_a_file_is_a_fault(suffix: str, folder: Path) -> None:
     path = folder / "lib" / f"state.db{suffix}"

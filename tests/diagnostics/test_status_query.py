@@ -24,6 +24,7 @@ from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.health import port as health
 from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
+from bridge.net.local_socket import address_of
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.lock import StateLock
 from bridge.telemetry.metrics import Metrics
@@ -212,6 +213,9 @@ async def test_forwarder_that_does_not_answer_is_one_clear_error(
     lock.take()
 
     with pytest.raises(OutboxError, match="but it does not answer: is it st"):
+        await status_in(config_of(lived), clock)
+    Path(address_of(lived)).mkdir()
+    with pytest.raises(OutboxError, match=r"answer: .* is not a socket: move it away"):
         await status_in(config_of(lived), clock)
     lock.release()
 

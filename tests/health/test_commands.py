@@ -304,6 +304,8 @@ async def test_forwarder_that_can_have_no_socket_says_why_once(
             await clock.advance(20)
 
         assert forwarder_of(lock.path) is None
+        (note,) = status_source.notes_of({})
+        assert note.startswith("state: commands cannot ask this forwarder: ")
     assert [one.message for one in caplog.records] == [
         "commands cannot ask this forwarder: tried again"
     ]
@@ -325,6 +327,16 @@ async def test_forwarder_that_has_the_lock_and_no_socket_is_named(
 ) -> None:
     async with patient_outbox(state_path, router()):
         with pytest.raises(OutboxError, match=f"process {os.getpid()}.*socket"):
+            async with access(state_path, SystemClock(), patience=0):
+                pass
+
+
+async def test_what_is_in_the_place_of_the_socket_is_named(
+    state_path: Path, lock: StateLock
+) -> None:
+    Path(address_of(state_path)).mkdir()
+    async with patient_outbox(state_path, router()):
+        with pytest.raises(OutboxError, match=r"db\.socket is not a socket: move it"):
             async with access(state_path, SystemClock(), patience=0):
                 pass
 
