@@ -23,6 +23,7 @@ from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
 from bridge.foundation.errors import OutboxError
 from bridge.foundation.privileges import no_file
+from bridge.foundation.sqlite_files import passed_over
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
@@ -82,6 +83,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 HERE = Host()
+_NOTHING = "the forwarder starts afresh, and keeps aside what it cannot read"
 _OWN = "run this as the user of the service, or chown the directory to it"
 
 
@@ -199,6 +201,8 @@ def _content(path: Path) -> Finding | None:
     """Return what a start will find wrong in the state file, if it is there."""
     if not _is_there(path) or _is_of_others(path.parent):
         return None
+    if (odd := passed_over(path)) is not None:
+        return Finding("warning", f"state: {path}: {odd}", _NOTHING)
     if (error := content_error(path)) is None:
         return None
     text = f"state: {path}: {error}"

@@ -21,10 +21,12 @@ from bridge.events.routing import Router
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     OutboxClosedError,
+    OutboxCorruptError,
     OutboxError,
     OutboxLockedError,
     OutboxUnavailableError,
 )
+from bridge.foundation.sqlite_files import passed_over
 from bridge.health.report import StatusReport
 from bridge.net import local_socket
 from bridge.outbox.admin import NOT_NOW, NOT_OPEN, Ask, Here, Ledger, type_of_answer
@@ -153,6 +155,9 @@ async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbo
         else:
             with locked(path):
                 pass  # a forwarder may start while the file is read
+        if (odd := await asyncio.to_thread(passed_over, path)) is not None:
+            text = f"the state file {path} is not whole: {odd}"
+            raise OutboxCorruptError(text)
         database = await stack.enter_async_context(Database.open(path))
         yield Outbox(database, Router(routes={}, scope="all", identity=Identity()))
 

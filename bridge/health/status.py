@@ -198,6 +198,8 @@ class StatusSource(Struct):
             found.append(difference)
         if (signing := self._signing_fault()) is not None:
             found.append(signing)
+        if self.outbox is not None and (lost := self.outbox.database.lost) is not None:
+            found.append(f"state: the start did not take over the whole file: {lost}")
         if self.unasked is not None:
             found.append(f"state: commands cannot ask this forwarder: {self.unasked}")
         for relay in self.relays:

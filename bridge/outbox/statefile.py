@@ -3,6 +3,8 @@
 locked by another instance    → refused
 written by a newer version    → refused
 written by an older version   → moved aside with an error; a fresh file
+empty, or with a log that     → said; the log is moved aside
+SQLite would pass over
 without a lock, or not to be  → left alone, in memory, until it has the lock and can
 opened or moved now             be opened
 corrupt                       → moved aside with an error; its readable rows are
@@ -36,7 +38,15 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import enter
 from bridge.foundation.sections import Section
-from bridge.foundation.sqlite_files import drop, fresh_of, set_aside, use_fresh
+from bridge.foundation.sqlite_files import (
+    EMPTY,
+    drop,
+    fresh_of,
+    log_of,
+    passed_over,
+    set_aside,
+    use_fresh,
+)
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.reads import undelivered
 from bridge.outbox.recovery.soundness import check
@@ -212,8 +222,13 @@ async def _forget(trouble: Trouble, clock: Clock, seconds: float) -> None:
     await asyncio.to_thread(trouble.forget)
 
 
-def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> None:
+def _examine(
+    path: Path, vm_id: str | None, trouble: Trouble, clock: Clock
+) -> str | None:
     """Check the file, and move it aside if it cannot be used here.
+
+    Returns:
+        What was lost or moved aside; None = nothing.
 
     Raises:
         OutboxUnavailableError: it cannot be opened or moved now.
@@ -221,26 +236,26 @@ def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> N
     """
     trouble.begin()
     try:
-        _check(path, vm_id, trouble, clock)
+        return _check(path, vm_id, trouble, clock)
     finally:
         trouble.open()
 
 
-def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> None:
+def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> str | None:
     _use_fresh(path)
+    found = _leave_log(path, clock.now()) or passed_over(path)
     if trouble.is_hopeless and is_there(path):
         why = (
             "several starts in a row failed because of this file, the last with: "
             f"{trouble.note.damage}"
         )
-        _renew(path, why, trouble, clock)
+        found = _renew(path, why, trouble, clock)
     try:
         owner = _check_file(path, trouble, clock)
     except OlderSchemaError:
-        _leave_older(path, clock.now())
-        return
+        return _leave_older(path, clock.now())
     except OutboxCorruptError as error:
-        _renew(path, str(error), trouble, clock)
+        found = _renew(path, str(error), trouble, clock)
         owner = _check_file(path, trouble, clock)
     if is_other(owner, vm_id):
         kept = _set_aside(path, str(owner), clock.now())
@@ -248,6 +263,27 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> Non
             "state file is of another VM: starting afresh",
             extra={"vmId": owner, "kept": str(kept)},
         )
+        return f"it was of another VM, and is kept as {kept}"
+    if found == EMPTY:
+        log.warning("state file is empty: starting afresh", extra={"path": str(path)})
+    return found
+
+
+def _leave_log(path: Path, now: datetime) -> str | None:
+    """Move a log aside that SQLite would pass over and delete; return what was said.
+
+    Raises:
+        OutboxUnavailableError: it cannot be renamed.
+    """
+    fault = passed_over(path)
+    if fault in {None, EMPTY}:
+        return None
+    kept = _set_aside(log_of(path), "unread", now)
+    log.error(
+        "log of the state file cannot be read: starting without it",
+        extra={"fault": fault, "kept": str(kept)},
+    )
+    return f"{fault}, which is kept as {kept}"
 
 
 def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
@@ -286,8 +322,8 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
     return owner
 
 
-def _leave_older(path: Path, now: datetime) -> None:
-    """Move a file of an older version aside, and log what still waits in it."""
+def _leave_older(path: Path, now: datetime) -> str:
+    """Move a file of an older version aside; log and return what waits in it."""
     counts = {"pending": 0, "dead": 0}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
         counts |= undelivered(db)
@@ -296,10 +332,11 @@ def _leave_older(path: Path, now: datetime) -> None:
         "state file is of an older version: starting afresh",
         extra={"kept": str(kept), **counts},
     )
+    return f"it was of an older version, and is kept as {kept}"
 
 
-def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
-    """Move the file aside, and copy its readable rows into a fresh file.
+def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> str:
+    """Move the file aside, and copy its readable rows into a fresh file; return that.
 
     The fresh file is complete before the old one is moved, so that a kill at any time
     loses nothing.
@@ -329,6 +366,7 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
             "isWhole": found.is_whole,
         },
     )
+    return f"it was damaged, and is kept as {kept}: {found.copied} rows were copied"
 
 
 def _use_fresh(path: Path) -> None:

@@ -18,6 +18,7 @@ from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.host_checks import Host
+from bridge.outbox.storage.connection import connect
 from bridge.signing.own_key import own_keys
 from tests.support.configurations import config_text, webhook
 from tests.support.disks import Disk, hide
@@ -176,6 +177,15 @@ def test_file_that_no_start_would_use_is_a_fault(
     assert there.text.startswith(f"state: {path}: {fault}")
 
 
+def test_file_without_content_is_a_warning(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    path.touch(0o600)
+
+    found, *_ = state_of(config_of(folder))
+
+    assert (found.result, found.text) == ("warning", f"state: {path}: it is empty")
+
+
 def test_file_that_the_next_start_moves_aside_is_a_warning(folder: Path) -> None:
     path = folder / "lib" / "state.db"
     path.write_bytes(b"x" * 8192)
@@ -256,7 +266,7 @@ def test_unwritable_path_is_a_fault_with_its_name(part: str, folder: Path) -> No
 @POSIX
 def test_state_file_readable_by_others_is_a_warning(folder: Path) -> None:
     path = folder / "lib" / "state.db"
-    path.touch()
+    connect(path).close()
     path.chmod(0o640)
 
     there, *_ = state_of(config_of(folder))

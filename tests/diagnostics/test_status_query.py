@@ -238,6 +238,17 @@ async def test_damaged_state_file_is_one_clear_error(
         await status_in(config_of(lived), clock)
 
 
+async def test_empty_state_file_is_one_clear_error(
+    state_path: Path, clock: FakeClock
+) -> None:
+    state_path.touch()
+
+    with pytest.raises(OutboxCorruptError, match="is not whole: it is empty"):
+        await status_in(config_of(state_path), clock)
+
+    assert state_path.stat().st_size == 0
+
+
 # -- from the running forwarder ------------------------------------------------
 
 

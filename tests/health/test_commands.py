@@ -30,7 +30,7 @@ from bridge.outbox.questions import (
     Question,
     Selection,
 )
-from bridge.outbox.statefile import locked
+from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
@@ -309,6 +309,19 @@ async def test_forwarder_that_can_have_no_socket_says_why_once(
     assert [one.message for one in caplog.records] == [
         "commands cannot ask this forwarder: tried again"
     ]
+
+
+async def test_what_a_start_did_not_take_over_is_a_note(
+    state_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    state_path.touch()
+    async with open_database(state_path, None) as database:
+        outbox = Outbox(database, router())
+        source = StatusSource(clock=clock, metrics=metrics, outbox=outbox)
+
+        assert source.notes_of({}) == [
+            "state: the start did not take over the whole file: it is empty"
+        ]
 
 
 async def test_path_that_is_too_long_for_a_socket_has_one_all_the_same(

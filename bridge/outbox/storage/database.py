@@ -155,6 +155,12 @@ class Database:
         """Whether questions are answered; a disk that fails does not matter."""
         return self._death is None
 
+    @property
+    def lost(self) -> str | None:
+        """What was lost or moved aside when the file was examined; None = nothing."""
+        place = self._file.place
+        return None if place is None else place.lost
+
     # -- rows ----------------------------------------------------------------
 
     def put(

@@ -265,14 +265,16 @@ class Place(Struct):
         path: of the state file.
         lock: the lock of the state file; None = it is not locked.
         vm_id: of this VM; None = not known.
-        check: checks the file, and moves it aside if it cannot be used here; raises
-            OutboxError.
+        check: checks the file, and moves it aside if it cannot be used here; returns
+            what was lost or moved aside, None = nothing; raises OutboxError.
+        lost: what ``check`` has returned.
     """
 
     path: Path
     lock: StateLock | None
     vm_id: str | None
-    check: Callable[[], None]
+    check: Callable[[], str | None]
+    lost: str | None = None
     _file: FileId | None = None
     _log: FileId | None = None  # SQLite's: what it has is not in the file yet
     _unexamined: str | None = "it was not examined yet"
@@ -291,7 +293,7 @@ class Place(Struct):
         """
         if (fault := self._lock_fault()) is None:
             try:
-                self.check()
+                self.lost = self.check() or self.lost
             except OutboxUnavailableError as error:
                 fault = str(error)
         self._unexamined = fault
