@@ -31,7 +31,7 @@ from bridge.net.local_socket import obstacle
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.connection import NOT_OURS, connect
 from bridge.outbox.storage.file import content_error
-from bridge.outbox.storage.lock import StateLock
+from bridge.outbox.storage.lock import StateLock, holder_of
 from bridge.signing.approval import Approvers
 
 _LEAST_FREE = 16 * 10**6
@@ -83,7 +83,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 HERE = Host()
-_NOTHING = "the forwarder starts afresh, and keeps aside what it cannot read"
+_NOTHING = "a start goes on with what is left, and keeps aside what it cannot read"
 _OWN = "run this as the user of the service, or chown the directory to it"
 
 
@@ -100,10 +100,10 @@ def examine(
         config: the configuration of the forwarder.
         environ: the environment.
         host: describes this machine.
-        is_running: whether the forwarder answers at its health port.
+        is_running: whether the forwarder answers.
     """
     return [
-        *state(config.state, host),
+        *state(config.state, host, is_running=is_running),
         *ports(config.http, is_running=is_running),
         *secrets(config),
         *approvers(config),
@@ -115,11 +115,16 @@ def examine(
 # -- the state directory ---------------------------------------------------------------
 
 
-def state(config: StateConfig, host: Host = HERE) -> Iterator[Finding]:
-    """Check the place of the state file."""
+def state(
+    config: StateConfig, host: Host = HERE, *, is_running: bool
+) -> Iterator[Finding]:
+    """Check the place of the state file, and who uses it."""
     path = Path(config.path)
     there = _existing(path.parent)
     yield _writable(path, there, host)
+    if not is_running and (pid := holder_of(path)) is not None:
+        text = f"state: a forwarder uses {path} (process {pid}), but does not answer"
+        yield Finding("fault", text, "it starts, is stopped, or hangs: see its log")
     yield from _disk(path, there, host)
     free = host.free(there)
     text = f"state: {free / 1e6:,.0f} MB free on the disk of {path}"

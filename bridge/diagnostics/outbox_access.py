@@ -156,7 +156,7 @@ async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbo
             with locked(path):
                 pass  # a forwarder may start while the file is read
         if (odd := await asyncio.to_thread(passed_over, path)) is not None:
-            text = f"the state file {path} is not whole: {odd}"
+            text = f"the state file {path} is not whole: {odd}; see 'check --connect'"
             raise OutboxCorruptError(text)
         database = await stack.enter_async_context(Database.open(path))
         yield Outbox(database, Router(routes={}, scope="all", identity=Identity()))
@@ -231,9 +231,9 @@ class _Asking(Struct):
                 outbox = await self.stack.enter_async_context(opening())
             except OutboxLockedError as error:
                 if self.clock.monotonic() >= until:
-                    address = local_socket.address_of(self.path)
-                    why = local_socket.obstacle(self.path) or "see its log"
-                    text = f"{error}, but it does not answer at {address}: {why}"
+                    place = local_socket.address_of(self.path)
+                    why = local_socket.obstacle(self.path) or f"see its log ({place})"
+                    text = f"{error}, but it does not answer: {why}"
                     raise OutboxError(text) from error
             else:
                 self._found = Here(outbox, lambda: self.clock.now().timestamp())

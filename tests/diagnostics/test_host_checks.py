@@ -37,8 +37,10 @@ def config_of(folder: Path, **tables: object) -> Config:
 ROOMY = Host(mounts=Path("/nowhere"), free=lambda _: 10**12)
 
 
-def state_of(config: Config, host: Host = ROOMY) -> list[Finding]:
-    return list(host_checks.state(config.state, host))
+def state_of(
+    config: Config, host: Host = ROOMY, *, is_running: bool = False
+) -> list[Finding]:
+    return list(host_checks.state(config.state, host, is_running=is_running))
 
 
 @pytest.fixture
@@ -175,6 +177,29 @@ def test_file_that_no_start_would_use_is_a_fault(
 
     assert there.result == "fault"
     assert there.text.startswith(f"state: {path}: {fault}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names the holder")
+def test_forwarder_that_does_not_answer_is_named(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    holding = (
+        "import sys, pathlib; from bridge.outbox.statefile import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+    )
+    command = [sys.executable, "-c", holding, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:  # noqa: S603 - ours
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        found = state_of(config_of(folder))
+        calm = state_of(config_of(folder), is_running=True)
+        holder.communicate(b"\n")
+
+    text = f"state: a forwarder uses {path} (process {holder.pid}), but does not answer"
+    assert [one.text for one in found if one.result == "fault"] == [text]
+    assert [one.result for one in calm] == ["ok", "ok"]
+    assert "fault" not in {one.result for one in state_of(config_of(folder))}
 
 
 def test_file_without_content_is_a_warning(folder: Path) -> None:

@@ -231,6 +231,20 @@ def _lock_range(handle: int) -> None:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, _LENGTH, _OFFSET)
 
 
+def holder_of(path: Path) -> int | None:
+    """Return the pid of whoever holds the lock of a state file; None = not known."""
+    try:
+        handle = os.open(lock_of(path), _HOW)
+    except OSError:
+        return None
+    try:
+        return _holder(handle)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
 def _holder(handle: int) -> int | None:
     """Return the pid that the kernel names for the lock; None = nobody holds it.
 
