@@ -114,8 +114,7 @@ async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> Statu
         body = await outbox.observations.load(CHECKPOINT)
         watch = Watch.from_json(body) if body else Watch()
         now = clock.now().timestamp()
-        # Without a health port, a forwarder may be running.
-        state = "not answering" if config.http.listen else "unknown"
+        state = "not answering"
         found = await stored(outbox)
         shown = [sink_of(one, state, found.tallies.get(one), now) for one in sinks]
         status = report(identity.members, state, watch, sinks=shown, found=found)

@@ -798,7 +798,7 @@ def test_status_for_people_is_a_table(deliveries: Path) -> None:
 
     assert result.exit_code == 1
     assert "siem: 2 dead letters (sebridge outbox list --state dead)" in text
-    assert "http.listen is off" in text
+    assert "No forwarder answers" in text
     assert re.search(r"\n  SINK +STATE +PENDING +DEAD +OLDEST", text)
     assert re.search(r"\n  siem +not known +2 +2 ", text)
     assert "\x1b" not in text
@@ -816,7 +816,7 @@ def test_colours_are_used_only_on_a_terminal_that_supports_them(
     out = on_terminal("status", "-c", str(deliveries), env=environ, code=1)
 
     assert ("\x1b[33m" in out) is is_coloured
-    assert "http.listen is off" in out
+    assert "No forwarder answers" in out
 
 
 @pytest.mark.integration
