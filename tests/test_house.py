@@ -164,7 +164,7 @@ MAKE_TASKS = {
     "foundation/workers.py",
     "outbox/state.py",
     "cli/long_running.py",
-    "servicebus/kept_link.py",
+    "servicebus/sender.py",
     "servicebus/receiver.py",
     "sinks/command/process.py",
     "sinks/file/sink.py",

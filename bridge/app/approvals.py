@@ -10,8 +10,8 @@ from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import Rotation
+from bridge.approvals.rules import ReplyRules
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
@@ -112,7 +112,7 @@ class ApprovalWorkers:
         """
         if not self.config.has_entity:
             return []
-        from bridge.approvals.reply_sender import (  # noqa: PLC0415 - as above
+        from bridge.approvals.reply import (  # noqa: PLC0415 - as above
             ReplySender,
         )
 
@@ -160,5 +160,4 @@ class ApprovalWorkers:
             rotation=self.rotation,
             clock=self.clock,
             chance=random.random,
-            count=lambda outcome: self.metrics.start_requests.labels(outcome).inc(),
         )

@@ -19,10 +19,8 @@ from msgspec.structs import replace
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.message import parse
-from bridge.approvals.reply import first_named
 from bridge.configuration.config import Config
-from bridge.events.build import rfc3339
-from bridge.events.cloudevent import DEEPEST, CloudEvent
+from bridge.events.cloudevent import DEEPEST, CloudEvent, rfc3339
 from bridge.events.document import ScheduledEvent, is_deep
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import GONE, EventStatus
@@ -244,9 +242,9 @@ def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
     Raises:
         ValueError: ``reply_to`` has no queue to which the bridge would reply.
     """
-    rules = config.reply_rules(targets)
-    if (found := first_named(config.reply_to, rules)) is not None:
-        return found
+    for entity in config.reply_rules(targets).named(config.reply_to).values():
+        if entity is not None:
+            return entity
     raise ValueError(
         "--wait needs a queue for the reply: set approvals.reply_to = "
         '["replies"] in this file and in that of the bridge; a name without * ? [, '

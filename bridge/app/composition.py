@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from bridge.app.identify import PATIENCE, Origin
 from bridge.app.supervisor import Supervisor
 from bridge.approvals.config import ApprovalsConfig, connection_faults
 from bridge.approvals.rotation import Rotation
+from bridge.approvals.rules import ReplyRules
 from bridge.configuration.config import Config
 from bridge.events.build import EventContext
 from bridge.events.document import Document
@@ -52,9 +53,6 @@ from bridge.servicebus.namespace import TIMINGS as BUS_TIMINGS
 from bridge.servicebus.namespace import Timings as BusTimings
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
-
-if TYPE_CHECKING:
-    from bridge.approvals.reply import ReplyRules
 
 log = logging.getLogger(__name__)
 
@@ -318,12 +316,8 @@ class Forwarder:
         )
         return [*listeners, *auto_approvers, *approval_workers.replies(stack)]
 
-    def _reply_rules(self, config: ApprovalsConfig) -> "ReplyRules":
+    def _reply_rules(self, config: ApprovalsConfig) -> ReplyRules:
         if not config.has_entity:
-            from bridge.approvals.reply import (  # noqa: PLC0415 - only if configured
-                ReplyRules,
-            )
-
             return ReplyRules.of([], [])
         targets = []
         for sink in self.config.sinks:

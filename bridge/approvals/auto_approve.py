@@ -28,7 +28,6 @@ from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Ruling, content_of
-from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Known, Moment
@@ -200,25 +199,17 @@ class AutoApprover:
         self, request: Request, conclusion: Conclusion, *, message: str
     ) -> None:
         """Publish the outcome of a rule's request, and store it under ``message``."""
-        context, now = self.context, self.context.clock.now()
-        initiative = request.initiative
-        outcome = Outcome(
-            outcome=conclusion.kind.value,
-            event_id=request.event_id,
-            event=conclusion.event,
-            imds_status=conclusion.imds_status,
-            confirmed=conclusion.confirmed,
-            reason=conclusion.reason,
-            request={
-                "messageId": None,
-                "enqueuedAt": None,
-                "approvedBy": request.approval.approved_by,
-                "reason": None,
-                "expiresAt": None,
-            },
-            origin=(context.entity, initiative.content if initiative else None, None),
+        initiative, unclaimed = (
+            request.initiative,
+            ("enqueuedAt", "reason", "expiresAt"),
         )
-        outgoing = from_outcome(context.event_context, outcome, now)
+        claims = {"approvedBy": request.approval.approved_by, "messageId": None}
+        outgoing = self.context.outgoing(
+            conclusion,
+            request.event_id,
+            claims | dict.fromkeys(unclaimed),
+            (initiative.content if initiative else None, None),
+        )
         decision = Decision(
             message=message,
             key=request.key,
@@ -228,4 +219,4 @@ class AutoApprover:
             data=orjson.dumps(outgoing.event.data),
             rule=initiative.rule if initiative else None,
         )
-        await context.conclude(outcome, outgoing, decision, now=now.timestamp())
+        await self.context.conclude(outgoing, decision)

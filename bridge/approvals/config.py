@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
-from bridge.approvals.rules import Rule
+from bridge.approvals.rules import ReplyRules, Rule
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration, PublicKeys, placeholder_faults
@@ -18,9 +18,6 @@ from bridge.servicebus.namespace import (
     entity_in,
 )
 from bridge.sinks.base import ApprovalAddress
-
-if TYPE_CHECKING:
-    from bridge.approvals.reply import ReplyRules
 
 _MOST_DELIVERIES = 2000  # the highest MaxDeliveryCount of Service Bus
 
@@ -140,7 +137,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             session=None if session is None else expand(session),
         )
 
-    def reply_rules(self, targets: Iterable[Entity | None]) -> "ReplyRules":
+    def reply_rules(self, targets: Iterable[Entity | None]) -> ReplyRules:
         """Return the rules for reply entities; bridge and approver use the same rules.
 
         Args:
@@ -151,9 +148,6 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             ValueError: the connection string cannot be read any more.
         """
         others = [t.name for t in targets if t and t.host in {self.host, UNKNOWN_HOST}]
-        # Only loaded if approvals are configured: it costs memory.
-        from bridge.approvals.reply import ReplyRules  # noqa: PLC0415 - see above
-
         return ReplyRules.of(self.reply_to, [self.target.name, *others])
 
     def faults(self) -> Iterator[tuple[str, ...]]:

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,9 +31,9 @@ from bridge.approvals.policy import (
     decide,
     is_absent,
 )
-from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import Rotation
-from bridge.events.build import EventContext, Outcome, OutgoingEvent
+from bridge.approvals.rules import ReplyRules
+from bridge.events.build import EventContext, Outcome, OutgoingEvent, from_outcome
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -63,7 +64,6 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
             another VM may know the event.
         max_delivery_count: how often the entity delivers a message.
         chance: returns a random number in [0, 1) at each call.
-        count: called with each outcome.
         rotation: takes this VM out of rotation before an event of its own is approved;
             None without a traffic probe.
         approvers: checks who has signed an approval; None = everybody may approve.
@@ -80,7 +80,6 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
     poller: Poller
     clock: Clock
     chance: Callable[[], float]
-    count: Callable[[str], None]
     max_delivery_count: int = 10
     rotation: Rotation | None = None
     approvers: Approvers | None = None
@@ -107,34 +106,55 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
         now = Moment(at=self.clock.now(), monotonic=monotonic)
         return self.successes.evidences(event, standings, now)
 
-    async def conclude(
+    def outgoing(
         self,
-        outcome: Outcome,
-        outgoing: OutgoingEvent,
-        decision: Decision,
-        *,
-        now: float,
-        reply: Reply | None = None,
+        conclusion: Conclusion,
+        event_id: str | None,
+        claims: Mapping[str, object],
+        cause: tuple[str | None, int | None],
+    ) -> OutgoingEvent:
+        """Return the event about a conclusion.
+
+        Args:
+            conclusion: what it is about.
+            event_id: as it was asked for; None = the whole message.
+            claims: who asked, and what else the message says of itself.
+            cause: MessageId and sequence number, or the content for a rule.
+        """
+        outcome = Outcome(
+            outcome=conclusion.kind.value,
+            event_id=event_id,
+            event=conclusion.event,
+            imds_status=conclusion.imds_status,
+            confirmed=conclusion.confirmed,
+            reason=conclusion.reason,
+            request=claims,
+            origin=(self.entity, *cause),
+        )
+        return from_outcome(self.event_context, outcome, self.clock.now())
+
+    async def conclude(
+        self, outgoing: OutgoingEvent, decision: Decision, reply: Reply | None = None
     ) -> None:
         """Store the outcome of an EventId in one commit, count and log it.
 
         Args:
-            outcome: the outcome.
             outgoing: the event about the outcome.
             decision: the record of the outcome.
-            now: seconds since the epoch.
             reply: the reply, with the last outcome of a message; else None.
         """
+        now = self.clock.now().timestamp()
+        data: Mapping[str, Any] = outgoing.event.data
         await self.outbox.commit([outgoing], now=now, decisions=[decision], reply=reply)
-        self.count(outcome.outcome)
+        self.poller.metrics.start_requests.labels(decision.state).inc()
         log.info(
             "approval decided",
             extra={
-                "messageId": outcome.request["messageId"],
+                "messageId": data["request"]["messageId"],
                 "rule": decision.rule,
-                "eventId": outcome.event_id,
-                "outcome": outcome.outcome,
-                "reason": outcome.reason,
+                "eventId": data["eventId"],
+                "outcome": decision.state,
+                "reason": data["reason"],
             },
         )
 

@@ -22,7 +22,7 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.retry import RetryPolicy
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 
 log = logging.getLogger(__name__)
 

@@ -31,13 +31,14 @@ from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.requests import Requests
-from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
+from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import rfc3339
 from bridge.events.document import ScheduledEvent
-from bridge.events.vocabulary import OutcomeKind
+from bridge.events.vocabulary import APPROVED, OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone
 
 _HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time
@@ -91,9 +92,8 @@ class Handling:
     _approval: Approval | None = None
     _checked: Checked = field(default_factory=Checked)
     _earlier: Mapping[str, Decision] = field(default_factory=dict)
-    _outcomes: dict[str, bytes] = field(default_factory=dict)  # data of each event
-    _kinds: dict[str, OutcomeKind] = field(default_factory=dict)
-    _whys: dict[str, str] = field(default_factory=dict)  # for a dead letter
+    # Of each EventId, with the data of its event.
+    _ends: dict[str, tuple[Conclusion, bytes]] = field(default_factory=dict)
     _unknown: dict[str, tuple[Request, Conclusion]] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
 
@@ -187,25 +187,24 @@ class Handling:
     async def _refuse(self, reason: str) -> Settlement | None:
         """Store the outcome "invalid" for the whole message."""
         kind = OutcomeKind.INVALID
+        conclusion = Conclusion(kind=kind, reason=reason)
         earlier = self._earlier.get("")
         if earlier is None or earlier.sequence != self.message.sequence_number:
-            conclusion = Conclusion(kind=kind, reason=reason)
             same = earlier if earlier and self._still_holds(kind, earlier) else None
             await asyncio.shield(self._commit(None, conclusion, count=1, earlier=same))
-        return replace(_settlement([kind]), words=reason)
+        return replace(_settlement([conclusion]), words=reason)
 
     async def _decide(self, request: Request, count: int) -> None:
         earlier = self._earlier.get(request.key)
         is_decided = earlier is not None and not earlier.is_intent
         if earlier is not None and is_decided:
             kind = OutcomeKind(earlier.state)
+            same = _conclusion_of(kind, earlier)
             if earlier.sequence == self.message.sequence_number:
-                self._kinds[request.key] = kind  # published before; only settle it
-                self._outcomes[request.key] = earlier.data or b"{}"
-                self._whys[request.key] = _why(_conclusion_of(kind, earlier))
+                # Published before; only settle it.
+                self._ends[request.key] = same, earlier.data or b"{}"
                 return
             if self._still_holds(kind, earlier):
-                same = _conclusion_of(kind, earlier)
                 await asyncio.shield(
                     self._commit(request, same, count=count, earlier=earlier)
                 )
@@ -237,7 +236,7 @@ class Handling:
         A good outcome always applies. A refusal applies only to a message that was sent
         before the refusal, and with the same claims.
         """
-        if kind.is_good:
+        if kind in APPROVED:
             return True
         data = orjson.loads(earlier.data or b"{}")
         sent = self.message.enqueued_at or self._began
@@ -249,15 +248,13 @@ class Handling:
     async def _settle(
         self, requests: list[Request], stop: asyncio.Event
     ) -> Settlement | None:
-        if len(self._kinds) + len(self._unknown) < len(requests):
+        if len(self._ends) + len(self._unknown) < len(requests):
             return None  # stopped in between: the redelivery continues
         if len(self._unknown) == len(requests) and not self._is_last_delivery():
             return await self._abandon(stop)
         for request, conclusion in self._unknown.values():
             await asyncio.shield(self._commit(request, conclusion, count=len(requests)))
-        keys = [request.key for request in requests]
-        kinds = [self._kinds[key] for key in keys]
-        return _settlement(kinds, [self._whys[key] for key in keys])
+        return _settlement([self._ends[request.key][0] for request in requests])
 
     def _is_last_delivery(self) -> bool:
         return self.message.delivery_count + 1 >= self.context.max_delivery_count
@@ -287,40 +284,28 @@ class Handling:
             count: how many EventIds the message has.
             earlier: the decision on an equal message, to repeat its data; else None.
         """
-        context, now = self.context, self.context.clock.now()
-        outcome = self._outcome(request, conclusion)
-        outgoing = from_outcome(context.event_context, outcome, now)
+        message, event_id = self.message, request.event_id if request else None
+        outgoing = self.context.outgoing(
+            conclusion,
+            event_id,
+            self._claimed(),
+            (message.message_id, message.sequence_number),
+        )
         if earlier is not None and earlier.data is not None:
             outgoing = _as_before(outgoing, orjson.loads(earlier.data))
         key = request.key if request else ""
-        self._outcomes[key] = orjson.dumps(outgoing.event.data)
-        self._kinds[key] = conclusion.kind
-        self._whys[key] = _why(conclusion)
+        data = orjson.dumps(outgoing.event.data)
+        self._ends[key] = conclusion, data
         decision = Decision(
             message=self.key,
             key=key,
-            event_id=request.event_id if request else "",
-            sequence=self.message.sequence_number,
+            event_id=event_id or "",
+            sequence=message.sequence_number,
             state=conclusion.kind.value,
-            data=self._outcomes[key],
+            data=data,
         )
-        reply = self._reply() if len(self._outcomes) == count else None
-        await context.conclude(
-            outcome, outgoing, decision, now=now.timestamp(), reply=reply
-        )
-
-    def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
-        message = self.message
-        return Outcome(
-            outcome=conclusion.kind.value,
-            event_id=request.event_id if request else None,
-            event=conclusion.event,
-            imds_status=conclusion.imds_status,
-            confirmed=conclusion.confirmed,
-            reason=conclusion.reason,
-            request=self._claimed(),
-            origin=(self.context.entity, message.message_id, message.sequence_number),
-        )
+        reply = self._reply() if len(self._ends) == count else None
+        await self.context.conclude(outgoing, decision, reply)
 
     def _claimed(self) -> dict[str, object]:
         """Return the member ``request`` of an outcome: the claims of the message.
@@ -346,7 +331,7 @@ class Handling:
             return None
         ids = self._approval.event_ids if self._approval else ()
         keys = [event_id.upper() for event_id in ids] or [""]
-        outcomes = [orjson.loads(self._outcomes[key]) for key in keys]
+        outcomes = [orjson.loads(self._ends[key][1]) for key in keys]
         body = orjson.dumps({"messageId": message.message_id, "outcomes": outcomes})
         envelope = ReplyEnvelope(
             entity=entity,
@@ -393,8 +378,8 @@ def _why(conclusion: Conclusion) -> str:
     return ": ".join(filter(None, (conclusion.reason, conclusion.detail)))
 
 
-def _settlement(kinds: list[OutcomeKind], whys: Sequence[str] = ()) -> Settlement:
-    letter = dead_letter(kinds, whys)
+def _settlement(ends: Sequence[Conclusion]) -> Settlement:
+    letter = dead_letter([end.kind for end in ends], [*map(_why, ends)])
     return Settlement("dead-letter", *letter) if letter else Settlement("complete")
 
 
@@ -417,7 +402,7 @@ def dead_letter(
         kinds: the outcomes of the message's EventIds, in the order of the body.
         whys: the reasons of these outcomes; "" = none.
     """
-    if any(kind.is_good for kind in kinds):
+    if not APPROVED.isdisjoint(kinds):
         return None
     place = next((i for i, kind in enumerate(kinds) if kind in _DEAD_LETTERS), None)
     if place is None:

@@ -1,22 +1,27 @@
-"""Decides where a reply may be sent, and how the outbox stores it. Pure.
+"""Sends replies to the entity that an approval names in ReplyTo.
 
-The sender of an approval names the entity for the reply, in the same namespace. So only
-entities that the configuration allows are accepted. Never allowed are the approval
-entity, the entities of sinks, and everything below them.
+A message may name any entity that ``approvals.reply_to`` allows, even one that does not
+exist. So if an entity refuses a reply, the replies to other entities do not wait.
 """
 
-import re
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
-from typing import Self
-from urllib.parse import urlsplit
+from datetime import timedelta
 
+import msgspec
 from msgspec import Struct
 
-# Valid names of entities; not "$DeadLetterQueue", "..", "%2D" or similar tricks.
-_NAME = "[A-Za-z0-9][A-Za-z0-9._~-]*"
-_PATH = re.compile(f"{_NAME}(/{_NAME})*")
-_GLOB = frozenset("*?[")
+from bridge.foundation.errors import (
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.outbox.records import Delivery
+from bridge.servicebus.namespace import TIMINGS, NamespaceConfig, Timings
+from bridge.servicebus.sender import Message, Senders, short_id
+
+_MOST_SENDERS = 8
+_MOST_ATTEMPTS = 3  # if the entity does not exist
+_TIME_TO_LIVE = timedelta(hours=1)  # then the approver no longer waits for the reply
 
 
 class ReplyEnvelope(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -38,65 +43,57 @@ class ReplyEnvelope(Struct, frozen=True, kw_only=True, rename="camel"):
     body: str
 
 
-class ReplyRules(Struct, frozen=True, kw_only=True):
-    """The entities to which replies may be sent; case does not matter.
+class ReplySender:
+    """Sends replies within one namespace, with a sender for each entity.
 
-    Attributes:
-        allowed: patterns (globs) for names.
-        forbidden: the names of the approval entity and of the sinks' entities in the
-            same namespace; never allowed, even if a pattern fits.
+    Args:
+        config: the connection to the namespace.
+        most: how many senders are kept open; each is a connection.
+        timings: how long Service Bus may take.
     """
 
-    allowed: tuple[str, ...]
-    forbidden: frozenset[str]
+    def __init__(
+        self,
+        config: NamespaceConfig,
+        most: int = _MOST_SENDERS,
+        timings: Timings = TIMINGS,
+    ) -> None:
+        self._config = config
+        self._senders = Senders(most, timings)
 
-    @classmethod
-    def of(cls, allowed: Iterable[str], forbidden: Iterable[str]) -> Self:
-        """Make rules from names; case does not matter."""
-        return cls(
-            allowed=tuple(glob.casefold() for glob in allowed),
-            forbidden=frozenset(_bare(name) for name in forbidden),
+    async def deliver(self, delivery: Delivery) -> None:
+        """Send a reply of the outbox.
+
+        Raises:
+            PermanentDeliveryError: the entity does not exist, after three attempts.
+            TransientDeliveryError: the reply cannot be sent now.
+        """
+        envelope = msgspec.json.decode(delivery.body, type=ReplyEnvelope)
+        try:
+            await self.send(envelope)
+        except RefusedDeliveryError as error:
+            is_missing = error.reason is Reason.NOT_FOUND
+            if is_missing and delivery.attempts + 1 >= _MOST_ATTEMPTS:
+                raise PermanentDeliveryError(str(error), error.reason) from error
+            raise TransientDeliveryError(str(error), error.reason) from error
+
+    async def send(self, envelope: ReplyEnvelope) -> None:
+        """Send a reply; return when the broker has stored it.
+
+        Raises:
+            DeliveryError: as ``Sender.send``.
+        """
+        entity, session = envelope.entity, envelope.session_id
+        message = Message(
+            body=envelope.body.encode(),
+            content_type="application/json",
+            message_id=short_id(envelope.message_id),
+            correlation_id=envelope.correlation_id,
+            session_id=short_id(session) if session else None,
+            time_to_live=_TIME_TO_LIVE,
         )
+        await self._senders.send(self._config, entity, message)
 
-    def entity(self, reply_to: str) -> str | None:
-        """Return the entity that a ReplyTo names; None if no reply may go there."""
-        entity = _entity(reply_to)
-        name = _bare(entity)
-        if not _PATH.fullmatch(entity) or not self.forbidden.isdisjoint(_upward(name)):
-            return None
-        return entity if any(fnmatchcase(name, glob) for glob in self.allowed) else None
-
-
-def first_named(names: Iterable[str], rules: ReplyRules) -> str | None:
-    """Return the first allowed name that is not a pattern; None if there is none."""
-    found = (rules.entity(name) for name in names if _GLOB.isdisjoint(name))
-    return next((entity for entity in found if entity), None)
-
-
-def unanswered(names: Iterable[str], rules: ReplyRules) -> Iterator[str]:
-    """Yield the names, but not patterns, to which no reply may be sent."""
-    for name in names:
-        if _GLOB.isdisjoint(name) and rules.entity(name) is None:
-            yield name
-
-
-def _bare(entity: str) -> str:
-    """Return a name for comparisons: no outer slashes, lower case."""
-    return entity.strip("/").casefold()
-
-
-def _upward(name: str) -> Iterator[str]:
-    """Yield a path and all its parents."""
-    while name:
-        yield name
-        name = name.rpartition("/")[0]
-
-
-def _entity(reply_to: str) -> str:
-    """Return the entity from a name, a path or a URL; "" if the URL is invalid."""
-    try:
-        path = urlsplit(reply_to).path if "://" in reply_to else reply_to
-    except ValueError:
-        return ""
-    host, _, rest = path.strip("/").partition("/")
-    return rest if ".servicebus." in host.casefold() else path.strip("/")
+    async def close(self) -> None:
+        """Close all senders, after the messages in flight."""
+        await self._senders.close()

@@ -1,4 +1,4 @@
-"""``[[approvals.rules]]``: which events may be approved, also automatically. Pure.
+"""Which events may be approved (``[[approvals.rules]]``), where replies may go. Pure.
 
 The first rule that fits an event decides:
 
@@ -17,14 +17,19 @@ A field that the event lacks, or that is invalid, fits every "deny" rule.
 A rule with ``after`` fits only events of this VM. It holds an event until the commands
 that it names have succeeded; later rules are not considered. A message may approve the
 event without waiting for the commands.
+
+The sender of an approval names the entity for the reply, in the same namespace. So only
+entities that the configuration allows are accepted. Never allowed are the approval
+entity, the entities of sinks, and everything below them.
 """
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -49,6 +54,10 @@ from bridge.foundation.values import Duration
 
 Action = Literal["allow", "deny", "auto-approve"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+# Valid names of entities; not "$DeadLetterQueue", "..", "%2D" or similar tricks.
+_ENTITY = "[A-Za-z0-9][A-Za-z0-9._~-]*"
+_PATH = re.compile(f"{_ENTITY}(/{_ENTITY})*")
+_GLOB = frozenset("*?[")
 
 
 class Rule(Section, frozen=True, kw_only=True):
@@ -277,3 +286,61 @@ def _is_near(rule: Rule, not_before: datetime | None, now: datetime) -> bool:
     if not_before is None:
         return rule.action == "deny"
     return not_before - now < timedelta(seconds=rule.notice_below)
+
+
+# -- Where replies may be sent ---------------------------------------------------------
+
+
+class ReplyRules(Struct, frozen=True, kw_only=True):
+    """The entities to which replies may be sent; case does not matter.
+
+    Attributes:
+        allowed: patterns (globs) for names.
+        forbidden: the names of the approval entity and of the sinks' entities in the
+            same namespace; never allowed, even if a pattern fits.
+    """
+
+    allowed: tuple[str, ...]
+    forbidden: frozenset[str]
+
+    @classmethod
+    def of(cls, allowed: Iterable[str], forbidden: Iterable[str]) -> Self:
+        """Make rules from names; case does not matter."""
+        return cls(
+            allowed=tuple(glob.casefold() for glob in allowed),
+            forbidden=frozenset(_plain(name) for name in forbidden),
+        )
+
+    def entity(self, reply_to: str) -> str | None:
+        """Return the entity that a ReplyTo names; None if no reply may go there."""
+        entity = _entity(reply_to)
+        name = _plain(entity)
+        if not _PATH.fullmatch(entity) or not self.forbidden.isdisjoint(_upward(name)):
+            return None
+        return entity if any(fnmatchcase(name, glob) for glob in self.allowed) else None
+
+    def named(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Return the names that are no patterns, each with its ``entity``."""
+        return {name: self.entity(name) for name in names if _GLOB.isdisjoint(name)}
+
+
+def _plain(entity: str) -> str:
+    """Return a name for comparisons: no outer slashes, lower case."""
+    return entity.strip("/").casefold()
+
+
+def _upward(name: str) -> Iterator[str]:
+    """Yield a path and all its parents."""
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
+
+
+def _entity(reply_to: str) -> str:
+    """Return the entity from a name, a path or a URL; "" if the URL is invalid."""
+    try:
+        path = urlsplit(reply_to).path if "://" in reply_to else reply_to
+    except ValueError:
+        return ""
+    host, _, rest = path.strip("/").partition("/")
+    return rest if ".servicebus." in host.casefold() else path.strip("/")

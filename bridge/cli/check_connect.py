@@ -9,7 +9,7 @@ from bridge.cli.long_running import run, shown
 from bridge.configuration.config import Config
 from bridge.diagnostics import doctor, host_checks, status_query
 from bridge.diagnostics.finding import Finding
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError
 from bridge.hub.config import HubConfig, SourceConfig

@@ -133,14 +133,13 @@ def odd_replies(
     approvals: ApprovalsConfig, targets: Sequence[Entity | None]
 ) -> Iterator[str]:
     """Yield a warning for each entity in ``reply_to`` that never gets a reply."""
-    # Imported here: a bridge without approvals needs no memory for it.
-    from bridge.approvals.reply import unanswered  # noqa: PLC0415 - see above
-
-    for name in unanswered(approvals.reply_to, approvals.reply_rules(targets)):
-        yield (
-            f"approvals.reply_to: no reply is ever sent to {name!r}: it is the "
-            "approval entity or a sink's, lies below one, or is not an entity name"
-        )
+    rules = approvals.reply_rules(targets)
+    for name, entity in rules.named(approvals.reply_to).items():
+        if entity is None:
+            yield (
+                f"approvals.reply_to: no reply is ever sent to {name!r}: it is the "
+                "approval entity or a sink's, lies below one, or is not an entity name"
+            )
 
 
 def hidden_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bridge.events.build import OutgoingEvent, clean, rfc3339
-from bridge.events.cloudevent import CloudEvent, severity
+from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import CloudEvent, clean, rfc3339, severity
 from bridge.events.routing import Subject
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"

@@ -6,13 +6,12 @@ Source: config/events.md.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import UUID
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent, link_to, severity
-from bridge.events.config import FORBIDDEN
+from bridge.events.cloudevent import CloudEvent, clean, link_to, rfc3339, severity
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
@@ -333,16 +332,6 @@ def attributes_of(event: ScheduledEvent, own_id: str) -> dict[str, str | int]:
     }
     short = {k: clean(v[:_LONG_ATTRIBUTE]) for k, v in named.items() if v}
     return {**short, "correlationid": clean(event.event_id), **trace(event.key, own_id)}
-
-
-def clean(text: str) -> str:
-    """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
-    return FORBIDDEN.sub("\ufffd", text)
-
-
-def rfc3339(moment: datetime) -> str:
-    """Write a time in UTC; with a fraction of a second only if it is not zero."""
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 # -- Makes ``traceparent``: all events about one EventId belong to one trace. Pure -----

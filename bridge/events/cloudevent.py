@@ -9,6 +9,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2 (spec.md, json-format
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import ClassVar, Self
 from urllib.parse import quote
 
@@ -25,6 +26,12 @@ SIGNATURE = "dssematerial"
 DEEPEST = 80
 """How many levels an event may have: a scheduled event has at most 64."""
 
+# What CloudEvents forbids in a string attribute: controls and noncharacters.
+FORBIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff"
+    + "".join(f"{chr(p * 65536 + 65534)}{chr(p * 65536 + 65535)}" for p in range(1, 17))
+    + "]"
+)
 _OWN = frozenset(
     {
         "specversion",
@@ -174,3 +181,13 @@ _SEVERITIES = {"INFO": 9, "WARN": 13, "ERROR": 17}
 def severity(text: str) -> dict[str, str | int]:
     """Return the extension attributes for a severity: INFO, WARN or ERROR."""
     return {"severitytext": text, "severitynumber": _SEVERITIES[text]}
+
+
+def clean(text: str) -> str:
+    """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
+    return FORBIDDEN.sub("\ufffd", text)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a time in UTC; with a fraction of a second only if it is not zero."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -4,14 +4,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bridge.events.build import (
-    EventContext,
-    OutgoingEvent,
-    attributes_of,
-    clean,
-    rfc3339,
-)
-from bridge.events.cloudevent import CloudEvent, severity
+from bridge.events.build import EventContext, OutgoingEvent, attributes_of
+from bridge.events.cloudevent import CloudEvent, clean, rfc3339, severity
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
 from bridge.events.truncate import fitted

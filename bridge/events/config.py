@@ -8,13 +8,6 @@ from bridge.events.cloudevent import link_fault
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
 
-# What CloudEvents forbids in a string attribute: controls and noncharacters.
-FORBIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff"
-    + "".join(f"{chr(p * 65536 + 65534)}{chr(p * 65536 + 65535)}" for p in range(1, 17))
-    + "]"
-)
-
 
 class EventsConfig(Section, frozen=True, kw_only=True):
     """``[events]``: the names of the events, and which are published.

@@ -13,8 +13,8 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.build import EventContext, OutgoingEvent, from_transition, rfc3339
-from bridge.events.cloudevent import DEEPEST, CloudEvent
+from bridge.events.build import EventContext, OutgoingEvent, from_transition
+from bridge.events.cloudevent import DEEPEST, CloudEvent, rfc3339
 from bridge.events.cloudevent_rules import as_time, faults
 from bridge.events.document import is_deep, parse
 from bridge.events.identity import Identity

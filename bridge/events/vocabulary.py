@@ -100,11 +100,6 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     WITHHELD = "withheld"  # only for a rule's request, never for a message
 
-    @property
-    def is_good(self) -> bool:
-        """Whether the event is approved: no further POST is needed."""
-        return self in APPROVED
-
 
 # The sets are of ``str``, because most callers look up a word from outside.
 TRANSITIONS: frozenset[str] = frozenset(TransitionKind)

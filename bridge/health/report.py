@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import orjson
 from msgspec import Struct, field
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.outbox.records import REPLIES, Tally

@@ -23,7 +23,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.errors import OutboxClosedError, OutboxError
 from bridge.health.config import HttpConfig
 from bridge.health.report import (

@@ -22,7 +22,8 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
+from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.sections import Section
 from bridge.hub.facts import table, text
 from bridge.net.addresses import is_loopback
@@ -33,11 +34,18 @@ from bridge.net.addresses import is_loopback
 LOCAL = "local"  # the only person in loopback mode
 ANYBODY = "*"
 _ROLE = "role:"
+_TYPES = {name.casefold() for name in EVENT_TYPES}
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 _MOST_PERSONS = 10
 _LONGEST_ROLE = 86400.0  # seconds after a vote: then its role may be another person's
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1"))
+
+
+def known_type(event_type: str) -> str:
+    """Return an EventType in small letters; "" = it is not documented."""
+    kind = event_type.casefold()
+    return kind if kind in _TYPES else ""
 
 
 class AccessRule(Section, frozen=True, kw_only=True):
@@ -60,6 +68,12 @@ class AccessRule(Section, frozen=True, kw_only=True):
         """Check the number of people."""
         if not 1 <= self.persons <= _MOST_PERSONS:
             yield "persons", f"must be 1 to {_MOST_PERSONS}"
+
+    def fits(self, kind: str, groups: set[str]) -> bool:
+        """Whether it is for an EventType, in small letters, and for these groups."""
+        kinds = {name.casefold() for name in self.event_types}
+        places = {name.lower() for name in self.resource_groups}
+        return (not kinds or kind in kinds) and (not places or groups <= places)
 
 
 class AccessConfig(Section, frozen=True, kw_only=True):
@@ -129,6 +143,25 @@ class AccessConfig(Section, frozen=True, kw_only=True):
     def most_persons(self) -> int:
         """The largest number of people that a rule requires."""
         return max((rule.persons for rule in self.rules), default=1)
+
+    def wanted(self, event_type: str, groups: set[str]) -> tuple[int, str]:
+        """Return how many people must approve, and by which rule.
+
+        If the type is not documented, or a resource group is not known, the largest
+        number of all rules is required.
+
+        Args:
+            event_type: the EventType, as received.
+            groups: the resource groups of its machines; "" stands for an unknown one.
+        """
+        kind = known_type(event_type)
+        by_group = any(rule.resource_groups for rule in self.rules)
+        if not kind or (by_group and (not groups or "" in groups)):
+            return self.most_persons, "the largest number of all rules"
+        for index, rule in enumerate(self.rules):
+            if rule.fits(kind, groups):
+                return rule.persons, f"rules[{index}]"
+        return 1, "no rule fits: one person"
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the names of people, the proxies, and the numbers of the rules."""

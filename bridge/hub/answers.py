@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, key_of
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Kind, Machine, key_of
 from bridge.hub.view_rows import Bridge, Count, ReporterRow, Row, StoredOutcome, Time
 
 MESSAGES = 20  # of an event at once
@@ -306,6 +305,27 @@ class BridgeList(List, frozen=True, kw_only=True):
     """Bridges, and the cursor of the next answer."""
 
     bridges: tuple[Bridge, ...]
+
+
+class HubState(Row, frozen=True, kw_only=True):
+    """What the hub cannot do now, and who asks.
+
+    Attributes:
+        store_fault: why nothing can be stored or received; null: it can.
+        not_connected: why sources are not connected, by their names.
+        drained: since when all messages that waited in the sources of bridges are read;
+            null: they are not.
+        unread: how many messages of the last day could not be read.
+        person: the name of who asks.
+        may_decide: whether this person is an approver.
+    """
+
+    store_fault: str | None
+    not_connected: Mapping[str, str]
+    drained: Time | None
+    unread: Count
+    person: str
+    may_decide: bool
 
 
 class Error(Row, frozen=True, kw_only=True):

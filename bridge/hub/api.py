@@ -18,7 +18,7 @@ from aiohttp import web
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.hub import report, views
 from bridge.hub.access import Refusal, origin_fault
 from bridge.hub.answers import (
@@ -28,6 +28,7 @@ from bridge.hub.answers import (
     DecisionRow,
     EventList,
     EventRow,
+    HubState,
 )
 from bridge.hub.choices import (
     KEY_STATES,
@@ -39,8 +40,8 @@ from bridge.hub.choices import (
     KeysDecided,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.facts import kept_name, key_of
-from bridge.hub.fold import Machine
+from bridge.hub.decisions import DROP_OFFER, SET_ASIDE
+from bridge.hub.facts import Machine, kept_name, key_of
 from bridge.hub.openapi import document
 from bridge.hub.server import (
     ANY_ID,
@@ -64,7 +65,6 @@ from bridge.hub.store.deciding import (
 from bridge.hub.store.rows import made
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Bridge, Filters, Situation
-from bridge.hub.voting import DROP_OFFER, SET_ASIDE
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,7 @@ class Api:
             web.get("/api/v1/events", self.events),
             web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
+            web.get("/api/v1/hub", self.state),
             web.get("/api/v1/timeline", self.timeline),
             web.get("/api/v1/report", self.report),
             web.get("/api/v1/report.csv", self.report),
@@ -157,6 +158,21 @@ class Api:
         more = found[-1].vm_id if len(found) >= limit else None
         rows = tuple(made(Bridge, row) for row in found)
         return answer(request, BridgeList(bridges=rows, next=more))
+
+    async def state(self, request: web.Request) -> web.Response:
+        """Show what the hub cannot do now, and who asks."""
+        situation, person = self.situation(), request[PERSON]
+        found = HubState(
+            store_fault=situation.store_fault,
+            not_connected=situation.not_connected,
+            drained=situation.drained,
+            unread=await self.store.read(
+                lambda c: lists.count_unread(c, situation.now)
+            ),
+            person=person.name,
+            may_decide=person.may_decide,
+        )
+        return answer(request, found)
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Show what happened to a machine in a period; by default in the last week."""

@@ -20,7 +20,7 @@ import aiohttp
 import orjson
 from msgspec import Struct
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.foundation.errors import DeliveryError
 from bridge.foundation.retry import RetryPolicy
 from bridge.hub.config import ArmConfig

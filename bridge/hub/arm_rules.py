@@ -15,11 +15,13 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
+import orjson
+
 from bridge.hub.bridges import MOST_OFFERS, Offer
 from bridge.hub.config import ArmConfig
+from bridge.hub.decisions import CurrentEvent, is_void
 from bridge.hub.targets import NOT_KNOWN, ExpectedAnswer, Verdict, expected_answer
 from bridge.hub.view_rows import BridgeRow
-from bridge.hub.voting import CurrentEvent, is_void
 
 _DAY = timedelta(days=1)
 _NEW = timedelta(minutes=15)
@@ -46,6 +48,11 @@ def path_of(current: CurrentEvent) -> str | None:
     set or an availability set becomes part of the path.
     """
     return path_to(current.resource, current.event_id)
+
+
+def arm_message(decision: str, current: CurrentEvent) -> bytes:
+    """Return the id and the path of a request to ARM, as JSON for the store."""
+    return orjson.dumps({"id": decision, "path": path_of(current)})
 
 
 def path_to(resource: str, event_id: str) -> str | None:

@@ -31,7 +31,7 @@ from bridge.hub.facts import (
     key_of,
     moment,
     object_in,
-    place_of,
+    place_in,
     required,
     sealed,
     table,
@@ -151,7 +151,7 @@ def read(
 
 def _pause(fact: Fact, data: Mapping[str, object]) -> Note | None:
     """Return how long the VM of the bridge stood still before a step."""
-    seconds, machine = data.get("pausedSeconds"), place_of(fact.reporter)
+    seconds, machine = data.get("pausedSeconds"), place_in(fact.reporter.resource_id)
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if machine is None or not is_number or not 0 < seconds <= _LONGEST_PAUSE:  # type: ignore[operator]  # a number
         return None

@@ -24,8 +24,15 @@ from msgspec.structs import replace
 
 from bridge.foundation.hashing import hash32
 from bridge.hub.bridge_messages import BridgeReport
-from bridge.hub.facts import Address, Reporter, group_of, kept_name, table, text
-from bridge.hub.fold import Machine
+from bridge.hub.facts import (
+    Address,
+    Machine,
+    Reporter,
+    group_of,
+    kept_name,
+    table,
+    text,
+)
 
 _INTERVALS = 3
 MOST_OFFERS = 50  # of one machine; beyond, they are an attack and none is stored

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -96,11 +95,6 @@ class ApprovalTargets(Section, frozen=True, kw_only=True):
         for index, glob in enumerate(self.entities):
             if not glob.strip():
                 yield f"entities[{index}]", "must not be empty"
-
-    def allows(self, entity: str) -> bool:
-        """Whether approvals may be sent to an entity; case does not matter."""
-        name = entity.strip("/").lower()
-        return any(fnmatchcase(name, glob.lower()) for glob in self.entities)
 
 
 class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
@@ -292,11 +286,6 @@ class HubConfig(Section, frozen=True, kw_only=True):
     def bridge_sources(self) -> tuple[BridgesSource, ...]:
         """The sources with messages of bridges."""
         return tuple(one for one in self.sources if isinstance(one, BridgesSource))
-
-    @property
-    def azure_sources(self) -> tuple[AzureSource, ...]:
-        """The sources with messages of Azure (Event Grid)."""
-        return tuple(one for one in self.sources if isinstance(one, AzureSource))
 
     @property
     def sqlite_file(self) -> Path | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Self
 from urllib.parse import unquote
 
 import msgspec
@@ -16,8 +17,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.events.build import clean
-from bridge.events.cloudevent import DEEPEST
+from bridge.events.cloudevent import DEEPEST, clean
 from bridge.events.document import ScheduledEvent, bare, is_deep
 from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
@@ -93,6 +93,19 @@ class Address(Struct, frozen=True, kw_only=True, order=True):
     def id(self) -> str:
         """The id by which a person chooses the address: 12 hex digits."""
         return hash32([*self.place, self.prefix])[:12]
+
+
+class Machine(Struct, frozen=True, kw_only=True, order=True):
+    """A virtual machine: subscription, resource group and name, in lower case."""
+
+    subscription: str
+    group: str
+    name: str
+
+    @classmethod
+    def at(cls, place: tuple[str, str, str]) -> Self:
+        """Return the machine of subscription, resource group and name."""
+        return cls(subscription=place[0], group=place[1], name=place[2])
 
 
 class Reporter(Struct, frozen=True, kw_only=True, order=True):
@@ -287,22 +300,22 @@ def sealed(fact: Fact, body: bytes) -> Fact:
     whole.
     """
     event, previous = _with_fewer_names(fact.event), _with_fewer_names(fact.previous)
-    group, names = fact.group, sorted(set(event.resources)) if event else ()
     raws = [one and one.raw for one in (event, previous)]
+    is_status = event is not None and event.status == EventStatus.STARTED
     return replace(
         fact,
         event=event,
         previous=previous,
         is_whole=fact.is_whole and event is fact.event,
         digest=digest_of(body),
-        place=place_of(fact.reporter),
+        place=place_in(fact.reporter.resource_id),
         link=_print([event.canonical]) if event else "",
         before=_print([previous.canonical]) if previous else "",
         content=_print([fact.kind, *raws, fact.outcome]),
-        names=_print([*group, *names]) if event else "",
+        names=_print([*fact.group, *sorted({*event.resources})]) if event else "",
         not_before=event.not_before if event else None,
         event_type=(event.event_type or "")[:_LONGEST_TYPE] if event else "",
-        is_started=_is_started(fact.kind, event),
+        is_started=fact.kind is Kind.STARTED or (fact.kind.is_appearance and is_status),
     )
 
 
@@ -312,11 +325,6 @@ def _with_fewer_names(event: ScheduledEvent | None) -> ScheduledEvent | None:
         return event
     raw = {**event.raw, "Resources": names[:MOST_NAMES]}
     return ScheduledEvent(event_id=event.event_id, raw=raw)
-
-
-def _is_started(kind: Kind, event: ScheduledEvent | None) -> bool:
-    is_so = event is not None and event.status == EventStatus.STARTED
-    return kind is Kind.STARTED or (kind.is_appearance and is_so)
 
 
 def _print(value: object) -> str:
@@ -333,11 +341,7 @@ def key_of(event_id: str) -> str:
 
     Other letters stay as they are: several of them become the same letters in capitals.
     """
-    return _capitals(clean(event_id))
-
-
-def _capitals(value: str) -> str:
-    folded = value.encode("utf-8", "surrogatepass").upper()
+    folded = clean(event_id).encode("utf-8", "surrogatepass").upper()
     return folded.decode("utf-8", "surrogatepass")
 
 
@@ -348,14 +352,13 @@ def group_of(resource_id: str) -> tuple[str, str]:
     percent-encoded, while those of a resource id are not.
     """
     found = _GROUP.match(resource_id)
-    return (_segment(found[1]), _segment(found[2])) if found else ("", "")
+    if found is None:
+        return "", ""
+    subscription, group = (clean(unquote(part)).lower() for part in found.groups())
+    return subscription, group
 
 
-def _segment(encoded: str) -> str:
-    return clean(unquote(encoded)).lower()
-
-
-def place_of(reporter: Reporter) -> tuple[str, str, str] | None:
+def place_in(resource_id: str) -> tuple[str, str, str] | None:
     """Return subscription, group and name in a resource id; None = it has none.
 
     The name of an instance of a scale set (uniform) is that of the set, an underscore,
@@ -364,17 +367,18 @@ def place_of(reporter: Reporter) -> tuple[str, str, str] | None:
     Source: learn.microsoft.com/azure/virtual-machine-scale-sets
     /virtual-machine-scale-sets-instance-ids
     """
-    return place_in(reporter.resource_id)
-
-
-def place_in(resource_id: str) -> tuple[str, str, str] | None:
-    """Return subscription, group and name in a resource id; see ``place_of``."""
     subscription, group = group_of(resource_id)
     found = _INSTANCE.search(resource_id)
     if found is None or not group:
         return None
     name = f"{found[1]}_{found[2]}" if found[1] else found[2]
     return subscription, group, kept_name(name)
+
+
+def machine_of(reporter: Reporter) -> Machine | None:
+    """Return the machine in the resource id of a reporter; None = it has none."""
+    place = place_in(reporter.resource_id)
+    return None if place is None else Machine.at(place)
 
 
 def kept_name(name: str) -> str:

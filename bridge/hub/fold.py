@@ -27,7 +27,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,10 +36,10 @@ from bridge.hub.facts import (
     Address,
     Fact,
     Kind,
+    Machine,
     Reporter,
     group_of,
     kept_name,
-    place_of,
 )
 from bridge.hub.occurrences import (
     Life,
@@ -65,14 +64,6 @@ _BY_ADDRESS = attrgetter("source", "entity", "session", "prefix")
 _BY_VM = attrgetter("vm_id", "name", "resource_id")
 
 
-class Machine(Struct, frozen=True, kw_only=True, order=True):
-    """A virtual machine: subscription, resource group and name, in lower case."""
-
-    subscription: str
-    group: str
-    name: str
-
-
 class Voice(Struct, frozen=True, kw_only=True):
     """A reporter of an occurrence, with what its messages say of places and types.
 
@@ -87,15 +78,6 @@ class Voice(Struct, frozen=True, kw_only=True):
     group: tuple[str, str]
     groups: tuple[tuple[str, str], ...]
     event_types: tuple[str, ...]
-
-
-class HasNamed(Protocol):
-    """An occurrence, or what the store keeps of one."""
-
-    @property
-    def named(self) -> tuple[Machine, ...]:
-        """The machines in Resources; see ``Occurrence``."""
-        ...
 
 
 class Occurrence(Struct, frozen=True, kw_only=True):
@@ -221,15 +203,6 @@ class Folded(Struct, frozen=True, kw_only=True):
     lists: Mapping[str, tuple[str, ...]]
 
 
-def fold(facts: Iterable[Fact]) -> State | None:
-    """Return the state of one event; None if there are no facts.
-
-    Args:
-        facts: all facts of one EventId.
-    """
-    return fold_in(facts).state
-
-
 def fold_in(
     facts: Iterable[Fact],
     *,
@@ -338,7 +311,7 @@ def _occurrence(life: Life, reading: Reading, latest: datetime) -> Occurrence:
         azure=_with_event(azures[-1], reading) if azures else None,
         group=place,
         machines=machines_of(event, place),
-        named=tuple(_at(place) for place in sorted(named)),
+        named=tuple(Machine.at(place) for place in sorted(named)),
         voices=_voices(facts),
         has_bridge=bool(bridges),
         prefix=next((fact.prefix for fact in counted if fact.prefix), ""),
@@ -454,26 +427,7 @@ def machines_of(
 ) -> tuple[Machine, ...]:
     """Return the machines in the Resources of an event, sorted."""
     names = {kept_name(name) for name in (event.resources if event else ())}
-    return tuple(_at((*group, name)) for name in sorted(names))
-
-
-def is_named(occurrence: HasNamed, reporter: Reporter) -> bool:
-    """Whether a reporter is one of the machines in Resources of an occurrence.
-
-    Its machine is that in its resource id. Azure is no machine: see ``is_azures``.
-    """
-    machine = machine_of(reporter)
-    return machine is not None and machine in occurrence.named
-
-
-def machine_of(reporter: Reporter) -> Machine | None:
-    """Return the machine in the resource id of a reporter; None = it has none."""
-    place = place_of(reporter)
-    return None if place is None else _at(place)
-
-
-def _at(place: Place) -> Machine:
-    return Machine(subscription=place[0], group=place[1], name=place[2])
+    return tuple(Machine.at((*group, name)) for name in sorted(names))
 
 
 def _voices(facts: Sequence[Fact]) -> tuple[Voice, ...]:

@@ -19,6 +19,7 @@ from bridge.hub.alarm_sinks import open_alarms
 from bridge.hub.api import Api
 from bridge.hub.arm import open_arm
 from bridge.hub.config import HubConfig
+from bridge.hub.decisions import ARM, BRIDGE
 from bridge.hub.housekeeping import FleetMonitor, Housekeeping, StoreWatch
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
@@ -27,7 +28,6 @@ from bridge.hub.sending import BridgeTransport, Dispatcher, Transport
 from bridge.hub.server import Hub, serve
 from bridge.hub.sources import BrokerClock, Sources
 from bridge.hub.store.store import Store, open_store
-from bridge.hub.voting import ARM, BRIDGE
 from bridge.net.http_client import open_session
 from bridge.telemetry.metrics import Metrics, log_unseen_errors
 

@@ -101,6 +101,11 @@ def _paths() -> Json:
             "BridgeList",
             [_cursor(WORD), _LIMIT],
         ),
+        "/api/v1/hub": _get(
+            "getHub",
+            "What the hub cannot do now, so that something may be missing; who asks.",
+            "HubState",
+        ),
         "/api/v1/keys": {**keys, "post": _keys_decided()},
         "/api/v1/timeline": _get(
             "getTimeLine",
@@ -127,6 +132,7 @@ def _paths() -> Json:
 _TYPES = (
     *(answers.Error, choices.Approval, choices.Decided, choices.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
+    answers.HubState,
     *(TimeLine, Report, KeyList, KeysAsked, KeysDecided),
 )
 _REF = "#/components/schemas/{name}"

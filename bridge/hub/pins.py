@@ -26,7 +26,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from bridge.hub.facts import Fact, Reporter, Trust, group_of, kept_name, place_of
+from bridge.hub.facts import Fact, Reporter, Trust, group_of, kept_name, place_in
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, Verifier, judge
 
 _CLOCK = 300  # seconds between time and EnqueuedTime, for a new run
@@ -306,7 +306,7 @@ class Pins(msgspec.Struct, frozen=True):
         trust = self.trust(fact.reporter, fact.signed_by, fact.enqueued)
         if fact.is_azures or trust is fact.trust:
             return fact
-        place = None if trust is Trust.DOUBTFUL else place_of(fact.reporter)
+        place = None if trust is Trust.DOUBTFUL else place_in(fact.reporter.resource_id)
         return replace(fact, trust=trust, place=place)
 
     def proof(self, body: bytes, kind: str) -> tuple[tuple[str, ...], Mark | None]:
@@ -334,4 +334,7 @@ class Pins(msgspec.Struct, frozen=True):
 def _places(who: Reporter) -> set[tuple[str, str, str] | None]:
     """Return the machines that a reporter claims to be, by resource id and by name."""
     group = group_of(who.resource_id)
-    return {place_of(who), (*group, kept_name(who.name)) if group[1] else None} - {None}
+    return {
+        place_in(who.resource_id),
+        (*group, kept_name(who.name)) if group[1] else None,
+    } - {None}

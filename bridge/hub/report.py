@@ -19,8 +19,8 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, or_, select, true
 
-from bridge.hub.facts import NoteKind
-from bridge.hub.fold import Machine
+from bridge.hub.decisions import APPROVE, REFUSE
+from bridge.hub.facts import Machine, NoteKind
 from bridge.hub.store.current import is_at
 from bridge.hub.store.rows import (
     Summary,
@@ -40,7 +40,6 @@ from bridge.hub.timeline import (
     outages_of,
 )
 from bridge.hub.view_rows import Count, Row, Time
-from bridge.hub.voting import APPROVE, REFUSE
 
 MOST_PAIRS = 20_000
 WEEK = timedelta(days=7)

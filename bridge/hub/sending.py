@@ -22,13 +22,16 @@ from bridge.foundation.errors import DeliveryError, HubStoreError
 from bridge.hub import arm_rules
 from bridge.hub.config import BridgesSource, HubConfig
 from bridge.hub.decisions import (
+    ARM,
     LIVE,
     MAYBE_SENT,
     WAIT,
     Claimed,
+    CurrentEvent,
     DecisionState,
     End,
     Result,
+    persons_for,
     persons_left,
 )
 from bridge.hub.facts import Address
@@ -56,7 +59,6 @@ from bridge.hub.store.store import Store
 from bridge.hub.store.tables import decisions, events
 from bridge.hub.targets import Wishes
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import ARM, CurrentEvent, persons_for
 from bridge.servicebus.sender import Message, Senders, short_id
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.foundation.errors import BridgeError, HubStoreError
 from bridge.hub.access import Person, Refusal, RequestInfo, identify, is_this_machine
 from bridge.hub.answers import LONGEST_WORD, Error

@@ -27,7 +27,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 
 # -- The time by the broker's clock, as far as the hub's sources show it ---------------
@@ -359,7 +359,8 @@ class Sources(Struct):
 
     def situation(self) -> Situation:
         """Return the current time, and what the hub knows besides the store."""
-        hub, azure = self.config, self.config.azure_sources
+        hub = self.config
+        azure = [one for one in hub.sources if isinstance(one, AzureSource)]
         return Situation(
             now=self.clock.now(),
             clock_fault=self.clock.fault,

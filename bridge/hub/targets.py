@@ -17,6 +17,7 @@ that are alive.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,11 +26,10 @@ from bridge.approvals.rules import Rule, judge
 from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
 from bridge.hub.bridges import Liveness, Offer
-from bridge.hub.config import HubConfig
-from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, is_named
+from bridge.hub.config import BridgesSource, HubConfig
+from bridge.hub.decisions import CurrentEvent
+from bridge.hub.facts import Address, Machine, machine_of
 from bridge.hub.view_rows import BridgeRow, Situation
-from bridge.hub.voting import CurrentEvent
 
 _ANSWERS = {Liveness.ALIVE, Liveness.UNKNOWN}
 _SETTLED = timedelta(minutes=15)  # so long a machine must have offered a session
@@ -186,7 +186,7 @@ def _offered(bridge: BridgeRow, now: datetime) -> dict[Address, str]:
 def _rank(bridge: BridgeRow | None, current: CurrentEvent) -> int:
     if bridge is None:
         return 2
-    if is_named(current, bridge.reporter):
+    if machine_of(bridge.reporter) in current.named:
         return 0
     return 1 if bridge.machine in current.machines else 2
 
@@ -221,14 +221,17 @@ class EventBridges(Struct, frozen=True, kw_only=True):
 
     def allowed(self, config: HubConfig) -> list[Target]:
         """Return the targets that the hub may send approvals to."""
+        globs = {
+            source.name: source.approvals.entities
+            for source in config.sources
+            if isinstance(source, BridgesSource) and source.approvals is not None
+        }
         return [
             target
             for target in self.targets
             if any(
-                source.approvals is not None
-                and source.name == target.address.source
-                and source.approvals.allows(target.address.entity)
-                for source in config.bridge_sources
+                fnmatchcase(target.address.place[1], glob.lower())
+                for glob in globs.get(target.address.source, ())
             )
         ]
 

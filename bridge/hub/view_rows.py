@@ -11,8 +11,7 @@ from msgspec import Meta, Struct, field
 
 from bridge.hub.access import AccessConfig
 from bridge.hub.bridges import Liveness, Offer
-from bridge.hub.facts import Address, Reporter
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Address, Machine, Reporter
 
 PAGE = 200
 Time = Annotated[datetime, Meta(tz=True)]

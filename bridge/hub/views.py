@@ -40,8 +40,8 @@ from bridge.hub.answers import (
     Vote,
 )
 from bridge.hub.bridges import is_unreported
-from bridge.hub.facts import Kind, kept_name, key_of, object_in
-from bridge.hub.fold import Machine
+from bridge.hub.decisions import APPROVE, REFUSE, Persons, persons_of
+from bridge.hub.facts import Kind, Machine, kept_name, key_of, object_in
 from bridge.hub.report import overlaps
 from bridge.hub.store.current import aside_of, asked, details_of, homes_of, is_at
 from bridge.hub.store.lists import decision_row
@@ -63,7 +63,6 @@ from bridge.hub.store.tables import (
     votes,
 )
 from bridge.hub.view_rows import PAGE, Filters, ReporterRow, Situation, StoredOutcome
-from bridge.hub.voting import APPROVE, REFUSE, Persons, persons_of
 
 _MOST_ENTRIES = 100
 _PLACE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)

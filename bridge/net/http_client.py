@@ -33,7 +33,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import LONGEST_WISH
 from bridge.foundation.values import Secret
-from bridge.net.ssrf_guard import ForbiddenAddressError, forbidden_host, guarded_socket
+from bridge.net.addresses import ForbiddenAddressError, forbidden_host, guarded_socket
 from bridge.net.tls import certificate_fault
 
 MAX_ANSWER_BYTES = 64 * 1024
@@ -57,7 +57,7 @@ async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSessio
     """Open a session for sinks.
 
     The session keeps no cookies, reads no proxy from the environment, and does not
-    connect to addresses that ``bridge.net.ssrf_guard`` forbids.
+    connect to addresses that ``bridge.net.addresses`` forbids.
     """
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(socket_factory=guarded_socket),

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.outbox.changes import Discard, Retried, Retry
 from bridge.outbox.questions import (
     MANY,

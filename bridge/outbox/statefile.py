@@ -3,8 +3,7 @@
 locked by another instance    → refused
 written by a newer version    → refused
 written by an older version   → moved aside with an error; a fresh file
-empty, or with a log that     → said; the log is moved aside
-SQLite would pass over
+empty, or its log unreadable  → said; the log is moved aside
 without a lock, or not to be  → left alone, in memory, until it has the lock and can
 opened or moved now             be opened
 corrupt                       → moved aside with an error; its readable rows are
@@ -245,10 +244,7 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> str
     _use_fresh(path)
     found = _leave_log(path, clock.now()) or passed_over(path)
     if trouble.is_hopeless and is_there(path):
-        why = (
-            "several starts in a row failed because of this file, the last with: "
-            f"{trouble.note.damage}"
-        )
+        why = f"several starts in a row failed, the last with: {trouble.note.damage}"
         found = _renew(path, why, trouble, clock)
     try:
         owner = _check_file(path, trouble, clock)

@@ -262,6 +262,8 @@ class Observer(Struct):
                     sightings=sightings,
                     again=again,
                 ),
+                # A later look is written while the loop reads on: nothing of it goes
+                # out before, and a start after a kill finds what is still there.
                 waits=self.document is None or self._earlier is not None,
             )
         self._held = rest

@@ -1,17 +1,57 @@
-"""Converts a message of the SDK: joins bytes and decodes text. Pure."""
+"""A received message: joins the bytes of the SDK's, and decodes its text. Pure."""
 
 import logging
 import struct
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
+from msgspec import Struct, field
 
-from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
 from bridge.servicebus.salvage import LOST, MARK, WORDS, is_plain, replacement
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
+
+
+# The value of an application property of a type that the SDK cannot decode.
+UNDECODABLE: Final = object()
+
+
+class ReceivedMessage(Struct, frozen=True, kw_only=True):
+    """A message, as the listener sees it.
+
+    Attributes:
+        lock_token: identifies this delivery of the message while its lock is held.
+        message_id: None if neither the sender nor the broker has set one.
+        sequence_number: set by the broker; the same for all deliveries.
+        enqueued_at: when the broker accepted the message, by the broker's clock.
+        body: the AMQP data sections joined, or the value body: text in UTF-8, anything
+            else as JSON. If the message has a fault: its bytes, unchanged.
+        delivery_count: how often the message was delivered before. The limit is a
+            setting of the entity that a receiver cannot read.
+        application_properties: keys and text values are decoded as UTF-8. A value may
+            be ``UNDECODABLE``.
+        locked_until: by the broker's clock; the lock is renewed until the message is
+            settled.
+        fault: why the message could not be decoded; None = it was decoded. With a
+            fault, the other fields have what could be read nevertheless.
+    """
+
+    lock_token: str
+    message_id: str | None
+    sequence_number: int | None
+    enqueued_at: datetime | None
+    body: bytes
+    delivery_count: int = 0
+    application_properties: Mapping[str, object] = field(default_factory=dict)
+    content_type: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    session_id: str | None = None
+    locked_until: datetime | None = None
+    fault: str | None = None
 
 
 def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:

@@ -40,14 +40,13 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.workers import cancel_all
-from bridge.servicebus.decode import guarded, read
+from bridge.servicebus.decode import ReceivedMessage, guarded, read
 from bridge.servicebus.errors import (
     as_delivery_error,
     failures,
     is_held_elsewhere,
     is_lock_lost,
 )
-from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import (
     TIMINGS,
     ApprovalSource,

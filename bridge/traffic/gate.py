@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import Gauge
 
-from bridge.events.build import EventContext, from_bridge, rfc3339
+from bridge.events.build import EventContext, from_bridge
+from bridge.events.cloudevent import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.watch import Moment, Watch

@@ -22,7 +22,7 @@ import orjson
 from aiohttp import web
 from msgspec import Struct, field
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.workers import cancel_all
 from bridge.net.addresses import ListenAddress

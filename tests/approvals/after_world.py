@@ -16,9 +16,8 @@ from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
-from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import Rotation
-from bridge.approvals.rules import Rule
+from bridge.approvals.rules import ReplyRules, Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
@@ -38,6 +37,7 @@ from bridge.pipeline.policy import RelayPolicy
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.telemetry.metrics import Metrics
+from tests.approvals.approval_world import counted
 from tests.pipeline.acting_world import ScriptedRunner, config_of
 from tests.support.book import sent_to
 from tests.support.builders import (
@@ -140,7 +140,6 @@ class Life:
     options: Mapping[str, Any]
     me: Identity
     rotation: Rotation | None
-    counts: list[str] = field(default_factory=list)
     config: CommandSinkConfig = field(init=False)
     poller: Poller = field(init=False)
     observer: Observer = field(init=False)
@@ -160,6 +159,10 @@ class Life:
         )
         self.relay = self._relay()
         self.pilot = AutoApprover(self.context())
+
+    @property
+    def counts(self) -> list[str]:
+        return counted(self.poller.metrics)
 
     @property
     def identity(self) -> Identity:
@@ -206,7 +209,6 @@ class Life:
             poller=self.poller,
             clock=self.time,
             chance=lambda: 0.5,
-            count=self.counts.append,
             rotation=self.rotation,
             successes=SuccessCheck(),
         )

@@ -16,7 +16,7 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
-from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import ReplyRules
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -32,7 +32,7 @@ from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.support.book import sent_to
 from tests.support.builders import (
@@ -251,7 +251,10 @@ class World:
     poller: PlayedPoller
     observer: Observer
     context: ApprovalContext
-    counts: list[str]
+
+    @property
+    def counts(self) -> list[str]:
+        return counted(self.poller.metrics)
 
     async def handle(
         self, message: ReceivedMessage, stop: asyncio.Event | None = None
@@ -308,7 +311,6 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
         poller.stop, poller.outbox = asyncio.Event(), outbox
         poller.wake = WorkBell()
         poller.wake.poller = poller
-        counts: list[str] = []
         context = ApprovalContext(
             entity=ENTITY,
             terms=Terms(unknown_grace=15.0, max_age=86400.0),
@@ -319,12 +321,22 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             poller=poller,
             clock=clock,
             chance=lambda: 0.5,
-            count=counts.append,
         )
         context = replace(context, **changes)
         await observer.restore()
-        yield World(clock, outbox, imds, poller, observer, context, counts)
+        yield World(clock, outbox, imds, poller, observer, context)
         await poller.die()
+
+
+def counted(metrics: Metrics) -> list[str]:
+    """Return each outcome as often as it was counted."""
+    return [
+        sample.labels["outcome"]
+        for metric in metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "sebridge_start_requests_total"
+        for _ in range(int(sample.value))
+    ]
 
 
 def message(

@@ -22,8 +22,7 @@ from msgspec.structs import replace
 from bridge.app.approvals import ApprovalWorkers
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.listener import Listener
-from bridge.approvals.reply import ReplyRules
-from bridge.approvals.rules import Rule
+from bridge.approvals.rules import ReplyRules, Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration
 from bridge.imds.client import MetadataClient
@@ -33,7 +32,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.driver import Done, Timings
 from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.approvals.approval_world import message
 from tests.simulation.life import end_all

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.message_flow import key_of
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.approvals.approval_world import (
     PlayedQueue,
     World,

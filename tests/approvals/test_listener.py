@@ -24,7 +24,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.hashing import hash32
 from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.approvals.approval_world import (
     ENTITY,
     PlayedQueue,

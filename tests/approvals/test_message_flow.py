@@ -13,7 +13,7 @@ from msgspec import structs
 from bridge.approvals.listener import Listener
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.approvals.approval_world import PlayedQueue, World, message, world_of
 from tests.support.builders import EVENT_ID, imds_event
 from tests.support.fakes import START

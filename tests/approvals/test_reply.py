@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import ReplyRules
 
 RULES = ReplyRules.of(["replies", "Team-*"], ["vm-approvals", "team-events"])
 

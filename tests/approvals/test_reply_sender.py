@@ -6,8 +6,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.reply_sender import ReplySender
+from bridge.approvals.reply import ReplyEnvelope, ReplySender
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -78,7 +77,7 @@ async def test_only_the_senders_used_last_are_kept(
     for entity in ("replies", "vm-approvals", "scheduled-events", "vm-approvals"):
         await reply(replies, entity)
 
-    assert list(replies._senders) == ["scheduled-events", "vm-approvals"]
+    assert replies._senders.entities == ["scheduled-events", "vm-approvals"]
     await replies.close()
 
 

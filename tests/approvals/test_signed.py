@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.listener import Listener
 from bridge.approvals.rules import Rule
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.values import PublicKeys
 from bridge.signing.approval import Approvers, expiry, signed
 from bridge.signing.dsse import ATTRIBUTE

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from bridge.foundation.hashing import hash32
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.approvals.test_approval_deaths import die, live_again
 from tests.support.builders import EVENT_ID, imds_event, started

@@ -1,7 +1,9 @@
 """Which steps of an event may be published, by the documents that were served.
 
-A document was kept for sure if the same life has asked IMDS for anything after it: the
-forwarder holds its turn until what it read is on disk. The last one of each life may or
+The first document of a life was kept for sure if the same life has asked IMDS for
+anything after it: the forwarder waits until that one is on the disk. A later one is
+written while the forwarder reads on: it was kept for sure if the same life has asked
+for something much later, or if a later one was kept. The last ones of each life may or
 may not have been kept. So for each EventId there are several possible pasts, which
 mostly become one again as soon as the next life has read.
 
@@ -18,6 +20,7 @@ from tests.chaos.history import Event, Request, Taken, canonical_json
 GONE = frozenset({"completed", "cancelled", "ended"})
 WINDOW = 10.0
 RETURN_WITHIN = 300.0
+_LONGEST_WRITE = 7.0  # one that is under way, and the next; 3 s each at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,16 @@ class Reads:
         cls, requests: Sequence[Request], taken: Sequence[Taken], asked: frozenset[str]
     ) -> "Reads":
         """Sort out what was served, and what was kept."""
-        last = {request.life: index for index, request in enumerate(requests)}
-        reads = [(i, r) for i, r in enumerate(requests) if r.is_read]
+        last = {request.life: request for request in requests}
+        reads = [request for request in requests if request.is_read]
+        first = {read.life: read for read in reversed(reads)}
         return cls(
-            documents=[request for _, request in reads],
-            kept=[index < last[request.life] for index, request in reads],
+            documents=reads,
+            kept=[
+                read.at + _LONGEST_WRITE < last[read.life].at
+                or (read is first[read.life] and read is not last[read.life])
+                for read in reads
+            ],
             taken=taken,
             asked=asked,
         )
@@ -100,11 +108,14 @@ class Reads:
 
 def pasts(reads: Reads, key: str) -> set[tuple[Step, ...]]:
     """Return every sequence of steps that may have been published of an event."""
-    known = {Past()}
+    known, cut, life = {Past()}, set[Past](), 0
     for document, is_kept in zip(reads.documents, reads.kept, strict=True):
-        after = {_next(past, document, key, reads) for past in known}
-        known = after if is_kept else known | after
-    return {past.steps for past in known}
+        if document.life != life:
+            known, cut, life = known | cut, set(), document.life
+        if not is_kept:
+            cut |= known  # a kill came before it was on the disk: nor is a later one
+        known = {_next(past, document, key, reads) for past in known}
+    return {past.steps for past in known | cut}
 
 
 def _next(past: Past, document: Request, key: str, reads: Reads) -> Past:

@@ -20,8 +20,7 @@ from msgspec.structs import replace as with_fields
 
 from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
-from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.reply_sender import ReplySender
+from bridge.approvals.reply import ReplyEnvelope, ReplySender
 from bridge.cli.approve import request_of
 from bridge.cli.approve_view import Options
 from bridge.cli.main import main

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from bridge.foundation.clock import PauseMeter
 from tests.docs.pages import ROOT, Block, blocks, every_block, pages, section
+from tests.support.fakes import FakeClock
 
 TRAFFIC = "infra/traffic.md"
 
@@ -29,6 +31,43 @@ def test_sink_of_a_command_is_shown_as_the_service_as_shipped_wants_it(
         r'^unit = "sebridge-hook@[\w-]+\.service"', block.text, re.MULTILINE
     )
     assert not re.search(r"^command = ", block.text)
+
+
+PAUSE = section("infra/hooks/README.md", "## What a pause means for a cluster")
+
+
+@pytest.mark.parametrize("cluster", ["Patroni", "etcd", "Pacemaker"])
+def test_page_says_what_a_pause_means_for_a_cluster(cluster: str) -> None:
+    """How long a pause it stands, what a longer one does, and what helps before."""
+    (row,) = [r for r in PAUSE.splitlines() if r.startswith(f"| {cluster} ")]
+    limit, longer, before = (cell.strip() for cell in row.split("|")[2:5])
+
+    assert re.search(r"\b\d+ s\b", limit)
+    assert longer
+    assert "`" in before
+
+
+def test_pages_agree_on_the_length_of_a_pause() -> None:
+    """The shortest that is told, and the longest that the unit outlives."""
+    operate = flat(section("infra/operate.md", "## A pause of the VM"))
+    unit = (ROOT / "infra/systemd/sebridge.service").read_text()
+
+    least = min(s / 10 for s in range(1, 100) if paused(s / 10))
+    assert least == 3
+    assert "A pause of three seconds or more is measured" in operate
+    assert "`pausedSeconds`" in PAUSE
+    assert "from 3 s on" in flat(PAUSE)
+    assert "A pause of 5 minutes is beyond all three" in PAUSE
+    assert "outlives five minutes" in operate
+    assert "WatchdogSec=6min" in unit
+    assert "hooks/README.md#what-a-pause-means-for-a-cluster" in operate
+
+
+def paused(seconds: float) -> float:
+    """Return how long a pause is for the bridge, if a wait ends so much too late."""
+    meter = PauseMeter(FakeClock())
+    meter.late(seconds)
+    return meter.total
 
 
 def test_pages_show_a_hook() -> None:

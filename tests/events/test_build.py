@@ -22,9 +22,8 @@ from bridge.events.build import (
     from_bridge,
     from_document,
     from_outcome,
-    rfc3339,
 )
-from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent, rfc3339
 from bridge.events.config import EventsConfig
 from bridge.events.document import parse
 from bridge.events.identity import Identity

@@ -203,14 +203,14 @@ async def test_address_that_a_bridge_offers_is_taken(opened: Opened) -> None:
     await world.store.keep(
         [
             received(step("scheduled"), reply_to=None),
-            beat(1, approvals=offer(session="g")),
+            beat(1, approvals=offer(entity="VM-Approvals-West", session="g")),
         ]
     )
     assert (await world.post())[0] == 200
     await world.dispatcher.step()
     (sent,) = world.transport.taken
     assert sent.address is not None
-    assert (sent.address.entity, sent.address.session) == ("vm-approvals", "g")
+    assert (sent.address.entity, sent.address.session) == ("VM-Approvals-West", "g")
 
 
 async def test_event_of_which_names_were_left_out_is_not_decided(

@@ -17,7 +17,7 @@ from bridge.hub.bridges import (
     liveness,
     of_report,
 )
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Machine
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, life, step, vm
 
 OFFER = {"entity": "vm-approvals", "session": "web", "rules": [], "digest": "d1"}

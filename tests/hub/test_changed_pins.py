@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.hub import pins

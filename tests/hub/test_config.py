@@ -10,6 +10,7 @@ from bridge.cli.main import main
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import Duration
 from bridge.hub.access import is_named
+from bridge.hub.config import AzureSource
 from bridge.hub.load import HubFile, load
 
 EMULATOR = (
@@ -107,11 +108,10 @@ def test_every_key_of_the_contract_is_read(tmp_path: Path) -> None:
     bridges, azure = hub.sources
 
     assert hub.bridge_sources == (bridges,)
-    assert hub.azure_sources == (azure,)
+    assert isinstance(azure, AzureSource)
     assert hub.bridge_sources[0].approvals is not None
-    assert hub.bridge_sources[0].approvals.allows("VM-Approvals-west")
-    assert not hub.bridge_sources[0].approvals.allows("other")
-    assert hub.azure_sources[0].missing_after == Duration(60)
+    assert hub.bridge_sources[0].approvals.entities == ("vm-approvals*",)
+    assert azure.missing_after == Duration(60)
     assert hub.arm is not None
     assert hub.arm.api_version == "2025-11-01"
     assert hub.sqlite_file is None

@@ -12,22 +12,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.hub import azure_messages, bridge_messages
-from bridge.hub.facts import Address, Fact, Kind, Reporter, moment
-from bridge.hub.fold import (
-    Machine,
-    Occurrence,
-    State,
-    fold,
-    fold_in,
-    is_named,
-    machine_of,
-)
+from bridge.hub.facts import Address, Fact, Kind, Machine, Reporter, machine_of, moment
+from bridge.hub.fold import Occurrence, State, fold_in
 from bridge.hub.occurrences import Reading, is_surplus, unique
 from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
 
 LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
 LAST = event(NotBefore="Mon, 02 Mar 2026 14:00:00 GMT")
 WHERE = Address(source="bridges", entity="vm-approvals", prefix="sebridge")
+
+
+def fold(facts: Iterable[Fact]) -> State | None:
+    return fold_in(facts).state
 
 
 def fact(body: bytes, heard: float | None = None, **address: str) -> Fact:
@@ -237,7 +233,9 @@ def machine(name: str, group: str = GROUP) -> Machine:
 def who_is_in(life: Occurrence) -> list[str]:
     """Return the names of those VMs out of ten that are in Resources."""
     reporters = [Reporter(resource_id=vm(n).resource_id or "") for n in range(10)]
-    return [f"web-{n}" for n, one in enumerate(reporters) if is_named(life, one)]
+    return [
+        f"web-{n}" for n, one in enumerate(reporters) if machine_of(one) in life.named
+    ]
 
 
 def test_first_message_that_was_heard_names_others_but_not_its_own_vm() -> None:
@@ -272,9 +270,9 @@ def test_vm_of_another_group_is_not_in_resources() -> None:
     life = now(fact(step("scheduled", who=vm(5))))
     elsewhere = (vm(0).resource_id or "").replace("Web", "Other")
 
-    assert is_named(life, Reporter(resource_id=vm(0).resource_id or ""))
-    assert not is_named(life, Reporter(resource_id=elsewhere))
-    assert not is_named(life, Reporter(vm_id="some", name="web-0"))
+    assert machine_of(Reporter(resource_id=vm(0).resource_id or "")) in life.named
+    assert machine_of(Reporter(resource_id=elsewhere)) not in life.named
+    assert machine_of(Reporter(vm_id="some", name="web-0")) not in life.named
 
 
 @pytest.mark.parametrize(

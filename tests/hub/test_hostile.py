@@ -33,7 +33,7 @@ from bridge.hub.store.lists import forget_bridge
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.views import one_event
 from bridge.outbox.store import Outbox
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.hub.test_alarms import Fleet
 from tests.hub.test_pages import Browser
 from tests.support.builders import EVENT_ID, SINK

@@ -13,7 +13,7 @@ from bridge.hub.config import AzureSource
 from bridge.hub.sources import read
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.hub.test_access import EASY, PRINCIPAL, ask
 from tests.support.fleet import at, azure, event, life, outcome, step
 from tests.support.hub import BUS, HubWorld, config

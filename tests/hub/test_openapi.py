@@ -21,10 +21,10 @@ from bridge.foundation.values import Address
 from bridge.hub import openapi
 from bridge.hub.api import Api
 from bridge.hub.config import HubConfig
+from bridge.hub.decisions import ACTIONS
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import PAGE
-from bridge.hub.voting import ACTIONS
 from tests.support.builders import EVENT_ID
 from tests.support.fleet import azure, event, outcome, step, vm
 from tests.support.hub import (

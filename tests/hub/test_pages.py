@@ -406,6 +406,8 @@ async def test_hub_that_hears_nothing_says_so(browser: Browser) -> None:
     text = await browser.open("/")
     assert f"The source b is not connected ({why}): its messages" in text
     assert "The hub does not receive everything" in browser.text
+    found = await browser.world.get("/api/v1/hub")
+    assert (found["notConnected"], found["drained"]) == ({"b": why}, None)
 
 
 async def test_empty_hub_without_its_source_does_not_ask_for_a_forwarder(

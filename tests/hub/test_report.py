@@ -476,6 +476,7 @@ async def test_unreadable_messages_show_on_the_first_page(world: HubWorld) -> No
     page = await world.get("/")
 
     assert "One message of the last day could not be read" in page
+    assert (await world.get("/api/v1/hub"))["unread"] == 1
 
 
 async def test_hostile_names_are_escaped(world: HubWorld) -> None:

@@ -21,7 +21,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.sources import SourceReader, read
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import bridges, events, unreadable
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.servicebus.receiver import open_queue
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (

@@ -24,9 +24,8 @@ from bridge.events.build import (
     from_bridge,
     from_outcome,
     from_transition,
-    rfc3339,
 )
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.document import ScheduledEvent, parse
 from bridge.events.identity import Identity

@@ -1,7 +1,9 @@
 """The unit: what systemd itself says of it, and that it fits the program."""
 
+import asyncio
 import re
 import shutil
+import socket as sockets
 import subprocess
 import tomllib
 from ipaddress import ip_address
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.app.supervisor import attended, supervisor_of
 from bridge.configuration.config import Settings
 from bridge.configuration.load import load
 from bridge.foundation.errors import ConfigError
@@ -20,6 +23,7 @@ from bridge.sinks.command.unit import Places
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.probe import HEALTH as HEALTH_LISTENER
 from bridge.traffic.probe import TRAFFIC
+from tests.support.fakes import FakeClock, turns
 
 SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
 UNIT = SYSTEMD / "sebridge.service"
@@ -27,6 +31,8 @@ HUB = SYSTEMD / "sebridge-hub.service"
 SOCKET = SYSTEMD / "sebridge-traffic.socket"
 HEALTH = SYSTEMD / "sebridge-health.socket"
 WANTED = 2.0
+PAUSE = 300.0  # of the VM, which the unit outlives
+SLACK = 1.0  # by so much a wait may end later
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
@@ -47,6 +53,31 @@ def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
         text=True,
         check=False,
     )
+
+
+async def test_pause_of_five_minutes_is_no_dead_loop(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """At its worst moment: just before a sign of life, and systemd's clock runs on."""
+    (text,) = setting("WatchdogSec")
+    limit = 60.0 * int(text.removesuffix("min"))
+    address = str(tmp_path / "notify")
+    usec = f"{limit * 1e6:.0f}"
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(0)
+        found = supervisor_of({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": usec})
+        async with attended(found, asyncio.Event(), clock):
+            await turns()
+            assert manager.recv(100) == b"WATCHDOG=1"
+            last = clock.monotonic()
+
+            await clock.advance(found.interval - 0.01)
+            clock.pass_by(PAUSE)
+            await turns()
+
+            assert manager.recv(100) == b"WATCHDOG=1"
+            assert clock.monotonic() - last + SLACK < limit
 
 
 @needs_systemd

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from bridge.foundation.errors import Reason, RefusedDeliveryError
+from bridge.net.addresses import forbidden, forbidden_host
 from bridge.net.http_client import Request, exchange, open_session
-from bridge.net.ssrf_guard import forbidden, forbidden_host
 
 METADATA = "169.254.169.254"
 WIRE_SERVER = "168.63.129.16"

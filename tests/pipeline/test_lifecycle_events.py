@@ -136,9 +136,12 @@ async def test_imds_that_never_answered_is_published_after_its_patience(
     assert orjson.loads(event.body)["data"]["reason"] == "starting"
 
 
-async def test_pause_of_the_vm_is_not_published_as_a_failure_of_imds(rig: Rig) -> None:
+@pytest.mark.parametrize("seconds", [33, 300])
+async def test_pause_of_the_vm_is_not_published_as_a_failure_of_imds(
+    rig: Rig, seconds: int
+) -> None:
     await rig.answers()
-    rig.clock.pass_by(33)
+    rig.clock.pass_by(seconds)
     await rig.lifecycle.step()
     await rig.fails()  # the read that the pause has cut
     await rig.lifecycle.step()

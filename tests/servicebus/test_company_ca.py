@@ -26,7 +26,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.values import FilePath, Secret
 from bridge.net.tls import TlsFiles as OurTlsFiles
 from bridge.net.tls import context_with_roots
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig, TransportKind
 from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Message, Sender

@@ -412,7 +412,7 @@ def test_sdk_is_not_loaded_by_who_does_not_use_it() -> None:
     """It would cost 40 MiB to whoever has but a webhook."""
     code = (
         "import sys, bridge.app.forwarder, bridge.servicebus.receiver; "
-        "import bridge.approvals.reply_sender; "
+        "import bridge.approvals.reply; "
         "from bridge.sinks.registry import SINK_TYPES; list(SINK_TYPES.values()); "
         "names = ('azure', 'slack_sdk', 'jinja2'); "
         "print([m for m in sys.modules if m.startswith(names)])"

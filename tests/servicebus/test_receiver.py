@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
-from bridge.servicebus.decode import body_of, text_of
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, body_of, text_of
 from bridge.servicebus.namespace import (
     TIMINGS,
     ApprovalSource,

@@ -19,8 +19,7 @@ from bridge.approvals.listener import Listener
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
-from bridge.servicebus.decode import guarded, readable
-from bridge.servicebus.message import UNDECODABLE, ReceivedMessage
+from bridge.servicebus.decode import UNDECODABLE, ReceivedMessage, guarded, readable
 from bridge.servicebus.namespace import ApprovalSource, NamespaceConfig
 from bridge.servicebus.receiver import ApprovalQueue, open_queue
 from bridge.servicebus.salvage import WORDS

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from bridge.foundation.errors import ApprovalQueueError
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from tests.simulation.on_the_spot import judge_settlement
 from tests.simulation.plan import EXPIRES_SOON, Event, Plan, PlannedApproval
 from tests.simulation.timeline import true_time

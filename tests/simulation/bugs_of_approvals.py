@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from bridge.approvals import policy
 from bridge.approvals.context import ApprovalContext, Pending
 from bridge.approvals.message_flow import Handling
-from bridge.approvals.reply import ReplyRules
 from bridge.approvals.requests import Requests
-from bridge.approvals.rules import judge
+from bridge.approvals.rules import ReplyRules, judge
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult

@@ -10,8 +10,7 @@ from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
-from bridge.approvals.reply import ReplyRules
-from bridge.approvals.rules import Rule
+from bridge.approvals.rules import ReplyRules, Rule
 from bridge.events.routing import Route, Router, When
 from bridge.foundation.clock import Clock
 from bridge.foundation.retry import RetryPolicy
@@ -220,5 +219,4 @@ class Forwarder:
             poller=self.poller,
             clock=life.clock,
             chance=chance_of(life, "pursuit"),
-            count=lambda _: None,
         )

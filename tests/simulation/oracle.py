@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.oracle_after import judge_after
 from tests.simulation.oracle_age import judge_ages
-from tests.simulation.oracle_approvals import judge_approvals
+from tests.simulation.oracle_approvals import LONGEST_WRITE, judge_approvals
 from tests.simulation.oracle_commands import asks_for_command, fits, judge_commands
 from tests.simulation.oracle_steps import GONE, judge_steps, kind_of
 from tests.simulation.oracle_time import judge_time, running
@@ -52,7 +52,11 @@ _DELIVERIES = "SELECT id, state, reason FROM deliveries"
 
 
 def judge_commits(world: "World") -> None:
-    """What a document shows is kept before the next one is read."""
+    """What a document shows is kept before the next one is read, or meanwhile.
+
+    The first one of a life is kept before. A later one is written while the forwarder
+    reads on: a kill soon after the look may come before that.
+    """
     if world.plan.has("little-memory"):
         return  # where there is no room, the next look publishes it
     kept = {look.at for look in world.shown}
@@ -64,7 +68,10 @@ def judge_commits(world: "World") -> None:
             look.events,
             look.incarnation,
         )
-        if is_news and following.life == look.life and look.at not in kept:
+        died = None if world.clean[look.life] else world.lives[look.life][1]
+        is_sure = before is None or died is None or look.at + LONGEST_WRITE < died
+        is_last = following.life != look.life
+        if is_news and is_sure and not is_last and look.at not in kept:
             world.blame(f"what was seen at {look.at:.1f} s was not kept")
 
 

@@ -25,6 +25,7 @@ _ENDS = {
     "rejected": "RejectedByImds",
     "failed": "ImdsUnavailable",
 }
+LONGEST_WRITE = 6.0  # one that is under way, and the next; 3 s each at most
 _SETTLED_WITHIN = 40.0
 _NOT_CALM = (
     "post-errors",
@@ -86,11 +87,16 @@ def sightings(world: "World", key: str, until: float) -> list[tuple[float, Event
 
 
 def is_known(world: "World", key: str, until: float) -> bool:
-    """Whether an event was shown and kept: not to a life that died at that look."""
-    last = {look.life: look.at for look in world.looks}
+    """Whether an event was shown and kept: not to a life that died soon after."""
     kept = {look.at for look in world.shown}
-    died = {at for life, at in last.items() if not world.clean[life]} - kept
-    return any(at not in died for at, _ in sightings(world, key, until))
+    lost = {
+        look.at
+        for look in world.looks
+        if not world.clean[look.life]
+        and look.at + LONGEST_WRITE >= world.lives[look.life][1]
+        and look.at not in kept
+    }
+    return any(at not in lost for at, _ in sightings(world, key, until))
 
 
 def judge_outcome(world: "World", row: "Row") -> None:

@@ -51,3 +51,13 @@ def imds_cannot_be_read_when_all_is_over(plan: Plan, dice: random.Random) -> Non
     plan.troubles = frozenset({"commands", "imds-errors"})
     appear(plan, 1.0, "F1", Resources=_OWN)
     change(plan, dice.uniform(81.0, 119.0), "vanish", "F1")
+
+
+@_story(seed=1)
+def kill_comes_while_the_disk_hangs(plan: Plan, _: random.Random) -> None:
+    """The forwarder reads on; the next life tells what the disk did not take."""
+    plan.troubles = frozenset({"disk-full"})
+    plan.full, plan.hangs = (40.0, 44.0), True
+    appear(plan, 41.0, "F1", Resources=_OWN)
+    change(plan, 90.0, "vanish", "F1")
+    plan.kills = [("fetched", 23, 0)]

@@ -22,9 +22,8 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
-from bridge.servicebus.kept_link import KeptLink, linked
 from bridge.servicebus.namespace import NamespaceConfig, Timings
-from bridge.servicebus.sender import Message, Sender
+from bridge.servicebus.sender import KeptLink, Message, Sender, linked
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.errors import Condition

@@ -16,8 +16,7 @@ from sqlalchemy import Connection
 from bridge.hub import report, views
 from bridge.hub.answers import EventRow
 from bridge.hub.api import period_of
-from bridge.hub.facts import kept_name, text
-from bridge.hub.fold import Machine
+from bridge.hub.facts import Machine, kept_name, text
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from sqlalchemy import Connection
 
 from bridge import __version__
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.hub.pages.words import When
 from bridge.hub.server import visible
 from bridge.hub.view_rows import Situation

@@ -26,6 +26,7 @@ from bridge.hub.choices import (
     KeysAsked,
     KeysDecided,
 )
+from bridge.hub.decisions import ARM
 from bridge.hub.facts import key_of, text
 from bridge.hub.pages import shown
 from bridge.hub.pages.frame import Frame, done, missing
@@ -37,7 +38,6 @@ from bridge.hub.server import ANY_ID, asked_in, fault
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
-from bridge.hub.voting import ARM
 
 _LONGEST = 256
 _LONGEST_REASON = 1024

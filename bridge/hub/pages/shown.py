@@ -12,10 +12,10 @@ from bridge.foundation.hashing import hash32
 from bridge.hub.answers import DecisionRow, EventPage, EventRow, MessageRow, RecordEntry
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import Options
-from bridge.hub.fold import Machine
+from bridge.hub.decisions import ARM, BRIDGE
+from bridge.hub.facts import Machine
 from bridge.hub.pages import words
 from bridge.hub.view_rows import BridgeRow
-from bridge.hub.voting import ARM, BRIDGE
 
 Shown = dict[str, Any]
 NOT_KNOWN = "-"  # in a path, in place of an unknown subscription or group

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.events.vocabulary import NOTHING_TO_APPROVE
 from bridge.hub.answers import DecisionRow, EventRow, OutcomeRow, Vote
+from bridge.hub.decisions import ARM, BRIDGE, DROP_OFFER, SET_ASIDE
 from bridge.hub.vote_rules import missing_votes
-from bridge.hub.voting import ARM, BRIDGE, DROP_OFFER, SET_ASIDE
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _FEW = 3

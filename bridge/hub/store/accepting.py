@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, func, or_, select, update
 
 from bridge.events.alarm import KEY
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.hub.access import AccessConfig, Person, Refusal
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.choices import (

@@ -31,7 +31,8 @@ from bridge.events.alarm import (
     HubContext,
     from_alarm,
 )
-from bridge.events.build import OutgoingEvent, rfc3339
+from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.answers import EventRow
 from bridge.hub.bridges import Liveness

@@ -14,20 +14,10 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, func, select, update
 
 from bridge.events.vocabulary import KNOWN_TYPES, PRESENT
-from bridge.hub.bridges import (
-    Liveness,
-    Offer,
-    address_in,
-    bridge_in,
-    liveness,
-)
-from bridge.hub.decisions import (
-    DecisionState,
-    End,
-    end_of,
-)
-from bridge.hub.facts import Address
-from bridge.hub.fold import Machine, Voice
+from bridge.hub.bridges import Liveness, Offer, address_in, bridge_in, liveness
+from bridge.hub.decisions import SET_ASIDE, CurrentEvent, DecisionState, End, end_of
+from bridge.hub.facts import Address, Machine
+from bridge.hub.fold import Voice
 from bridge.hub.store.rows import (
     Details,
     Entry,
@@ -51,7 +41,6 @@ from bridge.hub.store.tables import (
 from bridge.hub.store.tables import details as details_table
 from bridge.hub.targets import Claims, EventBridges, has_offered, targets_of
 from bridge.hub.view_rows import BridgeRow, Situation, StoredOutcome
-from bridge.hub.voting import SET_ASIDE, CurrentEvent
 
 _ENDS_A_VM = [name for name, known in KNOWN_TYPES.items() if known.ends_vm]
 _MOST_CLAIMS = 20
@@ -181,7 +170,7 @@ def event_bridges(
 
 
 def _machine(row: Any) -> Machine:
-    return Machine(subscription=row.subscription, group=row.group, name=row.name)
+    return Machine.at((row.subscription, row.group, row.name))
 
 
 def _claims(

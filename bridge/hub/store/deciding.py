@@ -12,14 +12,23 @@ from bridge.hub import arm_rules
 from bridge.hub.access import Person
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
+    APPROVE,
+    ARM,
+    BRIDGE,
+    CHANNELS,
+    DROP_OFFER,
     LIVE,
     MAYBE_SENT,
+    REFUSE,
+    SET_ASIDE,
+    CurrentEvent,
     DecisionState,
     Vote,
-    arm_message,
     expiry,
     fits,
+    is_void,
     message,
+    persons_for,
     persons_json,
     reason_of,
 )
@@ -30,18 +39,6 @@ from bridge.hub.store.tables import decisions, offers, votes
 from bridge.hub.targets import EventBridges, TargetChoice, Wishes
 from bridge.hub.view_rows import Situation
 from bridge.hub.vote_rules import missing_votes
-from bridge.hub.voting import (
-    APPROVE,
-    ARM,
-    BRIDGE,
-    CHANNELS,
-    DROP_OFFER,
-    REFUSE,
-    SET_ASIDE,
-    CurrentEvent,
-    is_void,
-    persons_for,
-)
 from bridge.signing.approval import signers as signing_keys
 
 
@@ -142,7 +139,7 @@ def _approve(case: _Case) -> VoteResult:
         return VoteResult(status=403, words=what)
     if objection := _objection(case):
         return objection
-    if not fits(case.current, own, case.request.via, case.situation.now):
+    if case.request.via != ARM and not fits(case.current, own, case.situation.now):
         return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case, own)
     found = votes_of(case)
@@ -336,7 +333,7 @@ def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     """Store the decision, with the bytes that each attempt will send."""
     request, current, now = case.request, case.current, case.situation.now
     is_arm = request.via == ARM
-    arm_body = arm_message(request.id, current) if is_arm else None
+    arm_body = arm_rules.arm_message(request.id, current) if is_arm else None
     key = None if is_arm else case.config.sign_key
     try:
         signers = () if key is None else signing_keys(key)

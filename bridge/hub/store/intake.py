@@ -14,7 +14,7 @@ import orjson
 from msgspec.structs import replace
 from sqlalchemy import Connection, and_, bindparam, delete, select, update
 
-from bridge.hub.decisions import DecisionState, End
+from bridge.hub.decisions import DecisionState, End, is_void
 from bridge.hub.facts import AZURE, Trust, digest_of
 from bridge.hub.fold import Folded, State
 from bridge.hub.occurrences import is_surplus
@@ -40,7 +40,6 @@ from bridge.hub.store.tables import (
     unreadable,
     votes,
 )
-from bridge.hub.voting import is_void
 
 _NO_PINS = Pins()
 _MOST_UNREADABLE = 1000  # of each kind

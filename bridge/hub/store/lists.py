@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, func, select, tuple_
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.events.document import ScheduledEvent
 from bridge.hub import arm_rules
 from bridge.hub.answers import NAMES, DecisionRow
@@ -23,16 +23,14 @@ from bridge.hub.choices import (
     Options,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.decisions import DecisionState
-from bridge.hub.facts import Kind, kept_name, object_in, table, text
-from bridge.hub.fold import Machine
+from bridge.hub.decisions import CurrentEvent, DecisionState
+from bridge.hub.facts import Kind, Machine, kept_name, object_in, table, text
 from bridge.hub.store.current import bridge_rows, current_event, event_bridges, is_at
 from bridge.hub.store.deciding import arm_objection
 from bridge.hub.store.rows import made, micros, moment_of
 from bridge.hub.store.tables import bridges, decisions, machines, messages, unreadable
 from bridge.hub.targets import EventBridges, Target, Wishes, expected_answer, refusal_of
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
-from bridge.hub.voting import CurrentEvent
 
 _SCANNED = 1000
 _UNREAD = timedelta(days=1)

@@ -10,20 +10,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import Connection, func, select, text, update
 
-from bridge.events.build import clean
+from bridge.events.cloudevent import clean
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED
 from bridge.hub import view_rows
 from bridge.hub.answers import NAMES, AzureReport, OccurrenceRow
-from bridge.hub.facts import Fact, Trust, digest_of
+from bridge.hub.decisions import CurrentEvent
+from bridge.hub.facts import Fact, Machine, Trust, digest_of
 from bridge.hub.facts import text as text_of
-from bridge.hub.fold import Folded, Machine, Occurrence, State, Voice
+from bridge.hub.fold import Folded, Occurrence, State, Voice
 from bridge.hub.occurrences import Place
 from bridge.hub.store.engine import Values, insert, put
 from bridge.hub.store.tables import alarms, events, trail
 from bridge.hub.view_rows import ReporterRow, StoredOutcome
 from bridge.hub.vote_rules import digest
-from bridge.hub.voting import CurrentEvent
 
 R = TypeVar("R", bound=Struct)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from bridge.events.build import rfc3339
+from bridge.events.cloudevent import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.sinks.acting import Action
 

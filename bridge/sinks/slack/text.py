@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bridge.events import alarm, vocabulary
-from bridge.events.build import rfc3339
-from bridge.events.cloudevent import CloudEvent, link_of, shown_link
+from bridge.events.cloudevent import CloudEvent, link_of, rfc3339, shown_link
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import resources_of
 from bridge.events.vocabulary import APPROVED

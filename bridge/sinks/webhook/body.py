@@ -20,9 +20,8 @@ from bridge.events.build import (
     from_document,
     from_outcome,
     from_transition,
-    rfc3339,
 )
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, rfc3339
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.document import parse
 from bridge.events.identity import Identity

@@ -10,10 +10,10 @@ from sqlalchemy import update
 
 from bridge.hub import arm_rules, sending, targets
 from bridge.hub import decisions as decision_words
+from bridge.hub.decisions import CurrentEvent
 from bridge.hub.store import deciding
 from bridge.hub.store.current import current_event
 from bridge.hub.store.tables import decisions
-from bridge.hub.voting import CurrentEvent
 from tests.hub.simulation.world import run
 
 SEEDS = 120  # so many at most, until a planted bug shows

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from bridge.hub.access import AccessConfig, AccessRule, Person
 from bridge.hub.config import ArmConfig, HubConfig
-from bridge.hub.decisions import Claimed, DecisionState, End, Result
+from bridge.hub.decisions import Claimed, CurrentEvent, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
@@ -27,7 +27,6 @@ from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import CurrentEvent
 from tests.hub.simulation.oracle import Oracle, is_worse
 from tests.hub.simulation.plan import END, PEOPLE, TWO, Act, Plan, Raw
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall

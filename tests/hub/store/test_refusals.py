@@ -19,7 +19,7 @@ from bridge.hub.housekeeping import Housekeeping
 from bridge.hub.sources import read
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import addresses, alarms, events, unreadable
-from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage
 from bridge.servicebus.receiver import open_queue
 from bridge.simulator.servicebus.broker import Broker
 from tests.hub.test_sources import ENTITIES, bridges_source, reader, rows, send, until
