@@ -121,6 +121,11 @@ def log_of(path: Path) -> Path:
     return Path(f"{path}-wal")
 
 
+def has_log(path: Path) -> bool:
+    """Whether something is in SQLite's log."""
+    return bool(_size(log_of(path)))
+
+
 def passed_over(path: Path) -> str | None:
     """Return what SQLite would take for an empty file, or an empty log; None = nothing.
 

@@ -21,6 +21,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import no_file
+from bridge.foundation.sqlite_files import has_log
 from bridge.outbox.storage.connection import (
     SHORT_BUSY_SECONDS,
     Connect,
@@ -254,11 +255,14 @@ def _read_only(path: Path) -> Connection | None:
     Raises:
         OutboxCorruptError: the file is damaged.
     """
-    # On a full disk SQLite cannot even read a file that no process has open, unless the
-    # file is declared immutable. On a full disk it is: nothing can write to it.
+    # On a full disk SQLite cannot even read a file that no process has open, unless it
+    # is declared immutable. On a full disk it is: nothing can write to it. But then its
+    # log is not read, and what is in the file alone is an older state.
     ways = ["mode=ro", "mode=ro&immutable=1"]
     if no_file(path) is not None:  # a FIFO, for example: only the last opens no log
         ways = ways[1:] if path.is_file() else []
+    elif has_log(path):
+        ways = ways[:1]
     for how in ways:
         try:
             return _opened(f"{path.absolute().as_uri()}?{how}")
