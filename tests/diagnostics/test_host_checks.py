@@ -187,8 +187,8 @@ def test_forwarder_that_does_not_answer_is_named(folder: Path) -> None:
         "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
     )
     command = [sys.executable, "-c", holding, str(path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as holder:  # noqa: S603 - ours
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:  # noqa: S603 - ours
         assert holder.stdout is not None
         holder.stdout.readline()
         found = state_of(config_of(folder))
