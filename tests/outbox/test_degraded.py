@@ -267,10 +267,11 @@ async def test_start_on_a_full_disk_takes_no_old_state_for_the_last_one(
 ) -> None:
     """What is in SQLite's log alone cannot be read there, if its index is gone."""
     parts = [Path(f"{disk.state}{suffix}") for suffix in ("", "-wal")]
-    for name in ("1", "2"):
-        async with opened(disk.state) as outbox:
-            await put(outbox, name)
-            images = [part.read_bytes() for part in parts]
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+    async with opened(disk.state) as outbox:
+        await put(outbox, "2")
+        images = [part.read_bytes() for part in parts]
     for part, image in zip(parts, images, strict=True):
         part.write_bytes(image)
     disk.fill()
