@@ -39,7 +39,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.outbox.records import Delivery
-from bridge.pipeline.policy import ATTEMPT_LIMIT, is_urgent, wish_of
+from bridge.pipeline.attempt import ATTEMPT_LIMIT, is_urgent
+from bridge.pipeline.circuit import wish_of
 from bridge.sinks.base import BatchLimits
 from bridge.sinks.batch import BatchSink
 

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.questions import Selection
