@@ -15,11 +15,11 @@ from bridge.approvals.rules import ReplyRules
 from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.servicebus.namespace import TIMINGS, ApprovalSource, Timings
 from bridge.signing.approval import Approvers

@@ -33,7 +33,7 @@ from bridge.events.routing import Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.rate_limit import Pace, Pause
+from bridge.foundation.pace import Pace, Pause
 from bridge.foundation.workers import Worker
 from bridge.health.status import Standing, StatusSource
 from bridge.imds.client import MetadataClient

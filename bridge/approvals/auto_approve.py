@@ -28,10 +28,10 @@ from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Ruling, content_of
+from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Known, Moment
-from bridge.foundation.hashing import hash32
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Decision
 

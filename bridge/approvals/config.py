@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 from bridge.approvals.rules import ReplyRules, Rule
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration, PublicKeys, placeholder_faults
 from bridge.servicebus.namespace import (
     UNKNOWN_HOST,

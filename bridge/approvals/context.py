@@ -40,7 +40,7 @@ from bridge.events.start_result import StartAnswer, StartResult
 from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Moment
 from bridge.foundation.clock import Clock, is_settled
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox.records import INTENT, CommandStanding, Decision, Reply
 from bridge.outbox.store import Outbox

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.foundation.errors import ApprovalQueueError
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.servicebus.decode import ReceivedMessage
 
 log = logging.getLogger(__name__)

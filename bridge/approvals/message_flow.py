@@ -32,11 +32,10 @@ from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.requests import Requests
 from bridge.events.build import OutgoingEvent
-from bridge.events.cloudevent import rfc3339
+from bridge.events.cloudevent import hash32, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import APPROVED, OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
-from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
 from bridge.servicebus.decode import ReceivedMessage
 from bridge.signing.approval import ID_TAKEN, Approvers, Checked, limits_alone

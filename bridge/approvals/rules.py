@@ -40,6 +40,7 @@ from bridge.approvals.evidence import (
     names_others,
     reason_to_hold,
 )
+from bridge.events.cloudevent import hash32
 from bridge.events.document import (
     EVENT_SOURCES,
     ScheduledEvent,
@@ -48,7 +49,6 @@ from bridge.events.document import (
 )
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import EVENT_TYPES
-from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
 

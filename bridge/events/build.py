@@ -11,19 +11,25 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent, clean, link_to, rfc3339, severity
+from bridge.events.cloudevent import (
+    CloudEvent,
+    clean,
+    fitted,
+    hash32,
+    link_to,
+    rfc3339,
+    severity,
+)
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.transitions import Transition
-from bridge.events.truncate import fitted
 from bridge.events.vocabulary import (
     APPROVED,
     DISRUPTIVE,
     OutcomeKind,
     TransitionKind,
 )
-from bridge.foundation.hashing import hash32
 
 _LONG_ATTRIBUTE = 256
 

@@ -5,11 +5,16 @@ from datetime import datetime
 from msgspec import Struct
 
 from bridge.events.build import EventContext, OutgoingEvent, attributes_of
-from bridge.events.cloudevent import CloudEvent, clean, rfc3339, severity
+from bridge.events.cloudevent import (
+    CloudEvent,
+    clean,
+    fitted,
+    hash32,
+    rfc3339,
+    severity,
+)
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
-from bridge.events.truncate import fitted
-from bridge.foundation.hashing import hash32
 
 _SEVERITIES = {"succeeded": "INFO", "failed": "ERROR", "skipped": "INFO"}
 

@@ -73,6 +73,13 @@ class Bell(asyncio.Event):
                 wait.set_result(True)
 
 
+def _asleep() -> float:
+    if sys.platform == "win32":
+        return 0.0
+    clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
+    return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
+
+
 class SystemClock:
     """The clock of this machine.
 
@@ -84,7 +91,7 @@ class SystemClock:
     now: Callable[[], datetime] = staticmethod(partial(datetime.now, UTC))
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
-    asleep: Callable[[], float] = staticmethod(lambda: _boot_time() - time.monotonic())
+    asleep: Callable[[], float] = staticmethod(_asleep)
 
     def __init__(self) -> None:
         # The waits with slack, and from when on each of them may end.
@@ -358,14 +365,6 @@ class _Bounds(Struct, frozen=True):
     def meet(self, other: "_Bounds", margin: float = 0.0) -> bool:
         """Return whether some offset is within the bounds of both."""
         return self.least - margin <= other.most and other.least - margin <= self.most
-
-
-def _boot_time() -> float:
-    """Return the seconds since the machine was booted, with those of its sleep."""
-    if sys.platform == "win32":
-        return time.monotonic()
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def own_time(clock: Clock) -> datetime:

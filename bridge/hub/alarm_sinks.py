@@ -26,7 +26,7 @@ from bridge.events.routing import Route, Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreError
-from bridge.foundation.rate_limit import Pace, Pause
+from bridge.foundation.pace import Pace, Pause
 from bridge.foundation.workers import Worker
 from bridge.hub.load import HubFile
 from bridge.hub.store import alarms

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from bridge.events.cloudevent import clean
 from bridge.foundation.errors import DeliveryError
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.hub.config import ArmConfig
 from bridge.hub.decisions import Claimed, DecisionState, End, Result
 from bridge.hub.facts import table, text

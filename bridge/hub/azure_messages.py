@@ -23,9 +23,9 @@ from itertools import islice
 
 import orjson
 
+from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.errors import UnreadableMessageError
-from bridge.foundation.hashing import hash32
 from bridge.hub.facts import (
     AZURE,
     Fact,

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
 from bridge.events.vocabulary import TRANSITIONS
 from bridge.foundation.errors import UnreadableMessageError
-from bridge.foundation.hashing import hash32
 from bridge.hub.facts import (
     AZURE,
     LONGEST_ID,

@@ -22,7 +22,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import (
     Address,

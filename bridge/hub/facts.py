@@ -17,11 +17,10 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.events.cloudevent import DEEPEST, clean
+from bridge.events.cloudevent import DEEPEST, clean, hash32
 from bridge.events.document import ScheduledEvent, bare, is_deep
 from bridge.events.vocabulary import GONE, PRESENT, EventStatus, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
-from bridge.foundation.hashing import hash32
 
 AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
 _GROUP = re.compile(

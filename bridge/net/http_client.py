@@ -31,7 +31,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
     UnprovenError,
 )
-from bridge.foundation.retry import LONGEST_WISH
+from bridge.foundation.pace import LONGEST_WISH
 from bridge.foundation.values import Secret
 from bridge.net.addresses import ForbiddenAddressError, forbidden_host, guarded_socket
 from bridge.net.tls import certificate_fault

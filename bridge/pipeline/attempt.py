@@ -1,4 +1,4 @@
-"""The attempts of one relay that are in flight.
+"""The attempts of one relay that are in flight, and when a delivery is tried again.
 
 An attempt that hangs is cut off: at its time limit, or as soon as an attempt that began
 later has succeeded. After a cut, it is unknown whether the sink accepted the delivery.
@@ -12,11 +12,24 @@ from typing import Any
 from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+)
+from bridge.foundation.pace import Pace, RetryPolicy
 from bridge.outbox.records import Delivery
-from bridge.pipeline.circuit import Circuit, is_left_behind
-from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
+from bridge.pipeline.circuit import Circuit, is_left_behind, wish_of
 
+ATTEMPT_LIMIT = 60.0  # seconds
+URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
+_LEAST_ATTEMPTS = 3
+_UNFORESEEN_ATTEMPTS = 10
+_LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
+_QUICK = 1.0  # seconds: who answers sooner that the time is over works on nothing
+_LONGEST_REST = 30.0
+_LAST_SECONDS = 5.0  # before NotBefore; a last attempt needs them
 _MOST_BESIDE = 20
 _MOST_SECONDS = 3  # second attempts at one delivery at the same time
 _SLOW = 0.05  # seconds: a success that took longer is worth another slot
@@ -60,6 +73,7 @@ class Attempts(Struct):
         least: how many ordinary attempts may be in flight at first.
         most: how many may be in flight while a slow sink takes all of them.
         slots: how many may be in flight now; there is one more slot for urgent ones.
+        taken: how many slots are in use.
         was_full: whether all slots were taken when all had begun that might begin.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
@@ -74,21 +88,17 @@ class Attempts(Struct):
     clock: Clock
     chance: Callable[[], float]
     slots: int = 0
+    taken: int = 0
     was_full: bool = False
     at: dict[int, list[Attempt]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     _wider_from: float = float("-inf")  # no further slot before
     _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
     _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
-    _beside: int = 0
     _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
 
     def __post_init__(self) -> None:
         self.slots = self.least
-
-    def __len__(self) -> int:
-        """Return the number of attempts in flight."""
-        return len(self._all)
 
     def begin(
         self, delivery: Delivery, *, is_beside: bool = False, is_second: bool = False
@@ -103,7 +113,7 @@ class Attempts(Struct):
         if delivery.urgent_from is not None and not is_beside:
             self._may_be_urgent[attempt] = None
         self.at.setdefault(delivery.id, []).append(attempt)
-        self._beside += is_beside
+        self.taken += not is_beside
         self.pace.take(now)
         self.circuit.began(now, self.chance())
         return attempt
@@ -112,7 +122,7 @@ class Attempts(Struct):
         """Record that an attempt has ended."""
         del self._all[attempt]
         self._may_be_urgent.pop(attempt, None)
-        self._beside -= attempt.is_beside
+        self.taken -= not attempt.is_beside
         number, key = attempt.delivery.id, attempt.delivery.key
         if key is not None:
             self.keys[key] -= 1
@@ -124,11 +134,19 @@ class Attempts(Struct):
         if not attempt.is_cut:
             self._spared.discard(number)
 
-    def looked(self) -> None:
-        """Note that all has begun that may begin now."""
+    def looked(self) -> bool:
+        """Note that all has begun that may begin now.
+
+        Returns:
+            Whether an attempt must begin all the same, to check if the sink is back.
+        """
         self.was_full = self.is_full
         if not self._all:
             self.slots = self.least  # the backlog is over
+        now = self.clock.monotonic()
+        if now < self.pace.opens_at or len(self._all) - self.taken >= _MOST_BESIDE:
+            return False
+        return self.circuit.wants_try(now, self.oldest)
 
     def widen(self, success: Attempt) -> None:
         """Add slots after a slow success, if more deliveries may wait for one."""
@@ -145,23 +163,13 @@ class Attempts(Struct):
     @property
     def oldest(self) -> float | None:
         """When the oldest attempt began, in monotonic seconds; None = no attempt."""
-        return next((attempt.began for attempt in self._all), None)
-
-    @property
-    def taken(self) -> int:
-        """The number of slots in use."""
-        return len(self._all) - self._beside
-
-    @property
-    def room(self) -> int:
-        """How many attempts may begin at most, the urgent one among them."""
-        return max(self.slots + 1 - self.taken, 0)
+        oldest = next(iter(self._all), None)
+        return None if oldest is None else oldest.began
 
     @property
     def is_full(self) -> bool:
         """Whether no more than an urgent delivery may begin; see ``may_begin``."""
-        ordinary = len(self._all) - self._beside - len(self._may_be_urgent)
-        return ordinary >= self.slots
+        return self.taken - len(self._may_be_urgent) >= self.slots
 
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
@@ -197,14 +205,6 @@ class Attempts(Struct):
         if not is_urgent(delivery, now):
             return False
         return not self.circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
-
-    @property
-    def is_one_wanted(self) -> bool:
-        """Whether an attempt must begin now, to check whether the sink is back."""
-        now = self.clock.monotonic()
-        if now < self.pace.opens_at or self._beside >= _MOST_BESIDE:
-            return False
-        return self.circuit.wants_try(now, self.oldest)
 
     def hanging(self, now: float) -> Delivery | None:
         """Return the oldest urgent delivery in flight, to try it a second time.
@@ -242,3 +242,104 @@ class Attempts(Struct):
             if is_old and other.delivery.id not in self._spared:
                 self._spared.add(other.delivery.id)
                 other.cut()
+
+
+# -- When to try a delivery again, and when to give it up. Pure ------------------------
+#
+# Time and random numbers are passed in. Times are seconds since the epoch.
+
+
+class RelayPolicy(Struct, frozen=True, kw_only=True):
+    """When to try a delivery again, and when to give it up.
+
+    Attributes:
+        backoff: the waits between attempts.
+        max_age: seconds after which a delivery becomes a dead letter.
+        slots: attempts at the same time; there is one more slot for urgent deliveries.
+        most_slots: how many there may be while a slow sink takes all; at least slots.
+    """
+
+    backoff: RetryPolicy
+    max_age: float
+    slots: int
+    most_slots: int = 0
+
+    def delay(
+        self, delivery: Delivery, error: DeliveryError, *, now: float, unit: float
+    ) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        The wait is shorter if little time is left before NotBefore.
+
+        Args:
+            delivery: the delivery that failed.
+            error: the error of the attempt.
+            now: seconds since the epoch.
+            unit: a random number in [0, 1).
+        """
+        attempt, wish = delivery.attempts + 1, wish_of(error)
+        if not is_urgent(delivery, now):
+            # After the wait that the sink asks for, one delivery shows how it is.
+            is_told = wish > 0 and error.reason is Reason.THROTTLED
+            delay = self.backoff.delay(attempt, unit=unit, retry_after=wish)
+            delay = wish if is_told else delay
+            ahead = (delivery.urgent_from or 0.0) - now
+            return max(min(delay, ahead) if ahead > 0 else delay, _LEAST_DELAY)
+        left = (delivery.urgent_until or now) - now
+        delay = min(self.backoff.delay(attempt, unit=unit), left / 4)
+        return max(delay, _granted(wish, left, attempt), _LEAST_DELAY)
+
+    def end_of(
+        self, delivery: Delivery, error: DeliveryError, *, age: float
+    ) -> Reason | None:
+        """Return why to give up a delivery after ``error``; None = try it again.
+
+        Args:
+            delivery: the delivery that failed.
+            error: the error of the attempt.
+            age: how long the delivery was pending, in seconds of the running time.
+        """
+        if isinstance(error, PermanentDeliveryError):
+            return error.reason
+        attempts = delivery.attempts + 1
+        if error.reason is Reason.UNFORESEEN and attempts >= _UNFORESEEN_ATTEMPTS:
+            return error.reason
+        if isinstance(error, RefusedDeliveryError):
+            return None  # the sink is parked: the delivery waits for a person
+        is_old = age > self.max_age and attempts >= _LEAST_ATTEMPTS
+        return Reason.EXPIRED if is_old else None
+
+
+def rest_of(error: DeliveryError, took: float) -> float:
+    """Return how long a delivery rests after an attempt without an answer, in seconds.
+
+    The sink may still be working on it.
+
+    Args:
+        error: the error of the attempt; 0 is returned if it is an answer.
+        took: how long the attempt took, in seconds.
+    """
+    is_silent = error.reason is Reason.TIMEOUT and took >= _QUICK
+    return min(2 * took, _LONGEST_REST) if is_silent else 0.0
+
+
+def _granted(wish: float, left: float, attempt: int) -> float:
+    """Return how long an urgent delivery waits because the sink asks for it.
+
+    Args:
+        wish: the seconds that the sink asks for.
+        left: the seconds until NotBefore.
+        attempt: number of the attempt that failed, from 1.
+    """
+    latest = left - _LAST_SECONDS
+    if attempt >= URGENT_ATTEMPTS or wish <= min(left * 3 / 4, latest):
+        return wish
+    # The sink asks for more time than is left. Wait for half of the time left, so that
+    # the receiver has the other half to act on the event.
+    return min(left / 2, latest)
+
+
+def is_urgent(delivery: Delivery, now: float) -> bool:
+    """Return whether a delivery is urgent now: it goes before all others."""
+    until, since = delivery.urgent_until, delivery.urgent_from
+    return until is not None and since is not None and since <= now < until

@@ -24,9 +24,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.rate_limit import Pause
-from bridge.foundation.retry import RetryPolicy
-from bridge.pipeline.policy import wish_of
+from bridge.foundation.pace import LONGEST_WISH, Pause, RetryPolicy
 
 _PARK_AFTER = 3
 _LONGEST_PROBE = 300.0
@@ -74,55 +72,6 @@ class RunningTime(Struct):
         self.seconds, self.since = self.at(now), None
 
 
-class _Parking(Struct):
-    """Counts the refusals of a sink, and plans the probes while it is parked."""
-
-    longest_backoff: float
-    refusals: int = 0  # in a row
-    is_parked: bool = False
-    probes: int = 0
-    probe_at: float = 0.0
-
-    def refused(self, earlier: int, now: float, unit: float) -> bool:
-        """Record a refusal; return whether it has parked the sink.
-
-        Args:
-            earlier: how many refusals there had been when the attempt began.
-            now: monotonic seconds.
-            unit: a random number in [0, 1).
-        """
-        self.refusals += self.refusals == earlier
-        if self.refusals < _PARK_AFTER and not self.is_parked:
-            return False
-        self.probe_later(now, unit)
-        was_parked, self.is_parked = self.is_parked, True
-        return not was_parked
-
-    def probe_later(self, now: float, unit: float) -> None:
-        """Plan the next probe: the wait doubles each time, up to five minutes."""
-        doubled = self.longest_backoff * 2.0 ** min(self.probes, 20)
-        wait = min(doubled * (1 + _SPREAD * unit), _LONGEST_PROBE)
-        self.probes += 1
-        self.probe_at = now + wait
-
-
-class _Release(Struct):
-    """Decides when to release: to make due what failed because of the sink."""
-
-    is_owed: bool = False
-    may_at: float = float("-inf")
-    is_first: bool = True  # after the first release, the next one need not wait
-
-    def take(self, now: float) -> bool:
-        """Return whether to release now; if so, the release counts as done."""
-        if not self.is_owed or now < self.may_at:
-            return False
-        self.is_owed = False
-        if not self.is_first:
-            self.may_at = now + _RELEASE_EVERY
-        return True
-
-
 class Circuit:
     """The state of a sink, as far as its answers show it.
 
@@ -133,6 +82,8 @@ class Circuit:
         last_error: the error of the last attempt; None after a success.
         hold_until: no attempt before this time: the sink has sent Retry-After.
         is_away: whether the address did not answer the last probe.
+        is_parked: whether the sink is parked; usually a person must correct something.
+        refusals: how many refusals there were in a row.
         is_unreachable: whether the sink was unreachable at the last attempt.
         running: the running time, for the age of deliveries.
     """
@@ -145,18 +96,22 @@ class Circuit:
         self.hold_until = 0.0
         self.is_away = False
         self.running = RunningTime()
-        self._parking = _Parking(backoff.max_backoff)
+        self.is_parked = False
+        self.refusals = self._probes = 0
+        self._probe_at = 0.0
         self.is_unreachable = False
         self._is_timed_out = False  # at the last attempt
         self._try_at = 0.0
         self._succeeded_at = float("-inf")
         self._has_failures = False  # because of the sink, since the last success
-        self._release = _Release()
+        # To release is to make due all deliveries that failed because of the sink.
+        self._is_release_owed = False
+        self._may_release_at = float("-inf")
 
     @property
     def state(self) -> SinkState:
         """The state of the sink."""
-        if self._parking.is_parked:
+        if self.is_parked:
             return SinkState.PARKED
         return SinkState.RETRYING if self.last_error else SinkState.OK
 
@@ -164,16 +119,6 @@ class Circuit:
     def was_reached(self) -> bool:
         """Whether any attempt of this process has succeeded."""
         return self._succeeded_at > float("-inf")
-
-    @property
-    def is_parked(self) -> bool:
-        """Whether the sink is parked; usually a person must correct something."""
-        return self._parking.is_parked
-
-    @property
-    def refusals(self) -> int:
-        """The number of refusals in a row."""
-        return self._parking.refusals
 
     def began(self, now: float, unit: float) -> None:
         """Record that an attempt or a probe begins; ``unit`` is random, in [0, 1)."""
@@ -190,10 +135,10 @@ class Circuit:
         self._pause.end(began)
         self.busy.end(began)
         self.is_away = self._is_timed_out = False
-        self._succeeded_at, self._release.is_first = now, False
+        self._succeeded_at = now
         if self.last_error is None:
             return  # the usual case
-        self._release.is_owed |= self._has_failures
+        self._is_release_owed |= self._has_failures
         self._forget()
         self.running.run(now)
 
@@ -206,7 +151,8 @@ class Circuit:
         self.running.run(now)
 
     def _forget(self) -> None:
-        self._parking, self.last_error = _Parking(self.backoff.max_backoff), None
+        self.refusals = self._probes = 0
+        self.is_parked, self.last_error = False, None
         self.is_unreachable = self._has_failures = False
 
     def failed(
@@ -228,10 +174,11 @@ class Circuit:
         is_of_sink = is_fault_of_sink(error)
         self._has_failures = self._has_failures or is_of_sink
         if isinstance(error, RefusedDeliveryError):
-            if self._parking.refused(refusals, now, unit):
-                self.running.stand(now)
+            self.refusals += self.refusals == refusals
+            if self.is_parked or self.refusals >= _PARK_AFTER:
+                self._park(now, unit)
             return
-        self._parking.refusals = 0
+        self.refusals = 0
         if not isinstance(error, TransientDeliveryError):
             self._pause.end(now)  # the sink takes events, though not this one
             return
@@ -240,7 +187,16 @@ class Circuit:
         elif is_of_sink:
             self.is_unreachable = True
         if self.is_parked:
-            self._parking.probe_later(now, unit)
+            self._park(now, unit)
+
+    def _park(self, now: float, unit: float) -> None:
+        """Park the sink, and plan a probe: the wait doubles each time, up to 300 s."""
+        doubled = self.backoff.max_backoff * 2.0 ** min(self._probes, 20)
+        self._probes += 1
+        self._probe_at = now + min(doubled * (1 + _SPREAD * unit), _LONGEST_PROBE)
+        if not self.is_parked:
+            self.is_parked = True
+            self.running.stand(now)
 
     def lets_through(self, now: float, *, is_first: bool) -> bool:
         """Return whether the state of the sink allows an attempt now.
@@ -251,7 +207,7 @@ class Circuit:
         """
         if now < self.hold_until:
             return False
-        return not self.is_parked or (is_first and now >= self._parking.probe_at)
+        return not self.is_parked or (is_first and now >= self._probe_at)
 
     def wants_try(self, now: float, oldest: float | None) -> bool:
         """Return whether an attempt must begin now, to check if the sink is back.
@@ -286,7 +242,7 @@ class Circuit:
         was_away, self.is_away = self.is_away, not is_there
         is_back = was_away and is_there
         if is_back:
-            self._release.is_owed = True
+            self._is_release_owed = True
         return is_back
 
     @property
@@ -299,15 +255,18 @@ class Circuit:
         return self._pause.holds(began) or self.busy.holds(began)
 
     def takes_release(self, now: float) -> bool:
-        """Return whether to release now; if so, the release counts as done.
-
-        To release is to make due all deliveries that failed because of the sink.
-        """
-        return now >= self.hold_until and self._release.take(now)
+        """Return whether to release now; if so, the release counts as done."""
+        may_at = max(self.hold_until, self._may_release_at)
+        if not self._is_release_owed or now < may_at:
+            return False
+        self._is_release_owed = False
+        if self.was_reached:  # after the first release, the next one need not wait
+            self._may_release_at = now + _RELEASE_EVERY
+        return True
 
     def owe_release(self) -> None:
         """Plan a release: deliveries may wait that failed because of the sink."""
-        self._release.is_owed = True
+        self._is_release_owed = True
 
     def marks(self, oldest: float | None) -> list[float]:
         """Return the times at which the relay must look again.
@@ -316,14 +275,14 @@ class Circuit:
             oldest: when the oldest attempt in flight began; None = no attempt.
         """
         found = [self.hold_until, opens_at := self.opens_at]
-        if self._parking.is_parked:
-            found.append(self._parking.probe_at)
+        if self.is_parked:
+            found.append(self._probe_at)
         elif self.is_unreachable or opens_at:
             found.append(self._try_at)
         elif oldest is not None:
             found.append(max(self._try_at, oldest + _SILENT_AFTER))
-        if self._release.is_owed:
-            found.append(self._release.may_at)
+        if self._is_release_owed:
+            found.append(self._may_release_at)
         return found
 
 
@@ -344,3 +303,8 @@ def is_fault_of_sink(error: DeliveryError) -> bool:
     is_transient = isinstance(error, TransientDeliveryError)
     is_of_sink = error.reason in {*_UNREACHABLE, Reason.THROTTLED}
     return is_transient and is_of_sink and not wish_of(error)
+
+
+def wish_of(error: DeliveryError) -> float:
+    """Return the seconds that the sink asks to wait; 0 = none."""
+    return min(getattr(error, "retry_after", None) or 0.0, LONGEST_WISH)

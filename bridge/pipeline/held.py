@@ -11,27 +11,17 @@ observed again.
 Invariant: the transitions of one EventId are published in the order of observation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
-from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.events.build import (
-    EventContext,
-    OutgoingEvent,
-    cause_of,
-    cause_of_document,
-    from_document,
-    from_transition,
-)
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.transitions import Transition
 from bridge.events.vocabulary import EventStatus
 from bridge.events.watch import Known, Watch
-from bridge.foundation.hashing import hash32
 
 _MAY_WAIT = timedelta(minutes=2)  # a transition with more notice left may wait
 
@@ -148,57 +138,3 @@ def _within(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]:
 
 def _without(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]:
     return tuple(step for step in one.steps if step.event.key not in keys)
-
-
-Publication = tuple[str, "partial[OutgoingEvent]"]
-
-
-def publications_of(
-    event_context: EventContext, observations: Sequence[Observation]
-) -> list[Publication]:
-    """Return what is published about observations, in order.
-
-    Returns:
-        For each event: the hash of its cause, and a function that makes it. Its
-        argument ``repeats`` says how often the same cause was published before.
-    """
-    found = list[Publication]()
-    for one in observations:
-        for step in one.steps:
-            make = partial(
-                from_transition,
-                event_context,
-                step,
-                incarnation=one.document.incarnation,
-                observed_at=one.at,
-                paused=one.paused,
-            )
-            found.append((hash32(cause_of(step)), make))
-        if one.is_changed:
-            make = partial(
-                from_document,
-                event_context,
-                one.document,
-                previous_incarnation=one.previous_incarnation,
-                observed_at=one.at,
-            )
-            cause = cause_of_document(event_context, one.document)
-            found.append((hash32(cause), make))
-    return found
-
-
-def events_of(
-    publications: Sequence[Publication], earlier: Mapping[str, int]
-) -> list[OutgoingEvent]:
-    """Make the events of publications, in order.
-
-    Args:
-        publications: what is published.
-        earlier: how often each cause was published before; absent = never.
-    """
-    counts, events = dict[str, int](), list[OutgoingEvent]()
-    for cause, make in publications:
-        times = counts.get(cause, earlier.get(cause, 0))
-        events.append(make(repeats=times))
-        counts[cause] = times + 1  # the same cause may be in the same commit again
-    return events

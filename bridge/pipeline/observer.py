@@ -9,12 +9,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.events.build import EventContext, OutgoingEvent
+from bridge.events.build import (
+    EventContext,
+    OutgoingEvent,
+    cause_of,
+    cause_of_document,
+    from_document,
+    from_transition,
+)
+from bridge.events.cloudevent import hash32
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch, joined
@@ -22,7 +31,7 @@ from bridge.foundation.clock import Clock, PauseMeter, is_settled
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
-from bridge.pipeline.held import Held, Observation, events_of, publications_of
+from bridge.pipeline.held import Held, Observation
 from bridge.telemetry.metrics import Metrics, type_label
 
 log = logging.getLogger(__name__)
@@ -45,7 +54,7 @@ class Observer(Struct):
             ``set_identity`` is called, only events that may not wait are published.
         watch: what is known of the scheduled events.
         document: the last valid document; None before the first.
-        changed: called after each document that differs from the one before.
+        changed: called after each document that differs from the one before, if given.
     """
 
     outbox: Outbox
@@ -58,7 +67,7 @@ class Observer(Struct):
     is_waiting: bool = False
     watch: Watch = field(default_factory=Watch)
     document: Document | None = None
-    changed: Callable[[], None] = field(default=lambda: None)
+    changed: Callable[[], None] | None = None
     _body: bytes | None = None
     _touched: float = float("-inf")
     _offset: float | None = None  # wall clock minus monotonic clock
@@ -223,7 +232,9 @@ class Observer(Struct):
             paused=self.pauses.since(self._told),
         )
         sightings = frozenset(before.known.keys() | after.known.keys())
-        held = self._held.plus(seen, before)
+        held = Held(observations=(seen,))
+        if self.is_waiting or self._held.observations:
+            held = self._held.plus(seen, before)
         await self._commit(held, after, now, sightings, again - unseen)
         if steps:
             self._told = self.pauses.total
@@ -231,7 +242,8 @@ class Observer(Struct):
             self._earlier, self.outbox.state.is_joining = None, False
             self.outbox.wakeups.wake_all()
         self.watch, self._touched = after, self.clock.monotonic()
-        self.changed()
+        if self.changed is not None:
+            self.changed()
         self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
 
@@ -253,12 +265,13 @@ class Observer(Struct):
         ready, rest = held.observations, Held()
         if self.is_waiting:
             ready, rest = held.split(now.at)
+            watch = rest.published_part(watch)
         if ready or not rest.observations:
             await self.outbox.commit(
                 await self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
-                    body=rest.published_part(watch).to_json(),
+                    body=watch.to_json(),
                     sightings=sightings,
                     again=again,
                 ),
@@ -271,11 +284,18 @@ class Observer(Struct):
     async def _events_of(
         self, observations: Sequence[Observation]
     ) -> list[OutgoingEvent]:
+        """Make the events about observations, in order."""
+        events = list[OutgoingEvent]()
         publications = publications_of(self.event_context, observations)
         if not publications:
-            return []
-        causes = [cause for cause, _ in publications]
-        return events_of(publications, await self.outbox.facts.counts(causes))
+            return events
+        counts = dict[str, int]()
+        earlier = await self.outbox.facts.counts([cause for cause, _ in publications])
+        for cause, make in publications:
+            times = counts.get(cause, earlier.get(cause, 0))
+            events.append(make(repeats=times))
+            counts[cause] = times + 1  # the cause may be in the same commit again
+        return events
 
 
 def _decoded(body: bytes) -> Watch | None:
@@ -313,3 +333,42 @@ def _report(
         gauge.labels(type_label(event.event_type), status or "other").inc()
     if document.incarnation is not None:
         metrics.incarnation.set(document.incarnation)
+
+
+# -- The events about observations -----------------------------------------------------
+
+Publication = tuple[str, "partial[OutgoingEvent]"]
+
+
+def publications_of(
+    event_context: EventContext, observations: Sequence[Observation]
+) -> list[Publication]:
+    """Return what is published about observations, in order.
+
+    Returns:
+        For each event: the hash of its cause, and a function that makes it. Its
+        argument ``repeats`` says how often the same cause was published before.
+    """
+    found = list[Publication]()
+    for one in observations:
+        for step in one.steps:
+            make = partial(
+                from_transition,
+                event_context,
+                step,
+                incarnation=one.document.incarnation,
+                observed_at=one.at,
+                paused=one.paused,
+            )
+            found.append((hash32(cause_of(step)), make))
+        if one.is_changed:
+            make = partial(
+                from_document,
+                event_context,
+                one.document,
+                previous_incarnation=one.previous_incarnation,
+                observed_at=one.at,
+            )
+            cause = cause_of_document(event_context, one.document)
+            found.append((hash32(cause), make))
+    return found

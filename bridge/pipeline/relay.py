@@ -22,13 +22,18 @@ from msgspec import Struct
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, OutboxError
-from bridge.foundation.rate_limit import Pace, Pause
+from bridge.foundation.pace import Pace, Pause
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Attempt, Attempts
+from bridge.pipeline.attempt import (
+    ATTEMPT_LIMIT,
+    Attempt,
+    Attempts,
+    RelayPolicy,
+    is_urgent,
+)
 from bridge.pipeline.circuit import Circuit, SinkState
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent
 from bridge.pipeline.settling import DueTimes, Probe, Settling
 from bridge.telemetry.metrics import Metrics
 
@@ -261,10 +266,9 @@ class Relay:
             has_urgent = self.outbox.deliveries.has_urgent
             if not self._attempts.is_full or await has_urgent(self.sink, now=now):
                 next_due = await self._begin_due(tasks, now)  # what has followed them
-        self._attempts.looked()
-        if self._attempts.is_one_wanted and not self._stop.is_set():
+        if self._attempts.looked() and not self._stop.is_set():
             await self._begin_beside(tasks, now)
-        self._times.has_pending = bool(self._attempts) or next_due is not None
+        self._times.has_pending = bool(self._attempts.at) or next_due is not None
         await self._times.keep()
         return self._wait(now, next_due)
 
@@ -282,7 +286,7 @@ class Relay:
         Returns:
             When the next delivery will be due, in seconds since the epoch.
         """
-        limit = self._attempts.room
+        limit = max(self._attempts.slots + 1 - self._attempts.taken, 0)
         found, next_due = await self._due(now, limit)
         if self._stop.is_set():
             return next_due

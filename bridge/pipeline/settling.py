@@ -24,9 +24,15 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Attempt, Attempts
+from bridge.pipeline.attempt import (
+    ATTEMPT_LIMIT,
+    Attempt,
+    Attempts,
+    RelayPolicy,
+    is_urgent,
+    rest_of,
+)
 from bridge.pipeline.circuit import Circuit, RunningTime, is_fault_of_sink
-from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy, is_urgent, rest_of
 from bridge.telemetry.metrics import Metrics, failure_label
 
 log = logging.getLogger(__name__)
@@ -56,9 +62,8 @@ class DueTimes(Struct):
     _reads: int = 0  # of the state file, that were followed
     _kept_at: float = 0.0
 
-    @property
     def running(self) -> float:
-        """The running time of the sink in seconds, by which ages are counted."""
+        """Return the running time of the sink in seconds: ages are counted by it."""
         return self.circuit.running.at(self.clock.monotonic())
 
     async def follow(self) -> None:
@@ -87,14 +92,14 @@ class DueTimes(Struct):
         self.circuit.running = RunningTime(seconds)
         self.circuit.running.run(self.clock.monotonic())
         self._kept_at = self.clock.monotonic()
-        self.outbox.ages.clocks[self.sink] = lambda: self.running
+        self.outbox.ages.clocks[self.sink] = self.running
 
     async def keep(self, *, is_last: bool = False) -> None:
         """Store the running time: once a minute, and at the end."""
         now = self.clock.monotonic()
         if self.has_pending and (is_last or now >= self._kept_at + _KEEP_EVERY):
             self._kept_at = now
-            await self.outbox.ages.save(self.sink, self.running)
+            await self.outbox.ages.save(self.sink, self.running())
 
 
 # -- Applies the answer to an attempt --------------------------------------------------
@@ -204,7 +209,8 @@ class Settling(Struct):
     def _recover(self, attempt: Attempt) -> None:
         """Mark the sink as working: an attempt has succeeded."""
         is_back = self.circuit.is_unreachable or attempt.is_beside
-        self._report_parked(is_parked=False)
+        if self.is_parked:
+            self._report_parked(is_parked=False)
         self.circuit.succeeded(self.clock.monotonic(), attempt.began)
         if is_back:
             self.attempts.cut_left_behind(attempt.began)
@@ -274,7 +280,7 @@ class Settling(Struct):
     def _put_off(self, attempt: Attempt, error: DeliveryError) -> None:
         """Plan another attempt at a delivery, or make it a dead letter."""
         delivery = attempt.delivery
-        age = self.times.running - delivery.born
+        age = self.times.running() - delivery.born
         if (reason := self.policy.end_of(delivery, error, age=age)) is not None:
             self._give_up(delivery, error, reason)
             self.attempts.decided(attempt)
@@ -316,7 +322,7 @@ class Settling(Struct):
             error=str(error),
             reason=error.reason,
             waits_for_sink=waits_for_sink,
-            running=self.times.running,
+            running=self.times.running(),
         )
         self.metrics.deliveries.labels(self.sink, "postponed").inc()
         log.warning(

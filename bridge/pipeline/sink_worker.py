@@ -14,11 +14,11 @@ import msgspec
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Probing, Reminding, Resources, Sink, SinkConfig
 from bridge.telemetry.metrics import Metrics

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import DeliveryError
-from bridge.foundation.hashing import hash32
 from bridge.servicebus.errors import (
     as_delivery_error,
     delivery_errors,

@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import MalformedApprovalError
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.signing import own_key
 from bridge.signing.dsse import (

@@ -17,8 +17,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.truncate import fitted
+from bridge.events.cloudevent import CloudEvent, fitted
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Signer, material
 
 SUFFIX = ".key"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Route, Scope, Transition, When
 from bridge.foundation.clock import Clock, SystemClock
-from bridge.foundation.rate_limit import Pace, Pause
+from bridge.foundation.pace import Pace, Pause
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Rate
 from bridge.servicebus.namespace import TIMINGS, Timings

@@ -23,8 +23,7 @@ from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
 from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.clock import Clock, ReferenceClock
-from bridge.foundation.rate_limit import Pace
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import Pace, RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.imds.client import Answer
 from bridge.imds.config import ImdsConfig
@@ -32,8 +31,8 @@ from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.observer import Observer
-from bridge.pipeline.policy import RelayPolicy
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.telemetry.metrics import Metrics

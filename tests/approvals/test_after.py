@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.rules import Rule, content_of
+from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import When
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration
 from bridge.health.report import HoldReport
 from bridge.health.server import running_status

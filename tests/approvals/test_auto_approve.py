@@ -15,11 +15,11 @@ from msgspec.structs import replace as with_fields
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
+from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MetadataUnavailableError
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.support.builders import EVENT_ID, document, imds_event, not_before, started

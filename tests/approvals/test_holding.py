@@ -1,6 +1,6 @@
 """Transitions that wait for the identity of this VM: none is lost or doubled."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import timedelta
 
 from hypothesis import given
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from bridge.events.document import Document
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
-from bridge.pipeline.held import Held, Observation, events_of, publications_of
+from bridge.pipeline.held import Held, Observation
+from bridge.pipeline.observer import publications_of
 from tests.support.builders import document, event_context_of
 from tests.support.fakes import START
 from tests.support.strategies import histories
@@ -31,7 +32,10 @@ def seen(watch: Watch, document: Document, number: int) -> tuple[Watch, Observat
 def story(*published: Observation) -> Story:
     """Return the published ids by EventId, in order."""
     found: Story = defaultdict(list)
-    for one in events_of(publications_of(event_context_of(), published), {}):
+    counts = Counter[str]()
+    for cause, make in publications_of(event_context_of(), published):
+        one = make(repeats=counts[cause])
+        counts[cause] += 1
         found[one.key].append(one.event.id)
     return found
 

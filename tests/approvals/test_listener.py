@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
 from bridge.approvals.message_flow import Settlement, key_of
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import (
     ApprovalQueueError,
     MetadataError,
     MetadataUnavailableError,
 )
-from bridge.foundation.hashing import hash32
 from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
 from bridge.servicebus.decode import ReceivedMessage

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from bridge.approvals.reply import ReplyEnvelope, ReplySender
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -14,7 +15,6 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.hashing import hash32
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32
 from bridge.servicebus.decode import ReceivedMessage
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.approvals.test_approval_deaths import die, live_again

@@ -1,35 +1,43 @@
-"""``python -m tests.bench.mutants MODULE TEST ...``: which tests kill which mutants.
+"""``python -m tests.bench.mutants FOLDER PACKAGE ... -- TEST ...``: what tests kill.
 
-A mutant is the module with one change (``<`` for ``<=``, ``and`` for ``or``, another
-constant, a condition turned round, a call left out). Each one is imported in a process
-of its own in place of the module, and the tests run there. A change that no test
-notices survives: either the tests have a gap, or the change makes no difference.
-With ``--sample N`` only N of them are tried, the same ones each time; with
-``--first`` the tests stop at the first that fails.
+A mutant is the program with one change within a function: ``<`` for ``<=``, ``and`` for
+``or``, another constant, a condition turned round, a call left out. Each module of the
+packages (``bridge/outbox``, or a file) is imported with all of its changes, each behind
+a switch. The tests (any arguments of pytest) are collected once and run once, which
+tells which of them reach which switch. Then, for ``--sample`` mutants of each module,
+the same ones each time, a copy of this process turns one switch on and runs the tests
+that reach it, those of the module's own folder first, until one fails. A change that no
+test notices survives: either the tests have a gap, or the change makes no difference.
 
-What tests start as another process has the module unchanged.
+``FOLDER/MODULE.json`` keeps what was found; a module that is there is not tried again.
+``--page`` prints all of a folder as a table. What tests start as another process has
+the modules unchanged.
 """
 
 import argparse
 import ast
+import builtins
 import copy
-import importlib
 import importlib.abc
 import importlib.machinery
-import json
+import itertools
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+import msgspec
 import pytest
 
-_HEAVY = ("aiohttp", "sqlalchemy", "azure.servicebus.aio")
+_SWITCH = "is_changed_here"  # a name that all modules see
+_LIMIT = 30.0  # seconds of one test, and of the first before a mutant hangs
 _OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -47,200 +55,382 @@ _OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.Sub: ast.Add,
     ast.Mult: ast.Add,
 }
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Change = tuple[str, ast.expr]  # the field that changes ("" = the whole), what is there
 
 
-class Mutant(NamedTuple):
-    """A change of a module: its line, the text there before and now, the whole."""
+class Mutant(msgspec.Struct, frozen=True):
+    """A change of a module: its function, its line, the text there before and now."""
 
+    function: str
     line: int
     before: str
     after: str
-    source: str
 
 
-class Fate(NamedTuple):
-    """What the tests said: those that failed, and the seconds that it took.
+class Tried(msgspec.Struct, frozen=True):
+    """A mutant; how many tests reach it; the one that failed, or what happened.
 
-    No test failed and ``is_ended``: the mutant survives.
+    ``fate`` is ``killed``, ``survives`` or ``hangs``.
     """
 
-    failed: Sequence[str]
+    mutant: Mutant
+    reached_by: int
+    fate: str
+    test: str = ""
+
+
+class Module(msgspec.Struct, frozen=True):
+    """What is known of a module: its mutants, how many a test reaches, those tried."""
+
+    name: str
+    mutants: int
+    reached: int
+    tried: Sequence[Tried]
+
+
+class _Seen(NamedTuple):
+    """What one test did: whether it passed, its seconds, the switches it reached."""
+
+    has_passed: bool
     seconds: float
-    is_ended: bool
+    switches: bytes  # one bit each
 
 
-def changed(node: ast.AST) -> ast.AST | None:
-    """Return one change of a node; None = there is none."""
-    made = copy.deepcopy(node)
-    match made:
+def change(node: ast.AST) -> _Change | None:
+    """Return the change of a node; None = there is none."""
+    made: ast.expr
+    field = ""
+    match node:
         case ast.Compare(ops=[op, *_]) if type(op) in _OTHER:
+            made = copy.deepcopy(node)
             made.ops[0] = _OTHER[type(op)]()  # type: ignore[call-overload]
         case ast.BoolOp(op=op) | ast.BinOp(op=op) if type(op) in _OTHER:
+            made = copy.deepcopy(node)
             made.op = _OTHER[type(op)]()  # type: ignore[assignment]
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            made.test = ast.UnaryOp(ast.Not(), test)
+            field, made = "test", ast.UnaryOp(ast.Not(), copy.deepcopy(test))
         case ast.Constant(value=bool(value)):
-            made.value = not value
+            made = ast.Constant(not value)
         case ast.Constant(value=int(number) | float(number)):
-            made.value = number + 1
+            made = ast.Constant(number + 1)
         case ast.Return(value=ast.expr() as value) if not isinstance(
             value, ast.Constant
         ):
-            made.value = ast.Constant(None)
+            field, made = "value", ast.Constant(None)
         case ast.Expr(value=ast.Call() | ast.Await()):
-            return ast.Pass()
+            field, made = "value", ast.Constant(None)
         case _:
             return None
-    return made
+    return field, made
 
 
-def mutants(source: str) -> Iterator[Mutant]:
-    """Yield all mutants of a module, in the order of its lines."""
-    tree = ast.parse(source)
-    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    options = {one for node in classes for one in _options(node)}  # frozen=True
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if parent in options:
-                continue
-            places = value if isinstance(value, list) else [value]
-            for number, node in enumerate(places):
-                if not isinstance(node, ast.AST) or (made := changed(node)) is None:
-                    continue
-                ast.copy_location(made, node)
-                now = [*places[:number], made, *places[number + 1 :]]
-                setattr(parent, name, now if isinstance(value, list) else made)
-                text = ast.unparse(ast.fix_missing_locations(tree))
-                setattr(parent, name, value)
-                before, after = (_first_line(one) for one in (node, made))
-                yield Mutant(getattr(node, "lineno", 0), before, after, text)
+class Switches(ast.NodeTransformer):
+    """Puts each change of a module's functions beside what is there, behind a switch.
+
+    Numbers begin with ``first``. Decorators, annotations, defaults and patterns stay.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.first = first
+        self.found: list[Mutant] = []
+        self._names: list[str] = []
+        self._depth = 0
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._visit_body(node)
+                return node
+            case ast.match_case():
+                node.guard = node.guard and cast("ast.expr", self.visit(node.guard))
+                node.body = [cast("ast.stmt", self.visit(one)) for one in node.body]
+                return node
+            case ast.AnnAssign(value=value):
+                node.value = value and cast("ast.expr", self.visit(value))
+                return node
+            case ast.arguments():
+                return node
+        return self._visit_code(node)
+
+    def _visit_body(
+        self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> None:
+        is_function = isinstance(node, _FUNCTION)
+        self._names.append(node.name)
+        self._depth += is_function
+        node.body = [cast("ast.stmt", self.visit(one)) for one in node.body]
+        self._depth -= is_function
+        self._names.pop()
+
+    def _visit_code(self, node: ast.AST) -> ast.AST:
+        found = change(node) if self._depth else None
+        if found is None:
+            return self.generic_visit(node)
+        field, made = found
+        place: ast.expr = cast("ast.expr", getattr(node, field, node))
+        before, after = _first_line(place), _first_line(made)
+        number = self.first + len(self.found)
+        line, name = getattr(node, "lineno", 0), ".".join(self._names)
+        self.found.append(Mutant(name, line, before, after))
+        self.generic_visit(node)
+        place = cast("ast.expr", getattr(node, field, node))
+        switch = ast.Call(ast.Name(_SWITCH, ast.Load()), [ast.Constant(number)], [])
+        either = ast.copy_location(ast.IfExp(switch, made, place), place)
+        if not field:
+            return either
+        setattr(node, field, either)
+        return node
 
 
-def _options(node: ast.ClassDef) -> list[ast.keyword]:
-    """Return what a class and its decorators are given by name."""
-    made = (one for one in node.decorator_list if isinstance(one, ast.Call))
-    return [*node.keywords, *(word for one in made for word in one.keywords)]
+def switched(source: str, first: int = 0) -> tuple[ast.Module, Sequence[Mutant]]:
+    """Return a module with all its changes behind switches, and the changes."""
+    switches = Switches(first)
+    tree = cast("ast.Module", switches.visit(ast.parse(source)))
+    return ast.fix_missing_locations(tree), switches.found
 
 
-def sampled(found: Sequence[Mutant], number: int | None) -> Sequence[Mutant]:
-    """Return ``number`` of the mutants, in the order of their lines; None = all."""
-    if number is None or number >= len(found):
-        return found
-    chosen = random.Random(len(found)).sample(range(len(found)), number)  # noqa: S311 - to draw, not to hide
-    return [found[place] for place in sorted(chosen)]
+def sampled(numbers: Sequence[int], most: int) -> Sequence[int]:
+    """Return ``most`` of the numbers, in their order."""
+    if most >= len(numbers):
+        return numbers
+    return sorted(random.Random(len(numbers)).sample(numbers, most))  # noqa: S311 - to draw, not to hide
 
 
 def _first_line(node: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(node)).partition("\n")[0]
 
 
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports a module from a text."""
+class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports modules with their switches."""
 
-    def __init__(self, name: str, path: str, source: str) -> None:
-        self.name, self.path, self.source = name, path, source
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self.paths = paths
+        self.mutants: list[Mutant] = []
+        self.numbers: dict[str, range] = {}
+        self._trees: dict[str, ast.Module] = {}
+        for name, path in paths.items():
+            first = len(self.mutants)
+            self._trees[name], found = switched(path.read_text(), first)
+            self.mutants += found
+            self.numbers[name] = range(first, len(self.mutants))
 
     def find_spec(
         self, fullname: str, *_: object
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        if fullname not in self.paths:
             return None
-        spec = importlib.machinery.ModuleSpec(fullname, self, origin=self.path)
+        path = str(self.paths[fullname])
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=path)
         spec.has_location = True
         return spec
 
     def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self.source, self.path, "exec"), module.__dict__)  # noqa: S102 - our own module
+        path = str(self.paths[module.__name__])
+        exec(compile(self._trees[module.__name__], path, "exec"), module.__dict__)  # noqa: S102 - our own module
 
 
-class _Failures:
-    """Puts a module in the place of another, and collects the tests that fail."""
+class _Trial:
+    """Takes the place of pytest's loop over the tests."""
 
-    def __init__(self, finder: _Changed) -> None:
-        self.finder = finder
-        self.names: list[str] = []
+    def __init__(self, importer: _Importer, folder: Path, most: int) -> None:
+        self.importer, self.folder, self.most = importer, folder, most
+        self._failed: list[str] = []
+        _turn(lambda _: False)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self) -> None:
         """Come before the finder of pytest, which was not there earlier."""
-        sys.meta_path.insert(0, self.finder)
+        sys.meta_path.insert(0, self.importer)
+        from hypothesis import HealthCheck, Phase, settings  # noqa: PLC0415 - pytest comes before it
+
+        settings.register_profile(
+            "mutants",
+            max_examples=30,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],  # no smaller example is wanted
+            suppress_health_check=list(HealthCheck),
+        )
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.names.append(report.nodeid)
+            self._failed.append(report.nodeid)
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.names.append(report.nodeid)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted(f"{session.testsfailed} errors")
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        items = session.items
+        written = _apart(lambda: self._look(items), 3600 * 4)
+        if written is None:
+            raise session.Interrupted("the tests without a change hang")
+        seen = msgspec.msgpack.decode(written, type=list[_Seen])
+        unable = [
+            one.nodeid for one, at in zip(items, seen, strict=True) if not at.has_passed
+        ]
+        for one in unable:
+            _say(f"fails without a change, and is left out: {one}")
+        for name, numbers in self.importer.numbers.items():
+            done = self._try_module(name, numbers, items, seen)
+            (self.folder / f"{name}.json").write_bytes(msgspec.json.encode(done))
+        return True
+
+    def _look(self, items: Sequence[pytest.Item]) -> bytes:
+        """Run all tests once, and return what each of them reaches."""
+        found: list[_Seen] = []
+        for item, following in itertools.zip_longest(items, items[1:]):
+            reached: set[int] = set()
+            _turn(reached.add)  # it returns None: not changed
+            began, before = time.monotonic(), len(self._failed)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            taken, bits = time.monotonic() - began, 0
+            for number in reached:
+                bits |= 1 << number
+            size = len(self.importer.mutants) // 8 + 1
+            has_passed = len(self._failed) == before
+            found.append(_Seen(has_passed, taken, bits.to_bytes(size, "little")))
+        return msgspec.msgpack.encode(found)
+
+    def _try_module(
+        self,
+        name: str,
+        numbers: range,
+        items: Sequence[pytest.Item],
+        seen: Sequence[_Seen],
+    ) -> Module:
+        own = f"tests/{name.split('.')[1]}/"
+        places = range(len(items))
+        order = sorted(
+            places, key=lambda at: (own not in items[at].nodeid, seen[at].seconds)
+        )
+        reaching = {
+            number: [at for at in order if _has(seen[at], number)] for number in numbers
+        }
+        reached = [number for number in numbers if reaching[number]]
+        tried = []
+        for number in sampled(reached, self.most):
+            chosen = [items[at] for at in reaching[number]]
+            limit = 4 * _LIMIT + 10 * sum(seen[at].seconds for at in reaching[number])
+            ended = _apart(lambda n=number, c=chosen: self._test(n, c), limit)  # type: ignore[misc]
+            fate = "hangs" if ended is None else "killed" if ended else "survives"
+            mutant = self.importer.mutants[number]
+            tried.append(Tried(mutant, len(chosen), fate, (ended or b"").decode()))
+            _say(f"{fate:9}{name}:{mutant.line}: {mutant.before} -> {mutant.after}")
+        return Module(name, len(numbers), len(reached), tried)
+
+    def _test(self, number: int, items: Sequence[pytest.Item]) -> bytes:
+        """Run tests with a mutant until one fails, and return its name."""
+        _turn(number.__eq__)
+        for item, following in itertools.zip_longest(items, items[1:]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                return self._failed[0].encode()
+        return b""
 
 
-def fate(
-    name: str, path: Path, source: str, tests: Sequence[str], limit: float
-) -> Fate:
-    """Run the tests with a module in another form, for ``limit`` seconds at most."""
-    began, (ours, theirs) = time.monotonic(), os.pipe()
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover - another process
-        _run(theirs, _Changed(name, str(path), source), tests)
-    os.close(theirs)
-    is_ended = False
-    while not is_ended and time.monotonic() - began < limit:
-        is_ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-        time.sleep(0.05)
-    if not is_ended:
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    with open(ours) as pipe:  # noqa: PTH123 - a number
-        failed = pipe.read().splitlines()
-    return Fate(failed, time.monotonic() - began, is_ended)
+def _has(seen: _Seen, number: int) -> bool:
+    return seen.has_passed and bool(seen.switches[number // 8] >> number % 8 & 1)
 
 
-def _run(failures: int, finder: _Changed, tests: Sequence[str]) -> None:
+def _turn(switch: Callable[[int], object]) -> None:
+    setattr(builtins, _SWITCH, switch)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _apart(run: Callable[[], bytes], limit: float) -> bytes | None:
+    """Return what ``run`` returns in a copy of this process; None = it hangs."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as result:
+        pid = os.fork()
+        if pid == 0:  # pragma: no cover - another process
+            _end_with(run, result.fileno())
+        while os.waitpid(pid, os.WNOHANG)[0] != pid:
+            if time.monotonic() - began > limit:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return None
+            time.sleep(0.02)
+        result.seek(0)
+        return result.read()
+
+
+def _end_with(run: Callable[[], bytes], result: int) -> None:
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
-    found, code = _Failures(finder), 1
     try:
-        more = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
-        code = pytest.main([*more, *tests], plugins=[found])
-        if code and not found.names:
-            found.names.append(f"pytest ended with {code}")
-    except BaseException as error:  # noqa: BLE001 - it says why, and ends
-        found.names.append(repr(error))
-    os.write(failures, "\n".join(found.names)[:60_000].encode())
+        written = run()
+    except BaseException as error:  # noqa: BLE001 - a mutant may raise anything
+        written = repr(error).encode()
+    with os.fdopen(result, "wb", closefd=False) as file:
+        file.write(written)
     os._exit(0)
 
 
+def _modules(places: Sequence[str], known: Collection[str]) -> Mapping[str, Path]:
+    """Return the modules of packages that are not known, by name."""
+    paths = (
+        path
+        for place in map(Path, places)
+        for path in ([place] if place.suffix else sorted(place.rglob("*.py")))
+        if path.name != "__init__.py"
+    )
+    named = {".".join(path.with_suffix("").parts): path for path in paths}
+    return {name: path for name, path in named.items() if name not in known}
+
+
+def page(modules: Sequence[Module]) -> Iterator[str]:
+    """Yield the lines of a table: each module, and the tests that kill its mutants."""
+    yield "| module | mutants | reached | tried | killed | by |"
+    yield "|---|---|---|---|---|---|"
+    for one in modules:
+        killed = [each for each in one.tried if each.fate != "survives"]
+        files = Counter(
+            each.test.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+            if each.test
+            else "limit of time"
+            for each in killed
+        )
+        by = ", ".join(f"`{name}` {count}" for name, count in files.most_common())
+        row = (one.mutants, one.reached, len(one.tried), len(killed), by)
+        yield f"| `{one.name}` | {' | '.join(map(str, row))} |"
+
+
 def main() -> None:
-    """Print each mutant with the tests that kill it, and those that survive."""
+    """Try mutants, or print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("module", help="such as bridge.net.http_client")
-    parser.add_argument("tests", nargs="+", help="as pytest takes them")
-    parser.add_argument("--json", type=Path, help="where to write line, change, tests")
-    parser.add_argument("--sample", type=int, help="how many to try, by a fixed seed")
-    parser.add_argument("--first", action="store_true", help="stop at a failure")
-    given = parser.parse_args()
-    tests = ["-x", *given.tests] if given.first else given.tests
-    for heavy in _HEAVY:
-        importlib.import_module(heavy)
-    path = Path(*given.module.split(".")).with_suffix(".py")
-    source = path.read_text()
-    whole = fate(given.module, path, source, tests, limit=3600)
-    if whole.failed:
-        sys.exit(f"these fail without a change: {', '.join(whole.failed)}")
-    rows = []
-    for one in sampled([*mutants(source)], given.sample):
-        seen = fate(given.module, path, one.source, tests, 10 + 3 * whole.seconds)
-        word = "killed" if seen.failed else "survives" if seen.is_ended else "hangs"
-        change = f"{one.line}: {one.before} -> {one.after}"
-        sys.stdout.write(f"{word:9}{len(seen.failed):4}  {change}\n")
-        sys.stdout.flush()
-        rows.append({"change": change, "fate": word, "tests": list(seen.failed)})
-    lived = [row for row in rows if row["fate"] == "survives"]
-    sys.stdout.write(f"{len(rows)} mutants, {len(lived)} survive\n")
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1))
+    parser.add_argument("folder", type=Path, help="where the results are")
+    parser.add_argument("packages", nargs="*", help="such as bridge/outbox")
+    parser.add_argument("--sample", type=int, default=3, help="mutants of a module")
+    parser.add_argument("--page", action="store_true", help="print the results")
+    mine, tests = sys.argv[1:], []
+    if "--" in mine:
+        at = mine.index("--")
+        mine, tests = mine[:at], mine[at + 1 :]
+    given = parser.parse_args(mine)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    known = {path.stem: path for path in sorted(given.folder.glob("*.json"))}
+    if given.page:
+        found = (path.read_bytes() for path in known.values())
+        rows = page([msgspec.json.decode(one, type=Module) for one in found])
+        sys.stdout.writelines(f"{row}\n" for row in rows)
+        return
+    trial = _Trial(
+        _Importer(_modules(given.packages, known)), given.folder, given.sample
+    )
+    more = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
+    more += [f"--timeout={_LIMIT}", "--hypothesis-profile=mutants"]
+    with tempfile.TemporaryDirectory() as place:
+        more.append(f"--basetemp={place}/tests")
+        sys.exit(pytest.main([*more, *tests], plugins=[trial]))
 
 
 if __name__ == "__main__":

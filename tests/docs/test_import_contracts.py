@@ -78,8 +78,8 @@ PLANTED = {
     ),
     "two modules of a package import each other": (
         [
-            ("foundation/hashing.py", "import bridge.foundation.retry"),
-            ("foundation/retry.py", "import bridge.foundation.hashing"),
+            ("foundation/pace.py", "import bridge.foundation.printable"),
+            ("foundation/printable.py", "import bridge.foundation.pace"),
         ],
         "No two siblings import each other",
     ),

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from bridge.cli.main import main
 from bridge.configuration.load import parse as load_tables
 from bridge.events.build import numbered
+from bridge.events.cloudevent import hash32
 from bridge.events.vocabulary import OutcomeKind
-from bridge.foundation.hashing import hash32
 from bridge.hub.load import load as load_hub
 from tests.docs.pages import (
     FOLDERS,

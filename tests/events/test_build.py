@@ -23,15 +23,19 @@ from bridge.events.build import (
     from_document,
     from_outcome,
 )
-from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent, rfc3339
+from bridge.events.cloudevent import (
+    MAX_BYTES,
+    STRUCTURED_TYPE,
+    CloudEvent,
+    hash32,
+    rfc3339,
+)
 from bridge.events.config import EventsConfig
 from bridge.events.document import parse
 from bridge.events.identity import Identity
 from bridge.events.transitions import diff
-from bridge.events.truncate import MAX_BYTES
 from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Reader
 from tests.support.builders import (
     DATA,

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.events.build import OutgoingEvent, from_document, from_transition
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
-from bridge.foundation.hashing import hash32
 from tests.support.builders import event_context_of
 
 NOW = Moment(at=datetime(2026, 3, 2, 12, tzinfo=UTC), monotonic=None)

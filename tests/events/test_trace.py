@@ -5,9 +5,8 @@ import re
 import pytest
 
 from bridge.events.build import from_bridge, from_document, from_outcome, trace
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.command_result import CommandResult, from_command
-from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.preset import render_binary, render_structured
 from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
 from tests.support.example_events import outcome, published, transition

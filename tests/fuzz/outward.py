@@ -26,9 +26,8 @@ from bridge.sinks.syslog.format import Style
 from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.config import granted_rate
 from bridge.sinks.webhook.presets import preset as rendering
-from bridge.sinks.webhook.presets.preset import assumed
+from bridge.sinks.webhook.presets.preset import SuccessConfig, assumed, by_rule
 from bridge.sinks.webhook.presets.registry import PRESETS
-from bridge.sinks.webhook.response import SuccessConfig, by_rule
 from tests.fuzz.target import brief
 from tests.support.builders import (
     EVENT_ID,

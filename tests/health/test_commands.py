@@ -15,12 +15,11 @@ import pytest
 from bridge.diagnostics.outbox_access import AskAnew, Forwarder, access, forwarder_of
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import OutboxError, Reason, RefusedDeliveryError
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
-from bridge.outbox.admin import Ledger
-from bridge.outbox.changes import Discard, Retry
+from bridge.outbox.admin import Discard, Ledger, Retry
 from bridge.outbox.questions import (
     EventIds,
     Find,
@@ -33,7 +32,7 @@ from bridge.outbox.questions import (
 from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import SINK, outgoing, patient_outbox, router

@@ -29,7 +29,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.foundation.values import Secret
 from bridge.health import port as health_port
 from bridge.health import server as health
@@ -39,9 +39,9 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import (

@@ -14,9 +14,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from bridge.configuration.event_records import APPROVALS
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.foundation.errors import HubStoreAwayError
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import AlarmPublisher, context_of, open_alarms, route_of

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from bridge.events.cloudevent import hash32
 from bridge.events.identity import Identity
-from bridge.foundation.hashing import hash32
 from bridge.hub.access import AccessRule
 from bridge.hub.config import HubConfig
 from bridge.hub.store.kept_facts import Incoming

@@ -25,11 +25,10 @@ from bridge.events.build import (
     from_outcome,
     from_transition,
 )
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import MAX_BYTES, CloudEvent
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition
-from bridge.events.truncate import MAX_BYTES
 from bridge.events.vocabulary import TransitionKind
 from bridge.signing.own_key import EventSigner
 from bridge.sinks.syslog.format import as_cef

@@ -16,12 +16,11 @@ from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.rate_limit import Pace
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import Pace, RetryPolicy
 from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.sink import CommandSinkConfig

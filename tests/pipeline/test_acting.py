@@ -10,12 +10,12 @@ import pytest
 
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, Success
-from bridge.outbox.runs import Runs
+from bridge.outbox.sink_state import Runs
 from bridge.sinks.acting import Actor, Ending, Step
 from bridge.sinks.command.process import Exit
 from tests.pipeline.acting_world import (

@@ -7,15 +7,15 @@ import orjson
 import pytest
 
 from bridge.events.build import EventContext
+from bridge.events.cloudevent import hash32
 from bridge.events.routing import Route, When
 from bridge.foundation.errors import MetadataUnavailableError, Reason
-from bridge.foundation.hashing import hash32
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.outbox.records import REPLIES, Delivery, Reply
 from bridge.outbox.store import Outbox
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.lifecycle_events import LifecycleEvents
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.signing.own_key import EventSigner
 from bridge.telemetry.metrics import Metrics

@@ -24,12 +24,12 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.admin import as_json
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, Tally, not_stored
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy, is_urgent
+from bridge.pipeline.attempt import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Deliver, Relay
 from bridge.telemetry.metrics import FAILURES, Metrics
 from tests.support.book import Book

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
-from bridge.foundation.rate_limit import Pause
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import Pause, RetryPolicy
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.circuit import Circuit

@@ -20,11 +20,11 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy, is_urgent
+from bridge.pipeline.attempt import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.pipeline.test_relay import heartbeat, soon

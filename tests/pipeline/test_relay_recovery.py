@@ -15,13 +15,13 @@ from bridge.foundation.errors import (
     Reason,
     TransientDeliveryError,
 )
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
-from bridge.outbox.storage.connection import Connection
+from bridge.outbox.storage.file import Connection
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from tests.pipeline.test_relay import (
     BAD,
     BUSY,

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.questions import Selection
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import Resources

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bridge.cli.main import main
-from bridge.events.cloudevent import SIGNATURE, CloudEvent
-from bridge.events.truncate import MAX_BYTES
+from bridge.events.cloudevent import MAX_BYTES, SIGNATURE, CloudEvent
 from bridge.outbox.store import Outbox
 from bridge.signing.archive import Tally, events_in, examined
 from bridge.signing.dsse import ATTRIBUTE, SignedEvent, Verdict, judge

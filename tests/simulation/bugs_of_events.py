@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bridge.events import build, transitions
 from bridge.events.vocabulary import TransitionKind
 from bridge.events.watch import Watch
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox import store
 from bridge.outbox.deliveries import Deliveries
@@ -15,10 +15,11 @@ from bridge.outbox.facts import Facts
 from bridge.outbox.image import Image
 from bridge.outbox.line import Lines
 from bridge.outbox.lookups import Ages
+from bridge.outbox.records import Delivery
 from bridge.outbox.state import Wakeups
-from bridge.pipeline import attempt, circuit, policy
+from bridge.pipeline import attempt, circuit
+from bridge.pipeline.attempt import Attempts, RelayPolicy
 from bridge.pipeline.circuit import Circuit
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.settling import DueTimes, Settling
 from tests.simulation.planting import Patch, bug
 
@@ -115,7 +116,7 @@ def nothing_is_urgent(patch: Patch) -> None:
 
 @bug
 def no_slot_is_kept_for_what_is_urgent(patch: Patch) -> None:
-    patch.setattr(attempt, "is_urgent", lambda *_: False)
+    patch.setattr(Attempts, "_goes_first", lambda *_: False)
 
 
 @bug
@@ -152,7 +153,7 @@ def commit_wakes_nobody(patch: Patch) -> None:
 @bug
 def retry_after_is_ignored(patch: Patch) -> None:
     patch.setattr(circuit, "wish_of", lambda _: 0.0)
-    patch.setattr(policy, "wish_of", lambda _: 0.0)
+    patch.setattr(attempt, "wish_of", lambda _: 0.0)
 
 
 @bug
@@ -183,7 +184,12 @@ def backoff_has_no_upper_bound(patch: Patch) -> None:
 
 @bug
 def urgent_backoff_is_the_ordinary_one(patch: Patch) -> None:
-    patch.setattr(policy, "is_urgent", lambda *_: False)
+    delay = RelayPolicy.delay
+
+    def ordinary(self: RelayPolicy, one: Delivery, *given: Any, **named: Any) -> float:
+        return delay(self, replace(one, urgent_until=None), *given, **named)
+
+    patch.setattr(RelayPolicy, "delay", ordinary)
 
 
 @bug
@@ -232,7 +238,7 @@ def age_stands_still_while_the_disk_is_full(patch: Patch) -> None:
             return seconds
         return stood.setdefault(self.sink, seconds)
 
-    patch.setattr(DueTimes, "running", property(running))
+    patch.setattr(DueTimes, "running", running)
 
 
 @bug

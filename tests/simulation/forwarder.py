@@ -13,7 +13,7 @@ from bridge.approvals.policy import Terms
 from bridge.approvals.rules import ReplyRules, Rule
 from bridge.events.routing import Route, Router, When
 from bridge.foundation.clock import Clock
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
 from bridge.imds.config import LEAST_INTERVAL
@@ -23,9 +23,9 @@ from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import REPLIES, Decision, Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.simulation.approval_queue import SimulatedQueue

@@ -20,8 +20,8 @@ from bridge.outbox.records import CHECKPOINT, Decision, Delivery
 from bridge.outbox.storage.journal import Journal
 from bridge.outbox.store import Outbox
 from bridge.pipeline import observer
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.observer import Observer
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from tests.simulation.runs import run
 

@@ -38,7 +38,6 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from tests.simulator.servicebus_fixtures import START, FakeClock, WallClock
-from tests.support.raw_amqp import request, send_raw, utils
 
 
 def rule(name: str, *rights: Right, keys: tuple[str, ...] = ("k1", "k2")) -> AccessRule:
@@ -363,15 +362,21 @@ async def _is_refused(own: ServiceBusClient, queue: str, status: int, why: str) 
     assert why in inner.status_description.decode()
 
 
-async def test_link_without_a_token_is_refused(guarded: Broker) -> None:
+async def test_link_of_proton_without_a_token_is_refused(guarded: Broker) -> None:
+    from tests.support.raw_amqp import send_raw, utils  # noqa: PLC0415 - it skips
+
     with pytest.raises(utils.LinkDetached, match="'Send' claim") as caught:
         await send_raw(guarded, "orders", [b""])
 
     assert caught.value.condition == Condition.UNAUTHORIZED
 
 
-async def test_request_needs_the_right_of_its_operation(guarded: Broker) -> None:
+async def test_request_of_proton_needs_the_right_of_its_operation(
+    guarded: Broker,
+) -> None:
     """A sender may schedule, but not peek: both are requests to $management."""
+    from tests.support.raw_amqp import request  # noqa: PLC0415 - it skips
+
     async with client(guarded, "sender") as own:
         async with own.get_queue_sender("orders") as sender:
             later = datetime.now(UTC) + timedelta(hours=1)

@@ -312,7 +312,7 @@ def failure(state: State | None) -> tuple[str, str]:
     return state.error.condition, state.error.description or ""
 
 
-def test_the_other_engine_is_an_oracle_for_all_but_this() -> None:
+def test_proton_is_an_oracle_for_all_but_this() -> None:
     """It does not report transactions, so its coordinator is refused in words."""
     links = pytest.importorskip("tests.support.proton_links", reason=ORACLE)
     assert not links.ProtonLink.can_transact

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from bridge.events.build import from_outcome
 from bridge.events.cloudevent import CloudEvent
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.simulator.faults import Fault, Garbage, Strike
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.slack.refusals import Rate

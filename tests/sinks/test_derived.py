@@ -66,7 +66,7 @@ def test_module_that_does_io_is_not_taken_for_a_pure_one(text: str) -> None:
 def test_pure_modules_of_sinks_are_found() -> None:
     found = set(pure_modules())
 
-    assert {"bridge.sinks.email.message", "bridge.sinks.webhook.response"} <= found
+    assert {"bridge.sinks.email.message", "bridge.sinks.webhook.body"} <= found
     assert not any(name.endswith(".sink") for name in found)
 
 

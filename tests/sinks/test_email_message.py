@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bridge.events.cloudevent import CloudEvent
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.sinks.email.message import describe, html, message
 from bridge.sinks.webhook.body import one_of_each
 from tests.support.mail import parsed

@@ -7,8 +7,8 @@ import pytest
 from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer
 from bridge.sinks.slack.bot import read
+from bridge.sinks.webhook.presets.preset import SuccessConfig, by_rule
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
-from bridge.sinks.webhook.response import SuccessConfig, by_rule
 from tests.receivers.serving import Post, Reply
 from tests.sinks.preset_ways import NAMES, talked
 from tests.sinks.test_webhook_alerts import published

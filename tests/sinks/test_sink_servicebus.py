@@ -13,14 +13,13 @@ from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusErr
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import NamespaceConfig, Timings
 from bridge.servicebus.sender import KeptLink, Message, Sender, linked

@@ -17,7 +17,7 @@ from aiohttp.test_utils import TestServer
 from msgspec.structs import replace
 
 from bridge.events.build import from_bridge, from_outcome
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.command_result import CommandResult, from_command
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
@@ -25,7 +25,6 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.hashing import hash32
 from bridge.net.http_client import Answer
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.presets.alert import AlertAction, alert, begins

@@ -12,7 +12,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.sinks.base import Resources
 from tests.sinks.receivers import Receiver
 from tests.support.configurations import webhook

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from bridge.cli.main import main
 from bridge.events.build import from_document, from_outcome
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.truncate import MAX_BYTES
+from bridge.events.cloudevent import MAX_BYTES, CloudEvent
 from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
     ConfigError,

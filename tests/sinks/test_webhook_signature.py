@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 from standardwebhooks import Webhook, WebhookVerificationError
 
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import RefusedDeliveryError
-from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.config import SignatureConfig, signed

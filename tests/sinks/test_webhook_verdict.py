@@ -17,7 +17,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.sections import Reader
 from bridge.net.http_client import MAX_ANSWER_BYTES, Answer
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.response import SuccessConfig, by_rule
+from bridge.sinks.webhook.presets.preset import SuccessConfig, by_rule
 from tests.support.configurations import webhook
 from tests.support.sink_fixtures import Inbox, cloud_event, opened_sink
 

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from bridge.app.identify import settle
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     Reason,
     TransientDeliveryError,
 )
-from bridge.foundation.hashing import hash32
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.foundation.workers import Worker, run_workers
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision, Delivery
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.statefile import open_database
 from bridge.outbox.store import Outbox
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
-from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import (

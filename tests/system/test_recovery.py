@@ -24,10 +24,10 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.foundation.clock import SystemClock
-from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.records import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, SinkConfig

@@ -19,16 +19,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ALLOWED = json.loads(GOLDEN.read_text())
 _TRIES = 3  # what depends on the moment is not entered each time
-_BY_THE_CLOCK = {  # every few seconds: on a busy machine within each walk
-    "outbox/storage/driver.py:Desk._look",
-    "outbox/storage/driver.py:Desk._look_in",
-    "hub/housekeeping.py:StoreWatch.run",
-    "hub/housekeeping.py:StoreWatch.step",
-    "hub/housekeeping.py:look_at_keys",
-    "hub/store/engine.py:noted",
-    "hub/store/pin_rows.py:KnownPins.refresh",
-    "hub/store/store.py:Store.check",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +36,7 @@ async def beyond(
         place = folder / str(number)
         place.mkdir()
         for name, trip in (await walk(place)).items():
-            allowed = {*ALLOWED[name]["functions"], *_BY_THE_CLOCK}
-            more = set(trip.functions) - allowed
+            more = set(trip.functions) - {*ALLOWED[name]["functions"]}
             found[name] = more & found.get(name, more)
         if not any(found.values()):
             break

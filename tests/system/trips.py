@@ -4,6 +4,11 @@ A forwarder, started as by ``sebridge run``, counts every call of a function of
 ``bridge/`` between two signals, in all of its threads; so does a hub for a vote. The
 simulator is not counted.
 
+Each walk has what it needs, and no more: the way of an event needs IMDS and a webhook,
+and only an approval needs its queue. Documents are read so seldom that one of them is
+read while an event is on its way: the one that has it. What comes by the clock, whether
+there is an event or not, is left out: ``BY_THE_CLOCK`` and the tasks of ``COUNTING``.
+
     python -m tests.system.trips        print the golden list, from three runs, as root
 
 ``trips.json`` is the golden list: what a walk may enter. ``test_trips.py`` compares.
@@ -28,7 +33,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from tests.support.builders import EVENT_ID
-from tests.support.configurations import approvals, config_text, webhook
+from tests.support.configurations import approvals, config_text, toml, webhook
 from tests.support.disks import Frozen, freezable
 from tests.support.fleet import life, step
 from tests.support.hub import offer
@@ -39,7 +44,20 @@ GOLDEN = Path(__file__).with_name("trips.json")
 ROOT = Path(__file__).parent.parent.parent
 _PATIENCE = 180.0
 _QUIET = 0.3  # seconds after the last step, in which rows are settled
+_POLL = "2s"  # far more than an event is on its way
 _RUNS = 3
+
+BY_THE_CLOCK = {
+    "outbox/storage/database.py:Database._look",
+    "outbox/storage/database.py:Database._look_in",
+    "outbox/storage/database.py:Database._waits_since",
+    "outbox/storage/database.py:Database._waits_since.<locals>.<listcomp>",
+    "outbox/storage/journal.py:Journal.waiting",
+    "outbox/storage/journal.py:ThreadDriver.is_alive",
+    "hub/store/engine.py:noted",
+    "hub/store/pin_rows.py:KnownPins.refresh",
+    "hub/store/store.py:Store.check",
+}
 
 _HUB = """
 [hub]
@@ -59,15 +77,24 @@ approvers = ["local"]
 
 # Runs the program. SIGUSR1 begins to count, SIGUSR2 ends it and writes the calls.
 COUNTING = """
-import json, signal, sys, threading
+import asyncio, json, signal, sys, threading
 root, out = sys.argv.pop(1), sys.argv.pop(1)
 left_out = (root + "simulator/", root + "demo/")
+by_the_clock = {"upkeep", "vitals", "command socket", "store watch"}  # tasks
 calls, is_on = [], False
+
+def is_by_the_clock():
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return False
+    return task is not None and task.get_name() in by_the_clock
 
 def note(frame, event, _):
     if is_on and event == "call":
         name = frame.f_code.co_filename
-        if name.startswith(root) and not name.startswith(left_out):
+        is_ours = name.startswith(root) and not name.startswith(left_out)
+        if is_ours and not is_by_the_clock():
             calls.append((name[len(root):], frame.f_code.co_qualname))
 
 def begin(*_):
@@ -108,6 +135,7 @@ class Trip:
 
     @classmethod
     def of(cls, calls: list[tuple[str, str]]) -> "Trip":
+        calls = [one for one in calls if ":".join(one) not in BY_THE_CLOCK]
         files = [file for file, _ in calls]
         return cls(
             frozenset(files),
@@ -166,12 +194,14 @@ class Walk:
     """A forwarder that counts, between IMDS and a webhook.
 
     Attributes:
+        has_approvals: whether it has an approval queue, too.
         refusals: how many of the next requests the webhook answers with 503.
         received: the transitions and outcomes that the webhook has accepted.
     """
 
     at: Addresses
     program: Program
+    has_approvals: bool = False
     refusals: int = 0
     received: asyncio.Queue[str] = None  # type: ignore[assignment]  # made in the loop
 
@@ -183,13 +213,14 @@ class Walk:
         async with TestServer(app) as server:
             config = self.program.folder / "bridge.toml"
             bus = self.at.connection_string
+            queue = {"approvals": approvals(bus)} if self.has_approvals else {}
             config.write_text(
                 config_text(
                     webhook(f"http://127.0.0.1:{server.port}/"),
-                    imds=self.at.imds,
+                    imds={"endpoint": self.at.imds, "poll_interval": _POLL},
                     state=state,
-                    approvals=approvals(bus),
                 )
+                + toml(queue)
             )
             async with self.program.running("run", "-c", str(config)):
                 await settled(config, 0)
@@ -219,54 +250,67 @@ class Walk:
 
 async def trips(folder: Path) -> dict[str, Trip]:
     """Walk every way but the one of ``hanging``, with its files in a folder."""
-    async with simulator_here() as at:
-        return {**await _forwarded(at, folder), **await _voted(at, folder)}
+    return {
+        **await _delivered(folder),
+        **await _approved(folder),
+        **await _voted(folder),
+    }
 
 
-async def _forwarded(at: Addresses, folder: Path) -> dict[str, Trip]:
-    walk = Walk(at, Program(folder))
-    async with walk.running(folder / "state.db"):
+async def _delivered(folder: Path) -> dict[str, Trip]:
+    async with simulator_here() as at, forwarder(at, folder / "events") as walk:
 
         async def failed() -> None:
             walk.refusals = 1
             await one_more(walk, 2)
 
-        async def approved() -> None:
-            await approve(at, "00000000-0000-0000-0000-000000000001")
-            await walk.until("startrequest.relayed")
-
-        await one_more(walk, 1)  # the first also opens the connections
         counted = walk.program.counted
         return {
             "delivered": await counted(lambda: one_more(walk, 4)),
             "first attempt fails": await counted(failed),
-            "approval": await counted(approved),
         }
+
+
+async def _approved(folder: Path) -> dict[str, Trip]:
+    place = folder / "approvals"
+    async with (
+        simulator_here() as at,
+        forwarder(at, place, has_approvals=True) as walk,
+    ):
+
+        async def approved() -> None:
+            await approve(at, "00000000-0000-0000-0000-000000000001")
+            await walk.until("startrequest.relayed")
+
+        return {"approval": await walk.program.counted(approved)}
 
 
 async def hanging(folder: Path, disk: Frozen) -> dict[str, Trip]:
     """Walk with a disk that hangs at the commit of the event, and answers later."""
-    place = folder / "hanging"
-    place.mkdir()
+    state = disk.path / f"{folder.name}.db"
+    async with (
+        simulator_here() as at,
+        forwarder(at, folder / "hanging", state=state) as walk,
+    ):
+
+        async def hung() -> None:
+            disk.freeze()
+            await one_more(walk, 2)
+            disk.thaw()
+
+        try:
+            return {"disk hangs": await walk.program.counted(hung)}
+        finally:
+            disk.thaw()
+
+
+async def _voted(folder: Path) -> dict[str, Trip]:
     async with simulator_here() as at:
-        walk = Walk(at, Program(place))
-        async with walk.running(disk.path / f"{folder.name}.db"):
-            await one_more(walk, 1)
-
-            async def hung() -> None:
-                disk.freeze()
-                await one_more(walk, 2)
-                disk.thaw()
-
-            try:
-                return {"disk hangs": await walk.program.counted(hung)}
-            finally:
-                disk.thaw()
+        return {"vote": await _vote(at, folder / "hub")}
 
 
-async def _voted(at: Addresses, folder: Path) -> dict[str, Trip]:
+async def _vote(at: Addresses, place: Path) -> Trip:
     """Walk with a vote, from the request at the hub to the message for the bridge."""
-    place = folder / "hub"
     place.mkdir()
     config, port = place / "hub.toml", free_port()
     config.write_text(_HUB.format(port=port, folder=place, bus=at.connection_string))
@@ -285,7 +329,24 @@ async def _voted(at: Addresses, folder: Path) -> dict[str, Trip]:
         async with asyncio.timeout(_PATIENCE):
             while "content" not in await shown(url):
                 await asyncio.sleep(0.05)
-        return {"vote": await hub.counted(voted)}
+        return await hub.counted(voted)
+
+
+@asynccontextmanager
+async def forwarder(
+    at: Addresses,
+    place: Path,
+    *,
+    state: Path | None = None,
+    has_approvals: bool = False,
+) -> AsyncIterator[Walk]:
+    """Run a forwarder that has delivered an event: its connections are open."""
+    place.mkdir()
+    walk = Walk(at, Program(place), has_approvals)
+    async with walk.running(state or place / "state.db"):
+        await one_more(walk, 1)
+        await asyncio.sleep(_QUIET)
+        yield walk
 
 
 async def one_more(walk: Walk, number: int) -> None:

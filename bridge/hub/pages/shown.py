@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32
 from bridge.hub.answers import DecisionRow, EventPage, EventRow, MessageRow, RecordEntry
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import Options

@@ -32,8 +32,7 @@ from bridge.events.alarm import (
     from_alarm,
 )
 from bridge.events.build import OutgoingEvent
-from bridge.events.cloudevent import rfc3339
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32, rfc3339
 from bridge.hub.answers import EventRow
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.bridge_intake import end_silence, keep_silence

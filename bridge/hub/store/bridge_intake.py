@@ -21,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.bridges import MOST_OFFERS, BridgeState, bridge_in, has_terms, of_report
 from bridge.hub.facts import Note, NoteKind, table, text

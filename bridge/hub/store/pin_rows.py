@@ -22,7 +22,7 @@ import orjson
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, delete, select
 
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32
 from bridge.foundation.values import Secret
 from bridge.hub.bridge_messages import BridgeReport
 from bridge.hub.facts import table

@@ -20,12 +20,11 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent, link_of
+from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import impact_of
 from bridge.events.wording import family_of, machines_of, table
 from bridge.events.wording import headline as headline_of
-from bridge.foundation.hashing import hash32
 
 # -- Describe an event in texts for a mail. Pure ---------------------------------------
 #

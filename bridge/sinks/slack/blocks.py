@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.routing import resources_of
 from bridge.events.wording import family_of
-from bridge.foundation.hashing import hash32
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.card import Card, after, moment
 from bridge.sinks.slack.text import (

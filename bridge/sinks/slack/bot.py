@@ -35,7 +35,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
     UnprovenError,
 )
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.foundation.values import Secret
 from bridge.foundation.workers import waking
 from bridge.net.http_client import Answer, Request, exchange, failure, redact, revealed

@@ -309,7 +309,7 @@ def smaller(event: CloudEvent) -> Iterator[CloudEvent]:
 
     The signature goes first: it would not hold for the others.
 
-    ``data.truncated`` names the dropped parts, as in ``bridge.events.truncate``.
+    ``data.truncated`` names the dropped parts, as in ``bridge.events.cloudevent``.
     """
     yield event
     event = event.unsigned()

@@ -209,14 +209,6 @@ class Auth(Protocol):
         """
         ...
 
-    def filled(self, body: bytes) -> bytes:
-        """Add the secret to a body, as the function ``filled`` does.
-
-        Raises:
-            PermanentDeliveryError, RefusedDeliveryError: as ``filled``.
-        """
-        ...
-
     def was_refused(self) -> None:
         """Note that the other side has refused the credentials."""
         ...
@@ -241,9 +233,6 @@ class _Written(msgspec.Struct, frozen=True):
         if config is None or config.type == "body":
             return {}
         return {config.header: _value(config)}
-
-    def filled(self, body: bytes) -> bytes:
-        return filled(self.config, body)
 
     def was_refused(self) -> None:
         """Do nothing: the secret is read again each time."""
@@ -282,9 +271,6 @@ class _Token:
         async with turn(self._lock, seconds=self.timeout, what=self._target):
             token = self._token = await self._renewed()
             return {"Authorization": f"Bearer {token.token}"}
-
-    def filled(self, body: bytes) -> bytes:
-        return body
 
     def was_refused(self) -> None:
         self._token = None

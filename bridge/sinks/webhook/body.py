@@ -37,16 +37,19 @@ from bridge.sinks.webhook.presets.preset import (
     RENDER,
     Call,
     ContentMode,
+    Judge,
     Many,
     Preset,
     Rendered,
     Standing,
+    SuccessConfig,
     Talk,
     Talker,
     Verdict,
+    by_rule,
+    by_status,
 )
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
-from bridge.sinks.webhook.response import Judge, SuccessConfig, by_rule, by_status
 from bridge.sinks.webhook.template import TemplateFaultError
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 

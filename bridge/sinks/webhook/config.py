@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import Reason, RefusedDeliveryError
-from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Section
 from bridge.foundation.values import (
     PLACEHOLDERS,
@@ -46,9 +46,8 @@ from bridge.sinks.webhook.auth import (
     value_faults,
 )
 from bridge.sinks.webhook.body import Shape
-from bridge.sinks.webhook.presets.preset import ContentMode
+from bridge.sinks.webhook.presets.preset import ContentMode, SuccessConfig
 from bridge.sinks.webhook.presets.registry import PresetName
-from bridge.sinks.webhook.response import SuccessConfig
 
 # -- Abuse protection of CloudEvents webhooks: may we send, and at which rate? ---------
 #

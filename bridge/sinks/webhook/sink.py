@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     ConfigError,
@@ -36,8 +36,7 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
     UnprovenError,
 )
-from bridge.foundation.hashing import hash32
-from bridge.foundation.rate_limit import Pace
+from bridge.foundation.pace import Pace
 from bridge.net.http_client import (
     MAX_ANSWER_BYTES,
     Answer,
@@ -49,10 +48,11 @@ from bridge.net.http_client import (
     revealed,
     turn,
 )
-from bridge.net.tls import Tls
+from bridge.net.tls import Tls, TlsFiles
 from bridge.sinks.base import Memory, Preview, Probing, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
+    AuthConfig,
     auth_of,
     filled,
     revealed_value,
@@ -70,14 +70,16 @@ from bridge.sinks.webhook.config import (
 from bridge.sinks.webhook.presets.preset import (
     NOTHING,
     Call,
+    Judge,
     Many,
     Standing,
     Talker,
     advanced,
     assumed,
+    excerpt,
     line,
+    secrets_of,
 )
-from bridge.sinks.webhook.response import excerpt, secrets_of
 from bridge.sinks.webhook.template import TemplateFaultError
 
 log = logging.getLogger(__name__)
@@ -256,19 +258,23 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
         yield BatchingWebhook(sink=sink, many=many, size=self.batch_size)
 
     def _sink(self, resources: Resources) -> "WebhookSink":
+        origin, written = self._origin(resources), self.auth_meant
         return WebhookSink(
             config=self,
             shape=self.shape,
             talk=self._talker(),
+            judge=self.shape.judge,
             expanded=self._expanded(resources),
-            origin=self._origin(resources),
+            origin=origin,
+            own={} if origin is None else {ORIGIN: origin},
+            written=written,
             auth=auth_of(
-                self.auth_meant,
+                written,
                 clock=resources.clock,
                 timeout=self.timeout,
                 proxy=self.proxy,
             ),
-            tls=Tls(self.tls_files),
+            tls=None if self.tls_files == TlsFiles() else Tls(self.tls_files),
             http=resources.http,
             pace=resources.pace,
             clock=resources.clock,
@@ -314,17 +320,24 @@ class WebhookSink:
 
     Attributes:
         talk: makes the requests of an event.
+        judge: decides what an answer means.
         expanded: the literal headers of the configuration, with placeholders filled in.
         origin: the origin that asks for permission; None = no handshake.
+        own: the header that says it with each request.
+        written: the authentication as it is configured.
+        tls: its certificates and authorities; None = those of the system.
     """
 
     config: WebhookKeys
     shape: Shape
     talk: Talker
+    judge: Judge
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
+    own: dict[str, str]
+    written: AuthConfig | None
     auth: Auth
-    tls: Tls
+    tls: Tls | None
     http: aiohttp.ClientSession
     pace: Pace
     clock: Clock
@@ -366,7 +379,7 @@ class WebhookSink:
             body=b"",
             timeout=_PROBE_LIMIT,
             proxy=revealed(proxy, "proxy") if proxy else None,
-            tls=self.tls.context(),
+            tls=None if self.tls is None else self.tls.context(),
         )
         await exchange(self.http, request, redact(url), self.clock.now)
 
@@ -408,13 +421,12 @@ class WebhookSink:
         calls = list(assumed(self.talk, self.shape.known, event, self.clock.now()))
         if not calls:
             return Preview(head=(NOTHING,), body=b"")
-        body = filled(self.config.auth_meant, calls[-1].body, SECRET)
+        body = filled(self.written, calls[-1].body, SECRET)
         packed, _ = self.shape.packed(dict(calls[-1].headers), body)
-        headers = (
-            self.config.shown_headers(self.expanded) | self._origin_header() | packed
-        )
-        if self.config.signature is not None:
-            headers |= self._signature(event.id, body) | {"webhook-signature": SECRET}
+        headers = self.config.shown_headers(self.expanded) | self.own | packed
+        if (signature := self.config.signature) is not None:
+            headers |= signed(signature, event.id, body, self.clock.now())
+            headers["webhook-signature"] = SECRET
         target = redact(revealed(self.config.url, "url"))
         requests = (line(call, target) for call in calls)
         lines = (f"{name}: {value}" for name, value in headers.items())
@@ -474,7 +486,7 @@ class WebhookSink:
 
     def verdict(self, answer: Answer) -> DeliveryError | None:
         """Return what an answer means; None is success."""
-        return self.shape.judge(answer, redact(revealed(self.config.url, "url")))
+        return self.judge(answer, redact(revealed(self.config.url, "url")))
 
     async def called(self, call: Call, name: str) -> Answer:
         """Make one request.
@@ -483,8 +495,9 @@ class WebhookSink:
             call: what to send.
             name: the id in the signature: the same for each repeat of the event.
         """
-        body = self.auth.filled(call.body)
-        headers = dict(call.headers) | self._signature(name, body)
+        body, headers = filled(self.written, call.body), {**call.headers}
+        if (signature := self.config.signature) is not None:
+            headers |= signed(signature, name, body, self.clock.now())
         request = await self._request(*self.shape.packed(headers, body))
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time
             url = _placed(request.url, call.path)
@@ -499,7 +512,7 @@ class WebhookSink:
 
     def _secrets(self, request: Request) -> Iterator[str]:
         """Yield the secrets of a request besides those in its URL."""
-        auth = self.config.auth_meant
+        auth = self.written
         names = {
             name
             for name, value in self.config.headers.items()
@@ -514,22 +527,17 @@ class WebhookSink:
             yield value
             yield value.partition(" ")[2]  # without a scheme, such as Bearer
 
-    def _signature(self, name: str, body: bytes) -> dict[str, str]:
-        if self.config.signature is None:
-            return {}
-        return signed(self.config.signature, name, body, self.clock.now())
-
     async def _request(self, headers: dict[str, str], body: bytes = b"") -> Request:
         config, url = self.config, revealed(self.config.url, "url")
         auth = await self.auth.headers(url)
         return Request(
             url=url,
-            headers=self._configured() | self._origin_header() | auth | headers,
+            headers=self._configured() | self.own | auth | headers,
             body=body,
             timeout=config.timeout,
             connect_timeout=config.connect_timeout,
             proxy=revealed(config.proxy, "proxy") if config.proxy else None,
-            tls=self.tls.context(),
+            tls=None if self.tls is None else self.tls.context(),
         )
 
     def _configured(self) -> dict[str, str]:
@@ -538,9 +546,6 @@ class WebhookSink:
             name: self.expanded.get(name) or revealed_value(value, f"headers.{name}")
             for name, value in self.config.headers.items()
         }
-
-    def _origin_header(self) -> dict[str, str]:
-        return {} if self.origin is None else {ORIGIN: self.origin}
 
 
 def _placed(url: str, path: str) -> str:

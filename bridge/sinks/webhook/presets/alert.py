@@ -13,10 +13,9 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from bridge.events.alarm import BACK, SILENT, SLOW, UNREPORTED, what_of
-from bridge.events.cloudevent import CloudEvent, link_of
+from bridge.events.cloudevent import CloudEvent, hash32, link_of
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.vocabulary import APPROVED, DISRUPTIVE, GONE
-from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 
 _LONGEST_KEY = 100  # the smallest limit of all services: Datadog, ServiceNow

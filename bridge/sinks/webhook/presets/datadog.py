@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 
 import orjson
 
-from bridge.events.cloudevent import CloudEvent
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import AlertAction, alert, details
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text

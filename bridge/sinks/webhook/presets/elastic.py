@@ -20,8 +20,13 @@ from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer, failure
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.fields import Facts, facts, known, text
-from bridge.sinks.webhook.presets.preset import Many, Preset, Rendered
-from bridge.sinks.webhook.response import by_status, no_json
+from bridge.sinks.webhook.presets.preset import (
+    Many,
+    Preset,
+    Rendered,
+    by_status,
+    no_json,
+)
 
 _ECS_VERSION = "8.17.0"
 _DATASET = "sebridge.events"

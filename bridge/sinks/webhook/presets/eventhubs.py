@@ -9,8 +9,7 @@ Source: https://learn.microsoft.com/rest/api/eventhub/send-event
 
 import orjson
 
-from bridge.events.cloudevent import CloudEvent
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.preset import (
     OWN_BODY,

@@ -14,8 +14,7 @@ from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped, known
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
-from bridge.sinks.webhook.response import by_status
+from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict, by_status
 
 _ACTIONS = {
     AlertAction.OPEN: "trigger",

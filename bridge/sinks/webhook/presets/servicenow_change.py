@@ -21,8 +21,7 @@ from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins
 from bridge.sinks.webhook.presets.fields import clipped
-from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
-from bridge.sinks.webhook.response import no_json
+from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict, no_json
 
 _CHANGES = "/api/sn_chg_rest/change"
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 
 import orjson
 
-from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent, hash32
 from bridge.events.routing import resources_of
 from bridge.events.wording import table
-from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped

@@ -22,8 +22,13 @@ from bridge.foundation.errors import (
 from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.fields import facts, known, text
-from bridge.sinks.webhook.presets.preset import Many, Preset, Rendered
-from bridge.sinks.webhook.response import by_status, no_json
+from bridge.sinks.webhook.presets.preset import (
+    Many,
+    Preset,
+    Rendered,
+    by_status,
+    no_json,
+)
 
 SOURCETYPE = "sebridge:cloudevent"
 

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from hypothesis import given
 
-from bridge.foundation.hashing import hash32
+from bridge.events.cloudevent import hash32
 from tests.support.strategies import JSON_VALUES
 
 
