@@ -1,9 +1,9 @@
 """The state file as its thread uses it: how it is opened, and what its errors mean.
 
+Nothing here knows of threads.
+
 not open ──open──▶ open ──the file or its lock is gone, or fails──▶ regain ──▶ open
    └──it cannot be opened──▶ only for reading, or nothing ──▶ regain ──▶ open
-
-Nothing here knows of threads.
 """
 
 import sqlite3
@@ -398,8 +398,7 @@ def _read_only(path: Path) -> Connection | None:
             return None
         except sqlite3.Error as error:
             if not is_unwritable(error):
-                text = f"the state file {path} cannot be read"
-                raise translated(error, text) from error
+                raise translated(error, f"{path} cannot be read") from error
     return None
 
 
