@@ -29,8 +29,7 @@ from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.net.local_socket import obstacle
 from bridge.outbox.statefile import StateConfig, locked
-from bridge.outbox.storage.connection import NOT_OURS, connect
-from bridge.outbox.storage.file import content_error
+from bridge.outbox.storage.file import NOT_OURS, connect, content_error
 from bridge.outbox.storage.lock import StateLock, holder_of
 from bridge.signing.approval import Approvers
 

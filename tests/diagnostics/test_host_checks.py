@@ -18,7 +18,7 @@ from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.host_checks import Host
-from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.file import connect
 from bridge.signing.own_key import own_keys
 from tests.support.configurations import config_text, webhook
 from tests.support.disks import Disk, hide
