@@ -113,8 +113,8 @@ class StateConfig(Section, frozen=True, kw_only=True):
             yield "retention", "must be at least 1h"
         if self.max_size < _LEAST_SIZE:
             yield "max_size", "must be at least 1MB"
-        if not self.path:
-            yield "path", "must not be empty"
+        if not self.path or self.path[0] == "~":
+            yield "path", "must be the path of a file; ~ is not expanded"
         if len(os.fsencode(os.path.basename(self.path))) > _LONGEST_NAME:  # noqa: PTH119 - a text
             yield "path", f"the file's name must have at most {_LONGEST_NAME} bytes"
 

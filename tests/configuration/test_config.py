@@ -506,7 +506,9 @@ def test_invalid_address_is_refused(listen: str) -> None:
     ("state", "fault"),
     [
         ({"retention": "59m"}, "state.retention: must be at least 1h"),
-        ({"path": ""}, "state.path: must not be empty"),
+        ({"path": ""}, "state.path: must be the path of a file; ~ is not expanded"),
+        ({"path": "~/s"}, "state.path: must be the path of a file; ~ is not expanded"),
+        ({"path": "/s\0"}, "state.path: must have no NUL character"),
         (
             {"path": f"/x/{'ł' * 41}"},
             "state.path: the file's name must have at most 80 bytes",
