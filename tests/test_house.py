@@ -95,7 +95,7 @@ def swallows(path: Path) -> list[str]:
 
 def test_nothing_swallows_a_cancellation() -> None:
     """But the end of a thread, where none is cancelled: the loop is told of it."""
-    paths = [path for path in SOURCES if path.name != "driver.py"]
+    paths = [path for path in SOURCES if path.name != "journal.py"]
 
     assert [place for path in paths for place in swallows(path)] == []
 
@@ -152,7 +152,6 @@ def test_unexpected_exception_is_caught_at_attempts_and_in_other_threads_only() 
         "pipeline/batches.py",  # which raises it in the attempt at the guilty event
         "outbox/storage/database.py",
         "outbox/storage/file.py",
-        "outbox/storage/connection.py",
         "foundation/daemon_threads.py",
     }
 

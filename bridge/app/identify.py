@@ -23,7 +23,7 @@ from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.journal import load
 
 log = logging.getLogger(__name__)
 

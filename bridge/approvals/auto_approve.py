@@ -160,7 +160,7 @@ class AutoApprover:
         if not is_known and not await self.context.outbox.approvals.of_message(key):
             request = self._request(event.event_id, initiative)
             conclusion = Conclusion(kind=kind, event=event, reason=reason)
-            await asyncio.shield(self._conclude(request, conclusion, message=key))
+            await asyncio.shield(self._conclude(request, initiative, conclusion, key))
         return found
 
     def _begin(
@@ -191,24 +191,24 @@ class AutoApprover:
             end = await Requests.pursue(one)
             if end is not None:
                 if end.kind is OutcomeKind.FAILED or not await one.withdraw():
-                    await asyncio.shield(self._conclude(request, end, message=content))
+                    await asyncio.shield(
+                        self._conclude(request, initiative, end, content)
+                    )
                 rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
         self._resting[content] = context.clock.monotonic() + rest
 
     async def _conclude(
-        self, request: Request, conclusion: Conclusion, *, message: str
+        self,
+        request: Request,
+        initiative: Initiative,
+        conclusion: Conclusion,
+        message: str,
     ) -> None:
         """Publish the outcome of a rule's request, and store it under ``message``."""
-        initiative, unclaimed = (
-            request.initiative,
-            ("enqueuedAt", "reason", "expiresAt"),
-        )
-        claims = {"approvedBy": request.approval.approved_by, "messageId": None}
+        unclaimed = dict.fromkeys(("messageId", "enqueuedAt", "reason", "expiresAt"))
+        claims = {"approvedBy": request.approval.approved_by, **unclaimed}
         outgoing = self.context.outgoing(
-            conclusion,
-            request.event_id,
-            claims | dict.fromkeys(unclaimed),
-            (initiative.content if initiative else None, None),
+            conclusion, request.event_id, claims, (initiative.content, None)
         )
         decision = Decision(
             message=message,
@@ -217,6 +217,6 @@ class AutoApprover:
             sequence=None,
             state=conclusion.kind.value,
             data=orjson.dumps(outgoing.event.data),
-            rule=initiative.rule if initiative else None,
+            rule=initiative.rule,
         )
         await self.context.conclude(outgoing, decision)

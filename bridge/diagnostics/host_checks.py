@@ -27,8 +27,7 @@ from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
 from bridge.outbox.statefile import StateConfig, locked
-from bridge.outbox.storage.connection import NOT_OURS, connect
-from bridge.outbox.storage.file import content_error
+from bridge.outbox.storage.file import NOT_OURS, connect, content_error
 from bridge.outbox.storage.lock import StateLock
 from bridge.signing.approval import Approvers
 

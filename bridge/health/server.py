@@ -39,8 +39,7 @@ from bridge.health.report import (
 from bridge.health.status import Receiver, StatusSource
 from bridge.net.addresses import is_loopback
 from bridge.net.connection_limit import Guard
-from bridge.outbox.admin import AnyQuestion
-from bridge.outbox.changes import Discard, Retry
+from bridge.outbox.admin import AnyQuestion, Discard, Retry
 from bridge.outbox.questions import Page
 
 log = logging.getLogger(__name__)

@@ -62,27 +62,17 @@ class Metadata(Protocol):
 
 
 class Observer(Protocol):
-    """Receives every document that was read: see ``bridge.pipeline.observer``."""
+    """Receives every document that was read: see ``bridge.pipeline.observer``.
 
-    @property
-    def watch(self) -> Watch:
-        """What is known of the scheduled events."""
-        ...
+    Attributes:
+        watch: what is known of the scheduled events.
+        is_waiting: whether the identity of this VM is not yet known.
+        pauses: measures for how long this VM stood still.
+    """
 
-    @property
-    def document(self) -> Document | None:
-        """The last valid document; None before the first."""
-        ...
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the identity of this VM is not yet known."""
-        ...
-
-    @property
-    def pauses(self) -> PauseMeter:
-        """Measures for how long this VM stood still."""
-        ...
+    watch: Watch
+    is_waiting: bool
+    pauses: PauseMeter
 
     async def observe(self, body: bytes | None, read: Moment) -> Document:
         """Commit the events about changes; None: the document is the last one again.

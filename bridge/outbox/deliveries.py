@@ -35,7 +35,8 @@ class Deliveries(Struct):
     observations: Observations
 
     async def _lines(self, sink: str) -> Lines:
-        await self.state.ready()
+        if not self.state.is_loaded:
+            await self.state.load()
         return self.state.image.sinks.get(sink) or Lines()
 
     # -- to be delivered -----------------------------------------------------
@@ -58,10 +59,12 @@ class Deliveries(Struct):
             chosen = lines.due(now, limit, left_out)
             ahead = partial(lines.due, now, PAGE, left_out)
             found = await self.state.image.deliveries(chosen, ahead)
-            damaged = [one for one in found if one.damage is not None]
-            for one in damaged:
-                self.give_up(one, now)
-            if not damaged:
+            is_whole = True
+            for one in found:
+                if one.damage is not None:
+                    is_whole = False
+                    self.give_up(one, now)
+            if is_whole:
                 return found, lines.next_due(now)
 
     def waiting(self, sink: str) -> int:
@@ -159,7 +162,7 @@ class Deliveries(Struct):
             self.state.image.sinks[one.sink].change(one)
             put(rows, one, "pending")
         if running is not None:
-            self.state.save_running({delivery.sink: running}, rows)
+            self.state.save_running(delivery.sink, running, rows)
         return self.state.write(rows)
 
     def dead_letter(

@@ -17,17 +17,24 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.events.build import OutgoingEvent
+from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.reads import Asked
-from bridge.outbox.records import Decision, Success, json_of
+from bridge.outbox.reads import BY_KEY, RECENT, Asked
+from bridge.outbox.records import (
+    AGAIN,
+    CHECKPOINT,
+    Checkpoint,
+    Decision,
+    Success,
+    json_of,
+)
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
-_NOBODY = frozenset[str]()
-_BY_KEY = set(reads.BY_KEY)
-_RECENT = 50
+_ASKED = {"told", "approvals", *BY_KEY}
 Place = tuple[str, str]  # of a decision: its message and key
+Decided = dict[Place, tuple[Decision, float]]  # and when
 
 
 class Saved(Struct, frozen=True):
@@ -48,6 +55,7 @@ class Facts(Struct):
         order: held from the questions to the file until the commit is decided: commits
             are decided in the order of their calls.
         asking: how many commits wait for an answer of the file, or for their turn.
+        told: how often events of a cause were published.
         meta: the named values.
         posted: the records of a POST that has begun, by message and key.
         intents: the intents of rules that have no outcome, by message and key.
@@ -58,21 +66,19 @@ class Facts(Struct):
     database: Database
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     asking: int = 0
+    told: dict[str, int] = field(default_factory=dict)
     meta: dict[str, bytes | float] = field(default_factory=dict)
     posted: set[Place] = field(default_factory=set)
     intents: dict[Place, Decision] = field(default_factory=dict)
     outcomes: dict[Place, bytes] = field(default_factory=dict)
     results: list[bytes] = field(default_factory=list)
     _whole: set[str] = field(default_factory=set)  # the file has no more rows of these
-    _told: dict[str, int] = field(default_factory=dict)
     _keys: dict[str, None] = field(default_factory=dict)  # all is known of these
     _followers: dict[str, frozenset[str]] = field(default_factory=dict)
     _sightings: dict[str, None] = field(default_factory=dict)
     _appearances: dict[str, int] = field(default_factory=dict)
     _successes: dict[str, dict[str, Saved]] = field(default_factory=dict)
-    _decisions: dict[str, dict[Place, tuple[Decision, float]]] = field(
-        default_factory=dict
-    )  # by message, without its number
+    _decisions: dict[str, Decided] = field(default_factory=dict)  # by message
     _memory: dict[Place, bytes] = field(default_factory=dict)  # by sink and key
 
     # -- what the file has ---------------------------------------------------
@@ -81,11 +87,11 @@ class Facts(Struct):
         """Take the newest rows of the file, beside what is known already."""
         self._whole = set(found.whole)
         for cause, times in found.rows["told"]:
-            self._told[cause] = self._told.get(cause, 0) + times
-        for table in reads.BY_KEY:
+            self.told[cause] = self.told.get(cause, 0) + times
+        for table in BY_KEY:
             self._keys.update(dict.fromkeys(row[0] for row in found.rows[table]))
         self._take(found.rows)
-        if not found.whole >= _BY_KEY:
+        if not found.whole >= BY_KEY:
             self._keys.clear()
         earlier = {
             place: (at, one.data)
@@ -93,10 +99,11 @@ class Facts(Struct):
             for place, (one, at) in decisions.items()
             if one.data is not None and place not in self.outcomes
         }
-        last = sorted(earlier, key=lambda place: earlier[place][0])[-_RECENT:]
+        last = sorted(earlier, key=lambda place: earlier[place][0])[-RECENT:]
         self.outcomes = {place: earlier[place][1] for place in last} | self.outcomes
-        self.results = [*found.results, *self.results][-_RECENT:]
-        self._memory = _memory_of(found.rows["sink_memory"]) | self._memory
+        self.results = [*found.results, *self.results][-RECENT:]
+        values = {(s, k): v for s, k, v in found.rows["sink_memory"]}
+        self._memory = values | self._memory
 
     def load_meta(self, found: Mapping[str, bytes | float]) -> None:
         """Take the named values of the file that are not written anew."""
@@ -127,23 +134,27 @@ class Facts(Struct):
         for row in rows["approvals"]:
             place, at = (row[0], row[1]), row[8]
             is_known = place in self._decisions.get(_base(row[0]), {})
-            if not is_known and not self._is_unwritten("approvals", place):
+            if not is_known and not self.database.journal.has(("approvals", place)):
                 decision = reads.decision_of(row)
                 if decision is not None:
                     self._keep(place, decision, at)
 
     async def counts(self, causes: Sequence[str]) -> Mapping[str, int]:
         """Return how often events were published; a cause that is absent: never."""
-        async with self.order:
-            await self.learn(Asked(causes=causes))
-        return self._told
+        asked = Asked(causes=causes)
+        if self.asking or self.unknown(asked) is not None:
+            async with self.order:
+                await self.learn(asked)
+        return self.told
 
     def unknown(self, of: Asked) -> Asked | None:
         """Return of which of these not all is known; None = of none."""
         whole, keys, messages = self._whole, self._keys, self._decisions
+        if whole >= _ASKED:
+            return None
         left = Asked(
-            [c for c in of.causes if "told" not in whole and c not in self._told],
-            [k for k in of.keys if not whole >= _BY_KEY and k not in keys],
+            [c for c in of.causes if "told" not in whole and c not in self.told],
+            [k for k in of.keys if not whole >= BY_KEY and k not in keys],
             [m for m in of.messages if "approvals" not in whole and m not in messages],
         )
         return left if left.causes or left.keys or left.messages else None
@@ -166,52 +177,51 @@ class Facts(Struct):
     def _learned(self, asked: Asked, found: reads.Part) -> None:
         told = dict(found.rows["told"])
         for cause in asked.causes:
-            self._told.setdefault(cause, told.get(cause, 0))
+            self.told.setdefault(cause, told.get(cause, 0))
         self._take(found.rows)
         self._keys.update(dict.fromkeys(asked.keys))
         for message in asked.messages:
             self._decisions.setdefault(message, {})
 
     def forget(self, gone: Mapping[str, Iterable[Any]]) -> None:
-        """Forget what was deleted in the file, because it is old."""
+        """Forget the rows with these keys, which were deleted in the file."""
+        is_unwritten = self.database.journal.has
         deleted = {
-            table: [key for key in keys if not self._is_unwritten(table, key)]
+            table: [key for key in keys if not is_unwritten((table, key))]
             for table, keys in gone.items()
         }
         for known, table in (
-            (self._told, "told"),
+            (self.told, "told"),
             (self._sightings, "sightings"),
             (self._appearances, "appearances"),
-            (self._memory, "sink_memory"),
         ):
-            for key in deleted[table]:
+            for (key,) in deleted[table]:
                 known.pop(key, None)
+        for place in deleted["sink_memory"]:
+            self._memory.pop(place, None)
         for key, sink in deleted["followers"]:
-            self._followers[key] = self._followers.get(key, _NOBODY) - {sink}
+            self._followers[key] = self._followers.get(key, frozenset()) - {sink}
         for sink, key in deleted["command_successes"]:
             self._successes.get(key, {}).pop(sink, None)
         for place in deleted["approvals"]:
             self._drop(place)
 
-    def _is_unwritten(self, table: str, key: Any) -> bool:
-        place = key if isinstance(key, tuple) else (key,)
-        return self.database.journal.has((table, place))
-
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""
-        parts: tuple[tuple[dict[Any, Any], set[str]], ...] = (
-            (self._told, {"told"}),
-            (self._keys, _BY_KEY),
+        if self.database.journal.with_disk or self.database.journal.gathering:
+            return
+        parts: tuple[tuple[dict[Any, Any], Iterable[str]], ...] = (
+            (self.told, {"told"}),
+            (self._keys, BY_KEY),
             (self._decisions, {"approvals"}),
             (self._memory, {"sink_memory"}),
         )
-        much = [part for part in parts if len(part[0]) > 2 * reads.NEWEST]
-        if not much or self.database.journal.unwritten():
-            return
-        for known, tables in much:
+        for known, tables in parts:
+            if len(known) <= 2 * reads.NEWEST:
+                continue
             for key in list(islice(known, len(known) - reads.NEWEST)):
                 del known[key]
-            self._whole -= tables
+            self._whole.difference_update(tables)
             if known is self._keys:
                 for of_key in (
                     *(self._followers, self._sightings),
@@ -222,43 +232,45 @@ class Facts(Struct):
 
     # -- causes and EventIds -------------------------------------------------
 
-    def times(self, cause: str) -> int:
-        """Return how often events of a cause were published."""
-        return self._told.get(cause, 0)
-
     def followers(self, key: str | None) -> frozenset[str]:
         """Return the sinks that got an earlier event of an EventId."""
-        return _NOBODY if key is None else self._followers.get(key, _NOBODY)
+        return frozenset() if key is None else self._followers.get(key, frozenset())
 
     def tell(
-        self, event: OutgoingEvent, sinks: Sequence[str], now: float, rows: Rows
-    ) -> None:
-        """Note that an event is published: its cause, and the sinks that follow it."""
+        self, event: OutgoingEvent, router: Router, now: float, rows: Rows
+    ) -> tuple[str, ...]:
+        """Note that an event is published, and who follows it; return its sinks."""
         cause, key = event.cause, event.key
-        times = self._told[cause] = self._told.get(cause, 0) + 1
+        before = self.followers(key)
+        sinks = router.sinks(event.subject, before)
+        times = self.told[cause] = self.told.get(cause, 0) + 1
         rows["told", (cause,)] = (times, now, key)
         if key is None:
-            return
+            return sinks
         self._keys[key] = self._keys.pop(key, None)
         if event.is_last:
             self._gone(key, now, rows)
         elif event.subject.transition is not None and sinks:
-            self._followers[key] = self.followers(key).union(sinks)
+            self._followers[key] = before.union(sinks)
             for sink in sinks:
                 rows["followers", (key, sink)] = (now,)
+        return sinks
 
     def _gone(self, key: str, now: float, rows: Rows) -> None:
         """Note that an EventId has gone: another with its name is another event."""
-        for sink in self._followers.pop(key, _NOBODY):
+        for sink in self._followers.pop(key, frozenset()):
             rows["followers", (key, sink)] = None
         for sink in self._successes.pop(key, {}):
             rows["command_successes", (sink, key)] = None
         n = self._appearances[key] = self._appearances.get(key, 0) + 1
         rows["appearances", (key,)] = (n, now)
 
-    def sight(self, keys: Iterable[str], now: float, rows: Rows) -> None:
-        """Note the EventIds of a document."""
-        for key in keys:
+    def note(self, checkpoint: Checkpoint, now: float, rows: Rows) -> None:
+        """Save what is known of the document from now on."""
+        self.name({CHECKPOINT: checkpoint.body}, rows)
+        for key in checkpoint.again:
+            self.name({f"{AGAIN}{key}": None}, rows)
+        for key in checkpoint.sightings:
             self._sightings[key] = None
             rows["sightings", (key,)] = (now,)
 
@@ -364,7 +376,7 @@ class Facts(Struct):
         if one.data is not None:
             self.outcomes.pop(place, None)
             self.outcomes[place] = one.data
-            if len(self.outcomes) > _RECENT:
+            if len(self.outcomes) > RECENT:
                 del self.outcomes[next(iter(self.outcomes))]
 
     def _keep(self, place: Place, one: Decision, at: float) -> None:
@@ -418,19 +430,14 @@ class Facts(Struct):
         """
         if "sink_memory" not in self._whole:
             found = await self.database.read(lambda db: reads.memory(db, sink))
-            self._memory = _memory_of(found) | self._memory
+            self._memory = {(s, k): v for s, k, v in found} | self._memory
         return {key: v for (name, key), v in self._memory.items() if name == sink}
 
     async def recalled(self, sink: str, key: str) -> bytes | None:
         """Return a value of a sink; None = there is none."""
-        found = self._memory.get((sink, key))
-        if found is None and "sink_memory" not in self._whole:
-            return (await self.remembered(sink)).get(key)
-        return found
-
-
-def _memory_of(rows: Iterable[tuple[str, str, bytes]]) -> dict[Place, bytes]:
-    return {(sink, key): value for sink, key, value in rows}
+        if (sink, key) not in self._memory:
+            await self.remembered(sink)
+        return self._memory.get((sink, key))
 
 
 def _is_of_other(earlier: Decision, decision: Decision) -> bool:

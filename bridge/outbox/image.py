@@ -11,10 +11,12 @@ were read last does. The rest is read again shortly before it is sent.
 
 import asyncio
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
@@ -28,6 +30,7 @@ from bridge.outbox.storage.journal import Rows
 
 _MOST_READ = 1024  # contents of what is on the disk, that stay in memory
 _MOST_BYTES = 4 * 1024 * 1024
+_item_of = attrgetter("item")
 
 
 class Limits(Struct, frozen=True):
@@ -58,6 +61,9 @@ class Held(Struct, gc=False):
     is_event: bool = False
 
 
+Added = tuple[Item, list[Waiting]]  # an item, and its deliveries
+
+
 class Image(Struct):
     """All deliveries that wait, and how many there are of the others.
 
@@ -75,7 +81,7 @@ class Image(Struct):
     limits: Limits = field(default_factory=Limits)
     next_item: int = 1
     next_delivery: int = 1
-    sinks: dict[str, Lines] = field(default_factory=dict)
+    sinks: dict[str, Lines] = field(default_factory=partial(defaultdict, Lines))
     steps: dict[tuple[str, str], dict[int, reads.Step]] = field(default_factory=dict)
     _held: dict[int, Held] = field(default_factory=dict)  # not on the disk yet
     _read: dict[int, Item] = field(default_factory=dict)  # on the disk
@@ -90,12 +96,7 @@ class Image(Struct):
     # -- room ----------------------------------------------------------------
 
     def has_room(self, more: int, *, is_urgent: bool) -> bool:
-        """Return whether memory may take another event, beside ``more``.
-
-        A disk that works takes any number.
-        """
-        if not self.database.is_degraded:
-            return True
+        """Return whether memory may take another event, beside ``more``."""
         most = self.limits.events
         if is_urgent:
             most += most // 10
@@ -111,16 +112,18 @@ class Image(Struct):
         if places:
             self._held[item.id] = Held(item, len(places), is_event)
             self._events += is_event
-        rows["items", (item.id,)] = item.row
+        rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
         for one in places:
-            self._lines(one.sink).add(one)
+            self.sinks[one.sink].add(one)
             self._total += 1
             put(rows, one, "pending")
             if self.steps and (one.sink, one.key or "") in self.steps:
                 step = ("pending", item.content.body)
                 self.steps[one.sink, one.key or ""][one.id] = step
+        if self._total > self.limits.waiting:
+            self._bound(item.created, rows)
 
-    def bound(self, now: float, rows: Rows) -> None:
+    def _bound(self, now: float, rows: Rows) -> None:
         """Make dead letters of what waits beyond the limit: see ``Limits.waiting``."""
         while self._total > self.limits.waiting:
             sink = max(self.sinks, key=lambda name: len(self.sinks[name].waiting))
@@ -135,52 +138,45 @@ class Image(Struct):
         for one in places:
             if not one.is_sendable:
                 one.is_sendable = True
-                if self.waits(one):
-                    self._lines(one.sink).change(one)
+                lines = self.sinks[one.sink]
+                if lines.waiting.get(one.id) is one:
+                    lines.change(one)
             self.woken(one.sink)
 
-    def written(self, items: Iterable[Item]) -> None:
+    def written(self, added: Iterable[Added]) -> None:
         """Note that items are on the disk."""
-        for item in items:
+        found = list[Item]()
+        for item, _ in added:
             held = self._held.pop(item.id, None)
             if held is not None:
                 self._events -= held.is_event
-                self._remember(held.item)
+                found.append(held.item)
+        self._remember(found)
 
-    def replace(self, item: Item) -> bool:
-        """Take another content in place of one; return whether it still waits."""
+    def replace(self, item: Item, rows: Rows) -> None:
+        """Take another content in place of one, if that still waits."""
         held = self._held.get(item.id)
         if held is not None:
             held.item = item
-        return held is not None
+            rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
 
     def waits(self, one: Waiting) -> bool:
         """Return whether a delivery still waits."""
         lines = self.sinks.get(one.sink)
         return lines is not None and lines.waiting.get(one.id) is one
 
-    def _lines(self, sink: str) -> Lines:
-        lines = self.sinks.get(sink)
-        if lines is None:
-            lines = self.sinks[sink] = Lines()
-        return lines
-
-    def _remember(self, item: Item) -> None:
-        """Keep the content of what is on the disk; forget what was read first."""
-        if item.id in self._read:
-            return
-        self._read[item.id] = item
-        self._read_bytes += len(item.content.body or b"")
-        while len(self._read) > _MOST_READ or self._read_bytes > _MOST_BYTES:
-            number = next(iter(self._read))
-            if number == item.id:
+    def _remember(self, items: Iterable[Item]) -> None:
+        """Keep contents that are on the disk; forget what was read first."""
+        kept, last = self._read, 0
+        for item in items:
+            if item.id not in kept:
+                kept[item.id], last = item, item.id
+                self._read_bytes += len(item.content.body or b"")
+        while len(kept) > _MOST_READ or self._read_bytes > _MOST_BYTES:
+            number = next(iter(kept))
+            if number == last:
                 return
-            self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        gone = self._read.pop(number, None)
-        if gone is not None:
-            self._read_bytes -= len(gone.content.body or b"")
+            self._read_bytes -= len(kept.pop(number).content.body or b"")
 
     # -- out -----------------------------------------------------------------
 
@@ -193,7 +189,7 @@ class Image(Struct):
             if (known := self.steps.get((one.sink, one.key or ""))) is not None:
                 known[one.id] = ("pending", was.body)
         for sink, more in sinks.items():
-            self._lines(sink).add_all(more)
+            self.sinks[sink].add_all(more)
         self._total += len(found)
 
     def find(self, delivery: Delivery) -> Waiting | None:
@@ -221,7 +217,7 @@ class Image(Struct):
         known = self.steps.get((one.sink, one.key or "")) if self.steps else None
         if known is not None and one.id in known:
             known[one.id] = (state, known[one.id][1])
-        self._lines(one.sink).remove(one)
+        self.sinks[one.sink].remove(one)
         self._total -= 1
         held = self._held.get(one.item)
         if held is not None:
@@ -259,10 +255,10 @@ class Image(Struct):
 
     # -- contents ------------------------------------------------------------
 
-    def content(self, number: int) -> Item | None:
-        """Return a content that is in memory."""
-        held = self._held.get(number)
-        return self._read.get(number) if held is None else held.item
+    def contents(self, numbers: Iterable[int]) -> dict[int, Item | None]:
+        """Return contents, if they are in memory."""
+        held, read = self._held, self._read
+        return {n: held[n].item if n in held else read.get(n) for n in numbers}
 
     async def deliveries(
         self,
@@ -278,23 +274,30 @@ class Image(Struct):
             ahead: what will be due next. If a content must be read, theirs are read
                 with it, and the oldest ones.
         """
-        known = {one.item: self.content(one.item) for one in found}
+        if not found:
+            return []
+        lines, known = self.sinks[found[0].sink], self.contents(map(_item_of, found))
         self._unsent.difference_update(known)
-        if None in known.values() and self._reading is not None:
+        missing = [number for number, item in known.items() if item is None]
+        if missing and self._reading is not None:
             await asyncio.wait({self._reading})  # it may be in that page
-            known = {n: self.content(n) or item for n, item in known.items()}
+            known |= self.contents(missing)
+            missing = [number for number in missing if known[number] is None]
             found = [one for one in found if self.waits(one)]
-        if missing := [number for number, item in known.items() if item is None]:
-            read = await self._read_again(self._page(missing, found[0].sink, ahead))
-            known = {n: self.content(n) or i or read.get(n) for n, i in known.items()}
+        if missing:
+            read = await self._read_again(self._page(missing, lines, ahead))
+            more = self.contents(missing)
+            known |= {number: more[number] or read.get(number) for number in missing}
             found = [one for one in found if self.waits(one)]
-        elif found and 0 < len(self._unsent) < reads.PAGE:
-            page = self._page((), found[0].sink, ahead)
+        elif 0 < len(self._unsent) < reads.PAGE:
+            page = self._page((), lines, ahead)
             self._unsent.clear()
             self._read_ahead(page)
-        lines = self.sinks
+        is_urgent = lines.has_windows
         return [
-            _delivery(one, item, lines[one.sink].window(one))
+            _delivery(
+                one, item, lines.window(one) if is_urgent or one.urgent_until else None
+            )
             for one in found
             if (item := known[one.item]) is not None
         ]
@@ -302,12 +305,17 @@ class Image(Struct):
     def _page(
         self,
         missing: Sequence[int],
-        sink: str,
+        lines: Lines,
         ahead: Callable[[], Sequence[Waiting]],
     ) -> list[int]:
         """Return what is read together: the contents that are missing, and a page."""
-        more = chain(ahead(), self.sinks[sink].waiting.values())
-        unknown = (w.item for w in more if self.content(w.item) is None)
+        held, read, more = (
+            self._held,
+            self._read,
+            chain(ahead(), lines.waiting.values()),
+        )
+        numbers = (one.item for one in more)
+        unknown = (n for n in numbers if n not in read and n not in held)
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
 
@@ -331,9 +339,8 @@ class Image(Struct):
     ) -> dict[int, Item]:
         """Keep contents that were read; return all that were asked for."""
         self._unsent = set(numbers)
-        for number in reversed(numbers):  # what is asked for next is forgotten last
-            if number in read and read[number].damage is None:
-                self._remember(read[number])
+        found = (read[number] for number in reversed(numbers) if number in read)
+        self._remember(one for one in found if one.damage is None)  # the next one last
         return {number: read.get(number) or _lost(number) for number in numbers}
 
     # -- what the file has ---------------------------------------------------
@@ -361,11 +368,12 @@ class Image(Struct):
             row.key = None if row.key is None else sys.intern(row.key)
             fresh.setdefault(row.sink, []).append(row)
         for sink, more in fresh.items():
-            self._lines(sink).add_all(more)
+            self.sinks[sink].add_all(more)
             self._total += len(more)
-        for item in found.contents.values():
-            if item.damage is None and item.id not in self._held:
-                self._remember(item)
+        contents = found.contents.values()
+        self._remember(
+            one for one in contents if one.damage is None and one.id not in self._held
+        )
         for sink, states in found.counts.items() if counts else ():
             for state, n in states.items():
                 self.count(sink, state, n)
@@ -388,25 +396,25 @@ def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
         damage = "a number beside it cannot be read in the state file"
     if damage is None and content.kind == "event" and content.key != one.key:
         damage = "it names the content of another event in the state file"
-    return Delivery(
-        id=one.id,
-        sink=one.sink,
-        kind=content.kind,  # type: ignore[arg-type]  # any text, if damaged
-        state="pending",
-        key=one.key,
-        event_id=content.event_id,
-        cloud_event_id=content.cloud_event_id,
-        type=content.type,
-        body=b"" if damage is not None else content.body,
-        attempts=max(one.attempts, 0),
-        due=one.due,
-        created=item.created,
-        not_before=item.not_before,
-        urgent_from=urgent_from,
-        urgent_until=urgent_until,
-        last_error=one.last_error,
-        born=one.born,
-        damage=damage,
+    return Delivery(  # by place: it is made for each attempt
+        one.id,
+        one.sink,
+        content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        "pending",
+        one.key,
+        content.event_id,
+        content.cloud_event_id,
+        content.type,
+        b"" if damage is not None else content.body,
+        max(one.attempts, 0),
+        one.due,
+        item.created,
+        item.not_before,
+        urgent_from,
+        urgent_until,
+        one.last_error,
+        one.born,
+        damage,
     )
 
 

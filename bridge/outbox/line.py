@@ -5,10 +5,10 @@ order, and no EventId delays another. While any step of a line is urgent, its he
 too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
-``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. What is
-due but left out by the reader waits in ``_aside``, so that the next read need not pass
-it again. The heaps may hold entries that are out of date: whoever reads one compares it
-with the delivery.
+``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. What
+was read, or left out by the reader, is in ``_aside``: most of it is settled before the
+next read, which puts the rest back. The heaps may hold entries that are out of date:
+whoever reads one compares it with the delivery.
 """
 
 from bisect import insort
@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -123,9 +122,11 @@ class Lines(Struct):
 
     Attributes:
         waiting: every delivery, by its id.
+        has_windows: whether any head may be urgent, now or later.
     """
 
     waiting: dict[int, Waiting] = field(default_factory=dict)
+    has_windows: bool = False
     _lines: dict[str, Waiting | Line] = field(default_factory=dict)  # by key
     _now: float = 0.0  # when it was read last, in seconds since the epoch
     _later: Heap = field(default_factory=list)  # (due, id)
@@ -135,6 +136,7 @@ class Lines(Struct):
     _urgent: Heap = field(default_factory=list)  # (end of the window, id)
     _for_sink: list[tuple[float, float, int]] = field(default_factory=list)
     _aside: set[int] = field(default_factory=set)
+    _removed: int = 0  # since the heaps were looked at
 
     # -- in and out ----------------------------------------------------------
 
@@ -214,6 +216,7 @@ class Lines(Struct):
             heappush(self._for_sink, (until, head.due, head.id))
         if since == _NEVER:
             return
+        self.has_windows = True
         if since > self._now:
             heappush(self._soon, (since, head.id))
             return
@@ -225,14 +228,15 @@ class Lines(Struct):
         """Make the heaps anew when most of them is out of date."""
         if not self.waiting:
             self.waiting, self._lines = {}, {}  # a dict never shrinks by itself
-        most = 4 * len(self.waiting) + _SLACK
-        heaps: tuple[list[Any], ...] = (
-            *(self._later, self._ready, self._ready_urgent),
-            *(self._soon, self._urgent, self._for_sink),
-        )
-        if sum(map(len, heaps)) <= most:
+            self.has_windows = False
+        self._removed += 1
+        if self._removed < _SLACK:
             return
-        self.renew()
+        self._removed = 0
+        heaps = (self._later, self._ready, self._ready_urgent, self._soon, self._urgent)
+        entries = sum(map(len, heaps)) + len(self._for_sink)
+        if entries > 4 * len(self.waiting) + _SLACK:
+            self.renew()
 
     # -- what is due ---------------------------------------------------------
 
@@ -258,10 +262,12 @@ class Lines(Struct):
             self.renew()
         self._now = now = max(now, self._now)
         while self._later and self._later[0][0] <= now:
-            due, number = heappop(self._later)
+            due, number = entry = heappop(self._later)
             one = self._head(number)
-            if one is not None and one.due == due:
-                heappush(self._ready, (due, number))
+            if one is None or one.due != due:
+                continue
+            heappush(self._ready, entry)
+            if self.has_windows:
                 since, until = self.window(one) or (_NEVER, _NEVER)
                 if since <= now:
                     heappush(self._ready_urgent, (until, number))
@@ -281,8 +287,9 @@ class Lines(Struct):
             limit: the most to return.
             but: ids to leave out.
         """
-        for number in self._aside.difference(but):
-            self._aside.discard(number)
+        back = self._aside.difference(but)
+        self._aside -= back
+        for number in back.intersection(self.waiting):
             if (one := self._head(number)) is not None:
                 heappush(self._later, (one.due, number))
         self._advance(now)
@@ -295,21 +302,16 @@ class Lines(Struct):
         self, heap: Heap, found: dict[int, Waiting], limit: int, but: Collection[int]
     ) -> None:
         """Add what is ready, in its order, up to ``limit``."""
-        read = Heap()
+        is_by_due, waiting = heap is self._ready, self.waiting
         while heap and len(found) < limit:
-            at, number = entry = heappop(heap)
-            one = self._head(number)
-            if one is None or entry in read[-1:]:
+            at, number = heappop(heap)
+            one = waiting.get(number)
+            if one is None or not one.is_head or not one.is_sendable:
                 continue
-            if one.due != at if heap is self._ready else not self._is_until(one, at):
-                continue
-            if number in but:
+            if one.due == at if is_by_due else self._is_until(one, at):
                 self._aside.add(number)
-            else:
-                read.append(entry)
-                found[number] = one
-        for entry in read:
-            heappush(heap, entry)
+                if number not in but:
+                    found[number] = one
 
     def _is_until(self, one: Waiting, until: float) -> bool:
         """Return whether a due head is urgent until then; if until later, note it."""

@@ -14,16 +14,14 @@ from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.reads import Asked
 from bridge.outbox.records import (
-    CHECKPOINT,
-    Checkpoint,
+    AGAIN,
     CommandStanding,
     Decision,
     Success,
     value_of,
 )
-from bridge.outbox.state import Running, State
+from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Rows
-from bridge.outbox.storage.meta import AGAIN
 
 _MOST_STEPS = 1000  # EventIds whose steps memory keeps
 
@@ -202,12 +200,12 @@ class Ages(Struct, frozen=True):
     async def load(self, sink: str) -> float:
         """Return the saved running time of a sink."""
         await self.state.ready()
-        return Running({}, self.state.facts.meta).of(sink)
+        return self.state.saved_running(sink)
 
     async def save(self, sink: str, seconds: float) -> None:
         """Save the running time of a sink; nobody waits for it."""
         rows: Rows = {}
-        self.state.save_running({sink: seconds}, rows)
+        self.state.save_running(sink, seconds, rows)
         self.state.database.put(rows)
 
 
@@ -260,11 +258,3 @@ class Observations(Struct):
         """Have the events of an EventId published again from the document."""
         self.again |= {key}
         self.state.facts.name({f"{AGAIN}{key}": b""}, rows)
-
-    def note(self, checkpoint: Checkpoint, now: float, rows: Rows) -> None:
-        """Save what is known of the document from now on."""
-        facts = self.state.facts
-        self.again -= checkpoint.again
-        facts.name({f"{AGAIN}{key}": None for key in checkpoint.again}, rows)
-        facts.name({CHECKPOINT: checkpoint.body}, rows)
-        facts.sight(checkpoint.sightings, now, rows)

@@ -4,7 +4,6 @@ import asyncio
 import sqlite3
 from collections import Counter
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
@@ -117,7 +116,7 @@ class _Pruned(Struct, frozen=True):
     items: int
     counts: dict[tuple[str, str], int]
     left: int = 0
-    gone: dict[str, list[Any]] = {}
+    gone: dict[str, list[tuple[str, ...]]] = {}
 
 
 def _prune(
@@ -147,10 +146,11 @@ def _prune(
     return _Pruned(len(items), counts, gone=gone)
 
 
-def _deleted(db: sqlite3.Connection, table: str, key: str, before: float) -> list[Any]:
+def _deleted(
+    db: sqlite3.Connection, table: str, key: str, before: float
+) -> list[tuple[str, ...]]:
     query = f"DELETE FROM {table} WHERE at < ? RETURNING {key}"  # noqa: S608 - our own names  # nosec B608
-    rows = db.execute(query, (before,)).fetchall()
-    return rows if "," in key else [name for (name,) in rows]
+    return db.execute(query, (before,)).fetchall()
 
 
 def _recall_from_future(db: sqlite3.Connection, now: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from bridge.outbox.records import REPLIES, UNREADABLE, Delivery, DeliveryState, value_of
-from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.journal import load
 from bridge.outbox.store import Outbox
 
 T = TypeVar("T")

@@ -9,10 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from bridge.outbox.line import Waiting
-from bridge.outbox.records import (
-    Content,
-    Decision,
-    Item,
+from bridge.outbox.records import Content, Decision, Item
+from bridge.outbox.storage.journal import (
     checksum_of_decision,
     damage_of,
     intact_value,
@@ -22,7 +20,7 @@ from bridge.outbox.records import (
 NEWEST = 5000  # rows of each table that are kept in memory
 PAGE = 256  # contents that are read at a time
 _LAST_ITEMS = 2000
-_RECENT = 50
+RECENT = 50  # outcomes, and events about commands
 
 # -- What waits ------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class Part(Struct):
     results: list[bytes] = []
 
 
-BY_KEY = ("command_successes", "sightings", "followers", "appearances")
+BY_KEY = frozenset(("command_successes", "sightings", "followers", "appearances"))
 _KNOWN = {
     "told": "SELECT cause, max(times, 1) FROM told",
     "followers": "SELECT key, sink FROM followers",
@@ -249,7 +247,7 @@ def newest(db: sqlite3.Connection) -> Part:
         more = f"{_KNOWN['approvals']} WHERE posted OR state = 'intent'"
         rows["approvals"] = db.execute(more).fetchall() + rows["approvals"]
     oldest_first = {name: found[::-1] for name, found in rows.items()}
-    return Part(oldest_first, whole, results(db, _RECENT))
+    return Part(oldest_first, whole, results(db, RECENT))
 
 
 def of(db: sqlite3.Connection, asked: Asked) -> Part:

@@ -1,12 +1,23 @@
-"""The values that a sink saves in the state file for later runs."""
+"""What one sink has in the state file: the values that it saves, and its runs.
 
-from collections.abc import Mapping
+The deliveries of a sink that acts, such as ``command``, differ from those of other
+sinks: a later step may replace an earlier one, and the commit that settles a delivery
+also publishes the command's result. A discarded delivery is no step.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 
+from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
-from bridge.outbox.store import Outbox
+from bridge.outbox.reads import Asked, Step
+from bridge.outbox.records import Content, Delivery, DeliveryState, Success
+from bridge.outbox.storage.journal import Rows
+from bridge.outbox.store import Outbox, Settlement
 
 
 class SinkMemory(Struct, frozen=True):
@@ -45,3 +56,100 @@ class SinkMemory(Struct, frozen=True):
         place, now = (self.sink, key), self.clock.now().timestamp()
         save = partial(self.outbox.facts.remember, place, value, now)
         await self.outbox.state.change(save)
+
+
+# -- the runs of a sink that acts ------------------------------------------------------
+
+_MOST = 1000
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What is known about the EventId of a step, for one sink.
+
+    Attributes:
+        newer: the event of the newest later step; None = there is no later step.
+        older: the event of the step before this one; None = it is not stored.
+        appearance: how often the EventId has gone.
+        success: the last success of this sink that still counts.
+    """
+
+    newer: bytes | None
+    older: bytes | None
+    appearance: int
+    success: Success | None
+
+
+class Runs(Struct, frozen=True):
+    """The deliveries of one sink that acts."""
+
+    outbox: Outbox
+    sink: str
+
+    async def pending(self, now: float) -> list[Delivery]:
+        """Return the pending deliveries, oldest first; dead-letter damaged ones."""
+        return await self.outbox.deliveries.pending(self.sink, now=now, limit=_MOST)
+
+    async def standings(self, deliveries: Sequence[Delivery]) -> dict[int, Standing]:
+        """Return the standing of each delivery's EventId, by the delivery's id."""
+        keys = {delivery.key for delivery in deliveries if delivery.key is not None}
+        steps = await self.outbox.commands.steps(self.sink, keys)
+        await self.outbox.facts.learn(Asked(keys=keys))
+        return {d.id: self._standing(d, steps.get(d.key or "", {})) for d in deliveries}
+
+    def _standing(self, delivery: Delivery, steps: dict[int, Step]) -> Standing:
+        key, number, facts = delivery.key or "", delivery.id, self.outbox.facts
+        there = {n: body for n, (state, body) in steps.items() if state != "discarded"}
+        later = max(there, default=number)
+        earlier = max((n for n in there if n < number), default=None)
+        found = (s for s in facts.successes(key) if s.sink == self.sink)
+        return Standing(
+            newer=there[later] if later > number else None,
+            older=None if earlier is None else there[earlier],
+            appearance=facts.appearance(key),
+            success=next(found, None),
+        )
+
+    async def add(self, event: CloudEvent, *, now: float) -> None:
+        """Add a delivery of an event without EventId, for this sink only."""
+        content = Content(
+            kind="event",
+            key=None,
+            event_id=None,
+            cloud_event_id=event.id,
+            type=event.type,
+            body=event.to_json(),
+        )
+        state = self.outbox.state
+        await state.ready()
+        rows = Rows()
+        added = state.add(content, (self.sink,), now, rows)
+        await asyncio.shield(state.write(rows, [added]))
+
+    async def void(self, key: str) -> None:
+        """Delete the success for an EventId: the command now undoes or repeats it."""
+        state = self.outbox.state
+        await state.change(partial(state.facts.void, self.sink, key))
+
+    async def settle(  # noqa: PLR0913 - what one commit holds
+        self,
+        delivery: Delivery,
+        state: DeliveryState,
+        results: Sequence[OutgoingEvent],
+        *,
+        now: float,
+        error: tuple[str, str] | None = None,
+        success: Success | None = None,
+    ) -> None:
+        """Settle a delivery and publish its result in one commit.
+
+        Args:
+            delivery: what is settled.
+            state: ``delivered``, ``dead`` or ``skipped``.
+            results: the events that are published.
+            now: seconds since the epoch.
+            error: why it failed, in words and as a label.
+            success: the success to save, which approvals may require.
+        """
+        end = Settlement(delivery, state, error, success)
+        await self.outbox.commit(results, now=now, settle=end)
+        self.outbox.wakeups.rules.set()

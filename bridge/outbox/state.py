@@ -1,7 +1,9 @@
 """The state in memory that all topics of the outbox share, and its way to the disk."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -9,18 +11,16 @@ from bridge.foundation.clock import Bell
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.facts import Facts
-from bridge.outbox.image import Image
+from bridge.outbox.image import Added, Image
 from bridge.outbox.line import Waiting
 from bridge.outbox.reads import Asked
 from bridge.outbox.records import CHECKPOINT, Content, Item
-from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.file import MUCH, give_back
+from bridge.outbox.storage.file import MUCH, Connection, give_back
 from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"
 _NOTHING = Asked()
-Added = tuple[Item, list[Waiting]]  # an item, and its deliveries
 
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
 
@@ -34,15 +34,17 @@ class Wakeups(Struct, frozen=True):
     """
 
     rules: Bell = field(default_factory=Bell)
-    _events: dict[str, asyncio.Event] = field(default_factory=dict)
+    _events: defaultdict[str, asyncio.Event] = field(
+        default_factory=partial(defaultdict, asyncio.Event)
+    )
 
     def of(self, sink: str) -> asyncio.Event:
         """Return the event that is set when there may be work for ``sink``."""
-        return self._events.setdefault(sink, asyncio.Event())
+        return self._events[sink]
 
     def wake(self, sink: str) -> None:
         """Wake the relay of a sink."""
-        self.of(sink).set()
+        self._events[sink].set()
 
     def wake_all(self) -> None:
         """Wake all relays and the rules: what waits was changed."""
@@ -51,43 +53,7 @@ class Wakeups(Struct, frozen=True):
             event.set()
 
 
-# -- The running time of each sink, the clock for the ages of its deliveries -----------
-#
-# It is the number of seconds for which the forwarder has run and the sink was not
-# parked. Each delivery stores the running time of its insertion (``born``). The
-# difference to the present running time is its age, which does not depend on the wall
-# clock.
-
-
-class Running(Struct, frozen=True):
-    """The running times during one commit.
-
-    Attributes:
-        clocks: return the running times of sinks.
-        saved: those that were saved.
-        known: what was asked of ``clocks``; it is saved.
-    """
-
-    clocks: Mapping[str, Callable[[], float]]
-    saved: Mapping[str, bytes | float]
-    known: dict[str, float] = field(default_factory=dict)
-
-    def of(self, sink: str) -> float:
-        """Return the running time of a sink, in seconds."""
-        clock = self.clocks.get(sink)
-        if clock is None:
-            found = self.saved.get(f"{_RUNNING}{sink}")
-            return float(found) if isinstance(found, int | float) else 0.0
-        if sink not in self.known:
-            self.known[sink] = clock()
-        return self.known[sink]
-
-
 # -- The state in memory, and its way to the disk --------------------------------------
-
-
-def _ignore(_: bool) -> None:  # noqa: FBT001 - a callback
-    """Do nothing with the answer of the disk."""
 
 
 class State:
@@ -251,16 +217,15 @@ class State:
             if change[0] == "told" and row is not None
         )
         return {
-            change: (self.facts.times(str(change[1][0])), *row[1:])
+            change: (self.facts.told.get(str(change[1][0]), 0), *row[1:])
             for change, row in told
         }
 
-    def add(  # noqa: PLR0913, PLR0917 - each is a part of it
+    def add(  # noqa: PLR0913 - each is a part of it
         self,
         content: Content,
         sinks: Sequence[str],
         now: float,
-        running: Running,
         rows: Rows,
         window: tuple[float | None, float | None] = (None, None),
         *,
@@ -285,7 +250,7 @@ class State:
                 created=now,
                 urgent_from=window[0],
                 urgent_until=window[1],
-                born=running.of(sink),
+                born=self.running_of(sink, rows),
                 is_sendable=False,
             )
             image.next_delivery += 1
@@ -293,27 +258,46 @@ class State:
         image.add(item, places, rows)
         return item, places
 
-    def running(self) -> Running:
-        """Return the running times of this moment."""
-        return Running(self.clocks, self.facts.meta)
+    # -- the running time of each sink, the clock for the ages of its deliveries
+    #
+    # It is the number of seconds for which the forwarder has run and the sink was not
+    # parked. Each delivery stores the running time of its insertion (``born``). The
+    # difference to the present running time is its age, which does not depend on the
+    # wall clock.
 
-    def save_running(self, found: Mapping[str, float], rows: Rows) -> None:
-        """Save running times of sinks together with other rows."""
-        named = {f"{_RUNNING}{sink}": at for sink, at in found.items()}
-        self.facts.name(named, rows)
+    def running_of(self, sink: str, rows: Rows) -> float:
+        """Return the running time of a sink, in seconds; save it if it may be new."""
+        clock, found = self.clocks.get(sink), self.saved_running(sink)
+        if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
+            return found
+        now = clock()
+        self.save_running(sink, now, rows)
+        return now
+
+    def saved_running(self, sink: str) -> float:
+        """Return the saved running time of a sink; 0 = there is none."""
+        found = self.facts.meta.get(f"{_RUNNING}{sink}")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    def save_running(self, sink: str, seconds: float, rows: Rows) -> None:
+        """Save the running time of a sink together with other rows."""
+        name = f"{_RUNNING}{sink}"
+        self.facts.meta[name] = seconds
+        rows["meta", (name,)] = (seconds,)
 
     def write(
         self,
         rows: Rows,
         added: Sequence[Added] = (),
-        told: Callable[[bool], None] = _ignore,
+        told: Callable[[bool], None] | None = None,
     ) -> "asyncio.Future[bool]":
         """Give rows to the journal.
 
         Args:
             rows: what is written in one transaction.
             added: the items among them, and their deliveries.
-            told: called with the answer, before the deliveries are offered.
+            told: called with the answer before the deliveries are offered; None = it is
+                not needed.
 
         Returns:
             A future: whether it is on the disk, or the disk has not answered.
@@ -322,17 +306,15 @@ class State:
 
         def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
             if is_written:
-                self.image.written(item for item, _ in added)
-            told(is_written)
+                self.image.written(added)
+            if told is not None:
+                told(is_written)
             for _, places in added:
                 self.image.sendable(places)
             if not future.done():
                 future.set_result(is_written)
 
-        def late() -> None:
-            self.image.written(item for item, _ in added)
-
-        self.database.put(rows, then, late)
+        self.database.put(rows, then, partial(self.image.written, added))
         return future
 
 

@@ -39,13 +39,13 @@ from bridge.foundation.sections import Section
 from bridge.foundation.sqlite_files import drop, fresh_of, set_aside, use_fresh
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.reads import undelivered
+from bridge.outbox.records import OWNER
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble
-from bridge.outbox.storage.connection import connect, translated
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.journal import Change
-from bridge.outbox.storage.lock import Place, StateLock
-from bridge.outbox.storage.meta import OWNER, is_other, load, owner_in
+from bridge.outbox.storage.file import connect, translated
+from bridge.outbox.storage.journal import Change, load
+from bridge.outbox.storage.lock import Place, StateLock, is_other, owner_in
 
 log = logging.getLogger(__name__)
 

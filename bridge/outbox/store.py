@@ -20,6 +20,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.deliveries import Deliveries, log_drop
+from bridge.outbox.image import Added
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
 from bridge.outbox.pruning import Pruning
 from bridge.outbox.reads import Asked
@@ -30,11 +31,10 @@ from bridge.outbox.records import (
     Decision,
     Delivery,
     DeliveryState,
-    Item,
     Reply,
     Success,
 )
-from bridge.outbox.state import Added, Running, State
+from bridge.outbox.state import State
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
@@ -159,24 +159,20 @@ class Outbox:
             if settle is not None:
                 self._settle(settle, now, rows)
             if checkpoint is not None:
-                self.observations.note(checkpoint, now, rows)
+                self.observations.again -= checkpoint.again
+                self.facts.note(checkpoint, now, rows)
             self.facts.name(named or {}, rows)
             for decision in decisions:
                 self.facts.decide(decision, now, rows)
-            running = self.state.running()
-            added = [self._add(one, now, running, rows) for one in ready]
+            added = list[Added]()
+            for one in ready:
+                added.append(self._add(one, now, rows))
             if reply is not None:
-                added.append(self._add_reply(reply, now, running, rows))
-            self.state.save_running(running.known, rows)
-            self.image.bound(now, rows)
+                added.append(self._add_reply(reply, now, rows))
             self.facts.trim()
             return self.state.write(rows, added, partial(self._told, ready, added))
 
-        asked = Asked(
-            causes=[event.cause for event in events],
-            keys=_keys_of(events, settle),
-            messages={decision.message for decision in decisions},
-        )
+        asked = _asked(events, decisions, settle)
         written = await self.state.in_turn(decide, asked)
         return await asyncio.shield(written) if waits else False
 
@@ -187,21 +183,20 @@ class Outbox:
         is_written: bool,  # noqa: FBT001 - a callback
     ) -> None:
         """Note that events are on the disk, or that the disk does not answer."""
-        if is_written:
-            numbers = [one.number for one in ready if one.number is not None]
-            if numbers:
-                self._number_on_disk = max(self._number_on_disk or 0, *numbers)
+        if not is_written:
+            self._mark(ready, added)
             return
-        self._mark(ready, [item for item, _ in added])
+        for one in ready:
+            if one.number is not None:
+                self._number_on_disk = max(self._number_on_disk or 0, one.number)
 
-    def _mark(self, ready: Sequence[Ready], items: Sequence[Item]) -> None:
+    def _mark(self, ready: Sequence[Ready], added: Sequence[Added]) -> None:
         """Say in each event that it is not durable: the disk does not answer."""
         rows: Rows = {}
-        for one, item in zip(ready, items, strict=False):  # a reply may be the last
+        for one, (item, _) in zip(ready, added, strict=False):  # a reply may be last
             body = self._signed(one.outgoing.event, None, is_durable=False)
             marked = replace(item, content=item.content._replace(body=body))
-            if self.image.replace(marked):
-                rows["items", (item.id,)] = marked.row
+            self.image.replace(marked, rows)
         on_disk = self._number_on_disk
         if on_disk is not None and on_disk != self._number:
             self.facts.name({_NUMBER: b"%d" % on_disk}, rows)
@@ -222,14 +217,19 @@ class Outbox:
             OutboxFullError: there is no room for an event that may not be dropped.
         """
         found, dropped = list[Ready](), list[OutgoingEvent]()
-        number, is_durable = self._number, not self.database.is_degraded
-        is_known = self._number_on_disk is not None or self.database.is_blank
-        if self.sign is not None and not is_known:
-            self._number_on_disk = number
+        number, is_durable = 0, self.database.fault is None
+        if self.sign is not None:
+            number = self._number
+            if self._number_on_disk is None and not self.database.is_blank:
+                self._number_on_disk = number
         for outgoing in events:
             window = _window(outgoing, now)
-            is_urgent = _is_within(window, now)
-            if not self.image.has_room(len(found), is_urgent=is_urgent):
+            since, until = window
+            is_urgent = since is not None and until is not None and since <= now < until
+            has_room = is_durable or self.image.has_room(
+                len(found), is_urgent=is_urgent
+            )
+            if not has_room:
                 dropped.append(outgoing)
                 continue
             is_numbered = self.sign is not None and is_durable
@@ -257,12 +257,10 @@ class Outbox:
             event = replace(event, data={**event.data, "durable": False})
         return (self.sign(event, number) if self.sign else event).to_json()
 
-    def _add(self, one: Ready, now: float, running: Running, rows: Rows) -> Added:
+    def _add(self, one: Ready, now: float, rows: Rows) -> Added:
         """Add an event: its count, its followers, and a delivery for each sink."""
         outgoing, event = one.outgoing, one.outgoing.event
-        before = self.facts.followers(outgoing.key)
-        sinks = self.router.sinks(outgoing.subject, before)
-        self.facts.tell(outgoing, sinks, now, rows)
+        sinks = self.facts.tell(outgoing, self.router, now, rows)
         if one.number is not None:
             self.facts.name({_NUMBER: b"%d" % one.number}, rows)
         content = Content(
@@ -278,14 +276,12 @@ class Outbox:
             del self.facts.results[:-_RESULTS]
         not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
         return self.state.add(
-            content, sinks, now, running, rows, one.window, not_before=not_before
+            content, sinks, now, rows, one.window, not_before=not_before
         )
 
-    def _add_reply(
-        self, reply: Reply, now: float, running: Running, rows: Rows
-    ) -> Added:
+    def _add_reply(self, reply: Reply, now: float, rows: Rows) -> Added:
         content = Content("reply", reply.key, None, None, "reply", reply.body)
-        return self.state.add(content, (REPLIES,), now, running, rows)
+        return self.state.add(content, (REPLIES,), now, rows)
 
     def _settle(self, settle: Settlement, now: float, rows: Rows) -> None:
         one = self.image.find(settle.delivery)
@@ -297,11 +293,22 @@ class Outbox:
         self.wakeups.wake(one.sink)
 
 
-def _keys_of(events: Sequence[OutgoingEvent], settle: Settlement | None) -> set[str]:
-    keys = {event.key for event in events if event.key is not None}
+def _asked(
+    events: Sequence[OutgoingEvent],
+    decisions: Sequence[Decision],
+    settle: Settlement | None,
+) -> Asked:
+    """Return what must be known to decide a commit."""
+    causes, keys, messages = list[str](), set[str](), set[str]()
+    for event in events:
+        causes.append(event.cause)
+        if event.key is not None:
+            keys.add(event.key)
     if settle is not None and settle.success is not None:
         keys.add(settle.success.key)
-    return keys
+    for decision in decisions:
+        messages.add(decision.message)
+    return Asked(causes, keys, messages)
 
 
 def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | None]:
@@ -312,8 +319,3 @@ def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | 
         not_before = outgoing.not_before.timestamp()
         return not_before - _URGENT_BEFORE, not_before
     return None, None
-
-
-def _is_within(window: tuple[float | None, float | None], now: float) -> bool:
-    since, until = window
-    return since is not None and until is not None and since <= now < until

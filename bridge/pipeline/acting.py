@@ -24,7 +24,7 @@ from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.records import Delivery, DeliveryState, Success
-from bridge.outbox.runs import Runs, Standing
+from bridge.outbox.sink_state import Runs, Standing
 from bridge.pipeline.attempt import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.pipeline.settling import fields_of

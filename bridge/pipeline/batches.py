@@ -255,7 +255,8 @@ class Batches:
         finally:
             for one in batch:
                 one.request = None
-                one.cancel()  # if it has no result: the process ends
+                if not one.done():
+                    one.cancel()  # the process ends
 
     async def _send_parts(self, batch: list[_Waiting]) -> None:
         """Make requests until each event has its result.
@@ -295,7 +296,7 @@ class Batches:
             return []
         for one, result in zip(part, results, strict=False):
             one.settle(result)
-        if any(map(_asks_for_a_pause, results)):
+        if any(map(_asks_for_a_pause, filter(None, results))):
             raise NotSentError
         return [part[len(results) :]]
 
@@ -309,10 +310,8 @@ class Batches:
         return [*results]
 
 
-def _asks_for_a_pause(error: DeliveryError | None) -> bool:
-    """Return whether a result says that nothing more may be sent now."""
-    if error is None:
-        return False
+def _asks_for_a_pause(error: DeliveryError) -> bool:
+    """Return whether an error says that nothing more may be sent now."""
     is_busy = error.reason is Reason.THROTTLED or wish_of(error) > 0
     return isinstance(error, RefusedDeliveryError) or is_busy
 

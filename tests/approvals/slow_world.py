@@ -29,8 +29,8 @@ from bridge.imds.client import MetadataClient
 from bridge.imds.config import LEAST_INTERVAL, ImdsConfig
 from bridge.imds.poller import Poller
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Done, Timings
 from bridge.outbox.storage.file import File
+from bridge.outbox.storage.journal import Done, Timings
 from bridge.outbox.store import Outbox
 from bridge.servicebus.decode import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
@@ -291,9 +291,7 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
         file = File(Path(folder) / "state.db", may_degrade=True)
         life = _Undying()
         driver = SlowDriver(cast("Life", life))
-        database = Database(
-            file, Timings(patience=inf, quiet=inf), lambda _: None, driver
-        )
+        database = Database(file, Timings(patience=inf, quiet=inf), driver)
         driver.database = life.database = database
         await database._open()
         await database.read(lambda db: db.execute("PRAGMA synchronous = OFF"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.outbox.questions import Selection
-from bridge.outbox.runs import Runs
+from bridge.outbox.sink_state import Runs
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 from tests.approvals.after_world import DRAIN, Life, Stage, reboot

@@ -142,13 +142,15 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     bursts = [int(given) for given in sys.argv[2:]] or BURSTS
-    rows: list[tuple[str, ...]] = [_HEAD]
+    _print(_HEAD)
     for numbers in product(bursts, SECONDS, SECONDS, DISKS, INTERVALS):
-        case = Case(*numbers)
-        found = measured(case, seconds)
-        rows.append((*map(_shown, numbers), *map(_shown, _values(found))))
-    for row in rows:
-        sys.stdout.write(" ".join(f"{cell:>8}" for cell in row) + "\n")
+        found = measured(Case(*numbers), seconds)
+        _print((*map(_shown, numbers), *map(_shown, _values(found))))
+
+
+def _print(row: tuple[str, ...]) -> None:
+    sys.stdout.write(" ".join(f"{cell:>8}" for cell in row) + "\n")
+    sys.stdout.flush()
 
 
 def _values(found: Found) -> tuple[float, ...]:

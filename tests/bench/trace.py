@@ -23,7 +23,6 @@ from bridge.events import document
 from bridge.net import http_client
 from bridge.outbox.image import Image
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Desk
 from bridge.outbox.storage.file import File
 from bridge.outbox.store import Outbox
 from bridge.pipeline import held, observer
@@ -41,7 +40,7 @@ STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the events are made", Image.add),
     ("the rows gather", Database.put),
     ("the job is in the thread of the state file", File.write),
-    ("the rows are on the disk (fsync), and the loop knows", Desk._end),
+    ("the rows are on the disk (fsync), and the loop knows", Database._done),
     ("the deliveries may be sent", Image.sendable),
     ("the relay is awake", Relay.step),
     ("the due delivery is found", Attempts.begin),

@@ -17,8 +17,7 @@ from bridge.foundation.pace import RetryPolicy
 from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
-from bridge.outbox.admin import Ledger
-from bridge.outbox.changes import Discard, Retry
+from bridge.outbox.admin import Discard, Ledger, Retry
 from bridge.outbox.questions import Find, Selection
 from bridge.outbox.statefile import locked
 from bridge.outbox.storage.lock import StateLock

@@ -39,7 +39,7 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.relay import Relay

@@ -51,6 +51,29 @@ case "$1 $2 $3" in
   "node drain -monitor") [ ! -f "$WORLD/stuck" ] ;;
   "node drain -disable") printf eligible >"$WORLD/eligibility" ;;
 esac"""
+CURL = """\
+[ ! -f "$WORLD/down" ] || exit 7
+case $* in
+  */leader) [ "$(cat "$WORLD/leader")" = vm7 ] && printf 200 || printf 503 ;;
+  */switchover) [ ! -f "$WORLD/stuck" ] && echo vm8 >"$WORLD/leader" ;;
+esac"""
+ETCDCTL = """\
+[ ! -f "$WORLD/down" ] || exit 1
+case $* in
+  *status*fields) printf '"MemberID" : 10\n"Leader" : %s\n' "$(cat "$WORLD/leader")" ;;
+  *status) echo "127.0.0.1:2379, a, 3.5.21, 20 kB, true, false, 2, 4, 4, " ;;
+  *list) cat "$WORLD/members" ;;
+  *move-leader*)
+    for last in "$@"; do :; done
+    [ ! -f "$WORLD/$last.down" ] && echo "$last" >"$WORLD/leader" ;;
+esac"""
+MEMBERS = """\
+a, started, vm7, http://10.0.0.7:2380, http://10.0.0.7:2379, false
+1c, started, vm6, http://10.0.0.6:2380, http://10.0.0.6:2379, true
+b, started, vm8, http://10.0.0.8:2380, http://10.0.0.8:2379, false
+2d, unstarted, , http://10.0.0.5:2380, , false
+c, started, vm9, http://10.0.0.9:2380, http://10.0.0.9:2379, false
+"""
 SQLCMD = """\
 case $* in
   *FAILOVER*) [ ! -f "$WORLD/lagging" ] && echo "$2" >"$WORLD/primary" ;;
@@ -99,6 +122,21 @@ def nomad(folder: Path) -> Stage:
     return stage
 
 
+def patroni(folder: Path, more: str = "") -> Stage:
+    stage = Stage(folder, "patroni-switchover", f"NODE=vm7\nWAIT=1\n{more}")
+    stage.tool("curl", CURL)
+    (stage.world / "leader").write_text("vm7")
+    return stage
+
+
+def etcd(folder: Path, more: str = "") -> Stage:
+    stage = Stage(folder, "etcd-move-leader", more)
+    stage.tool("etcdctl", ETCDCTL)
+    (stage.world / "leader").write_text("10")
+    (stage.world / "members").write_text(MEMBERS)
+    return stage
+
+
 def sqlserver(folder: Path, more: str = "") -> Stage:
     settings = f"GROUP=ag1\nINSTANCE=sql-a\nWAIT=1\n{more}"
     stage = Stage(folder, "sqlserver-failover", settings)
@@ -126,6 +164,8 @@ CHANGES = {  # each world, and a part of the call that changes it
     "kubernetes-drain": (kubernetes, "cordon"),
     "pacemaker-standby": (pacemaker, "--update on"),
     "nomad-drain": (nomad, "drain -enable"),
+    "patroni-switchover": (patroni, "/switchover"),
+    "etcd-move-leader": (etcd, "move-leader"),
     "slurm-drain": (slurm, "update NodeName=vm7 State=DRAIN"),
     "sqlserver-failover": (sqlserver, "FAILOVER"),
 }

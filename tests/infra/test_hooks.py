@@ -110,22 +110,22 @@ def test_shellcheck_finds_nothing() -> None:
     assert found.returncode == 0, found.stdout
 
 
-NINE = {
+ELEVEN = {
     *("run-parts", "stop-services", "kubernetes-drain", "haproxy-drain"),
     *("pacemaker-standby", "slurm-drain", "sqlserver-failover", "azure-lb-drain"),
-    "nomad-drain",
+    *("nomad-drain", "patroni-switchover", "etcd-move-leader"),
 }
 
 
-def test_there_are_nine_and_each_says_what_it_needs() -> None:
+def test_there_are_eleven_and_each_says_what_it_needs() -> None:
     page = (HOOKS / "README.md").read_text()
     paragraphs = {
         found[1]: found[0]
         for found in re.finditer(r"(?ms)^\*\*`([\w-]+)`\*\*.*?(?=\n\n|\Z)", page)
     }
 
-    assert set(SHELL) - {"hook.sh"} == NINE
-    assert set(paragraphs) == NINE
+    assert set(SHELL) - {"hook.sh"} == ELEVEN
+    assert set(paragraphs) == ELEVEN
     for name, text in paragraphs.items():
         assert re.search(r"\b[Nn]eeds\b|is needed", text), name
 

@@ -9,11 +9,13 @@ import pytest
 from tests.infra.hook_stage import EVENT, PREPARE, RESTORE, Stage
 from tests.infra.hook_worlds import (
     SYSTEMCTL,
+    etcd,
     kubernetes,
     nomad,
     pacemaker,
     part,
     parts,
+    patroni,
     services,
     slurm,
     sqlserver,
@@ -218,7 +220,7 @@ def test_drain_takes_no_longer_than_the_notice(
     assert f"{drain} {options}" in stage.called
 
 
-@pytest.mark.parametrize("make", [kubernetes, nomad, pacemaker])
+@pytest.mark.parametrize("make", [kubernetes, nomad, pacemaker, patroni])
 def test_machine_that_is_not_empty_in_time_is_tried_again(
     make: Callable[[Path], Stage], tmp_path: Path
 ) -> None:
@@ -305,6 +307,73 @@ def test_nomad_node_has_the_notice_to_get_empty(tmp_path: Path) -> None:
 
     (drain,) = [call for call in stage.called if "-enable" in call]
     assert drain.endswith("-self -yes -deadline 95s -m sebridge: Reboot E-1")
+
+
+@pytest.mark.parametrize(
+    ("more", "given"),
+    [
+        ("", '{"leader":"vm7"}'),
+        ("TARGET=vm9", '{"leader":"vm7","candidate":"vm9"}'),
+    ],
+)
+def test_patroni_is_asked_to_switch_over_and_waited_for(
+    more: str, given: str, tmp_path: Path
+) -> None:
+    stage = patroni(tmp_path, more)
+
+    stage.run(PREPARE)
+
+    (asked,) = [call for call in stage.called if call.endswith("/switchover")]
+    assert f"--data {given} http://127.0.0.1:8008/switchover" in asked
+    assert "stays as it is" in stage.run(RESTORE)
+
+
+@pytest.mark.parametrize("make", [patroni, etcd])
+def test_member_that_does_not_lead_has_nothing_to_do(
+    make: Callable[[Path], Stage], tmp_path: Path
+) -> None:
+    stage = make(tmp_path)
+    (stage.world / "leader").write_text("another")
+
+    assert "nothing to do" in stage.run(PREPARE)
+
+    assert stage.marker == ""
+
+
+@pytest.mark.parametrize("make", [patroni, etcd])
+def test_cluster_that_does_not_answer_is_tried_again(
+    make: Callable[[Path], Stage], tmp_path: Path
+) -> None:
+    stage = make(tmp_path)
+    (stage.world / "down").touch()
+
+    found = stage.tried(PREPARE)
+
+    assert (found.returncode, "does not answer" in found.stderr) == (75, True)
+
+
+def test_names_that_are_no_names_are_not_sent_to_patroni(tmp_path: Path) -> None:
+    stage = patroni(tmp_path, "TARGET='a\"b'")
+
+    assert stage.tried(PREPARE).returncode == 1
+    assert stage.called == []
+
+
+@pytest.mark.parametrize(
+    ("more", "down", "leader"),
+    [("", "", "b"), ("", "b", "c"), ("TARGET=vm9", "", "c"), ("TARGET=vm6", "", "10")],
+)
+def test_member_that_can_leads_etcd(
+    more: str, down: str, leader: str, tmp_path: Path
+) -> None:
+    """Not itself, no learner, none that was not started."""
+    stage = etcd(tmp_path, more)
+    (stage.world / f"{down}.down").touch()
+
+    found = stage.tried(PREPARE)
+
+    assert (stage.world / "leader").read_text().strip() == leader
+    assert found.returncode == (75 if leader == "10" else 0), found.stderr
 
 
 def test_group_fails_over_to_a_replica_that_loses_nothing(tmp_path: Path) -> None:

@@ -21,14 +21,14 @@ from bridge.outbox.records import (
     Decision,
     DeliveryState,
     Reply,
-    checksum_of,
     value_of,
 )
 from bridge.outbox.recovery.salvage import rescue
 from bridge.outbox.recovery.soundness import check
-from bridge.outbox.runs import Runs
+from bridge.outbox.sink_state import Runs
 from bridge.outbox.statefile import open_database, owner_of
-from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.journal import checksum_of
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import (

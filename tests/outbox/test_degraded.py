@@ -424,7 +424,7 @@ async def test_counts_are_right_after_a_change_that_the_file_gets_when_it_is_ope
             await changes[change]()
         door.disk.thaw(fails=True)
         async with asyncio.TaskGroup() as group:  # the second error closes the file
-            while outbox.database._desk.is_busy:
+            while outbox.database.is_busy:
                 await asyncio.sleep(0)
             door.disk.freeze()
             group.create_task(outbox.database.heal())

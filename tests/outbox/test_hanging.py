@@ -35,9 +35,9 @@ from bridge.outbox import reads
 from bridge.outbox.image import Limits
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery
-from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.file import Connection, connect
+from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
 from tests.support.book import Book
@@ -159,8 +159,8 @@ async def test_machine_that_stood_still_is_no_disk_that_hangs(state_path: Path) 
     """A live migration stops the thread and whoever watches it, for seconds."""
     disk = Hanging()
     async with opened(state_path, disk, patience=1.5) as outbox:
-        desk = outbox.database._desk
-        desk.timings = replace(desk.timings, standstill=0.5)
+        timings = outbox.database.timings
+        outbox.database.timings = replace(timings, standstill=0.5)
         disk.freeze()
         writing = asyncio.create_task(put(outbox, "first"))
         assert await asyncio.to_thread(disk.hung.wait, WITHIN)
@@ -310,7 +310,7 @@ async def writing_back(
         disk.freeze()
         await put(outbox, "1")
         disk.thaw(fails=True)
-        while outbox.database._desk.is_hanging:
+        while outbox.database.is_hanging:
             await asyncio.sleep(0)
         disk.follow(outbox.database, WITHIN, WITHIN)
         disk.freeze()

@@ -49,7 +49,7 @@ WRITTEN = """
 import asyncio, os, sys
 from pathlib import Path
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, outgoing
 from tests.support.hanging import Hanging

@@ -10,7 +10,7 @@ from bridge.foundation.errors import NewerSchemaError
 from bridge.outbox.records import Checkpoint, Decision, Reply
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.statefile import open_database
-from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.file import connect
 from bridge.outbox.storage.schema import SCHEMA, TABLES, version
 from bridge.outbox.store import Outbox
 from tests.support.builders import ME, SINK, outgoing, router

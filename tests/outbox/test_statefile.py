@@ -25,10 +25,9 @@ from bridge.outbox.statefile import (
     open_database,
     owner_of,
 )
-from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.journal import Rows, write
-from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.journal import Rows, load, write
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"

@@ -29,10 +29,9 @@ from bridge.outbox.records import (
     Tally,
 )
 from bridge.outbox.statefile import owner_of, set_owner
-from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
-from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.journal import Timings, load
 from bridge.outbox.storage.schema import SCHEMA, version
 from bridge.outbox.store import Outbox
 from tests.support.builders import (

@@ -19,9 +19,8 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.recovery.trouble import Note, Trouble
 from bridge.outbox.statefile import open_database
-from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.journal import write
-from bridge.outbox.storage.meta import load
+from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.journal import load, write
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 AFRESH = "state file is corrupt: starting afresh"

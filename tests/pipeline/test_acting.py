@@ -15,7 +15,7 @@ from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery, Success
-from bridge.outbox.runs import Runs
+from bridge.outbox.sink_state import Runs
 from bridge.sinks.acting import Actor, Ending, Step
 from bridge.sinks.command.process import Exit
 from tests.pipeline.acting_world import (

@@ -15,8 +15,8 @@ from bridge.outbox import statefile
 from bridge.outbox.pruning import Pruning, size
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Decision
-from bridge.outbox.storage.connection import connect
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import connect
 from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer

@@ -19,7 +19,7 @@ from bridge.foundation.pace import RetryPolicy
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import Delivery
-from bridge.outbox.storage.connection import Connection
+from bridge.outbox.storage.file import Connection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import RelayPolicy
 from tests.pipeline.test_relay import (

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bridge.approvals import evidence, rules
 from bridge.approvals.auto_approve import AutoApprover, Withheld
 from bridge.approvals.evidence import Evidence, Lack, SuccessCheck
-from bridge.outbox.runs import Runs
+from bridge.outbox.sink_state import Runs
 from bridge.pipeline.acting import ActingRelay
 from bridge.sinks.command import actor
 from tests.simulation.planting import Patch, bug

@@ -9,7 +9,7 @@ from bridge.events.routing import Router
 from bridge.events.vocabulary import GONE, TransitionKind
 from bridge.outbox.facts import Facts
 from bridge.outbox.records import Delivery
-from bridge.outbox.runs import Runs, Standing
+from bridge.outbox.sink_state import Runs, Standing
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
 from bridge.sinks.acting import Begin, Ending, Fate

@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Done, Timings
-from bridge.outbox.storage.file import File
-from bridge.outbox.storage.journal import Row, Rows
+from bridge.outbox.storage.file import Connection, File, connect
+from bridge.outbox.storage.journal import Done, Row, Rows, Timings
 from bridge.outbox.storage.schema import TABLES
 from tests.simulation.edges import Shown
 
@@ -188,6 +186,6 @@ async def open_now(life: "Life") -> None:
 
     file = File(life.world.path, may_degrade=True, connect=opened)
     timings = Timings(quiet=float("inf"))
-    life.database = database = InlineDatabase(file, timings, lambda _: None, driver)
+    life.database = database = InlineDatabase(file, timings, driver)
     database.life, database.driver, database.given = life, driver, set()
     await database._open()

@@ -17,7 +17,7 @@ from bridge.events.routing import Route, Router, Subject, When
 from bridge.foundation.clock import Clock, PauseMeter
 from bridge.imds.poller import Metadata, Poller
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics

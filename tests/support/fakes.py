@@ -111,7 +111,7 @@ async def settled(outbox: Outbox) -> None:
         has_threads = (
             loop._default_executor
         )  # somebody has called ``asyncio.to_thread``
-        if not (has_threads or outbox.database._desk.is_busy):
+        if not (has_threads or outbox.database.is_busy):
             break
         await outbox.database.read(lambda db: None)
         if has_threads:

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.file import Connection, connect
 
 LONGEST = 60.0  # a test that forgot to thaw it
 
@@ -54,12 +54,11 @@ class Hanging:
         """
 
         def changed(is_frozen: bool) -> None:  # noqa: FBT001 - the one thing told
-            desk = database._desk
             seconds = patience if is_frozen else within
-            desk.timings = replace(desk.timings, patience=seconds)
-            if desk._timer is not None:  # it was set by the limit before
-                desk._timer.cancel()
-                desk._look_in(seconds)
+            database.timings = replace(database.timings, patience=seconds)
+            if database._timer is not None:  # it was set by the limit before
+                database._timer.cancel()
+                database._look_in(seconds)
 
         self.on_change = changed
 

@@ -18,7 +18,7 @@ from bridge.outbox.image import Limits
 from bridge.outbox.questions import Selection
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision, Delivery, Tally
 from bridge.outbox.storage.database import Database
-from bridge.outbox.storage.driver import Timings
+from bridge.outbox.storage.journal import Timings
 from bridge.outbox.store import Outbox
 from tests.support.book import Book
 from tests.support.builders import route, router

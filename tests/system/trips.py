@@ -48,8 +48,12 @@ _POLL = "2s"  # far more than an event is on its way
 _RUNS = 3
 
 BY_THE_CLOCK = {
-    "outbox/storage/driver.py:Desk._look",
-    "outbox/storage/driver.py:Desk._look_in",
+    "outbox/storage/database.py:Database._look",
+    "outbox/storage/database.py:Database._look_in",
+    "outbox/storage/database.py:Database._waits_since",
+    "outbox/storage/database.py:Database._waits_since.<locals>.<listcomp>",
+    "outbox/storage/journal.py:Journal.waiting",
+    "outbox/storage/journal.py:ThreadDriver.is_alive",
     "hub/store/engine.py:noted",
     "hub/store/pin_rows.py:KnownPins.refresh",
     "hub/store/store.py:Store.check",

@@ -19,17 +19,9 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.foundation.sqlite_files import READING, limited, text_of
-from bridge.outbox.records import (
-    BROKEN,
-    CHECKPOINT,
-    UNREADABLE,
-    Content,
-    DeliveryState,
-    damage_of,
-)
-from bridge.outbox.storage.connection import connect
-from bridge.outbox.storage.journal import write
-from bridge.outbox.storage.meta import AGAIN
+from bridge.outbox.records import AGAIN, CHECKPOINT, UNREADABLE, Content, DeliveryState
+from bridge.outbox.storage.file import connect
+from bridge.outbox.storage.journal import BROKEN, damage_of, write
 from bridge.outbox.storage.schema import TABLES, Table
 
 _ITEMS, _DELIVERIES = TABLES["items"], TABLES["deliveries"]

@@ -26,40 +26,39 @@ from msgspec.structs import replace
 
 from bridge.foundation.errors import (
     OutboxError,
-    OutboxFullError,
     OutboxLockedError,
     OutboxThreadDiedError,
     OutboxUnavailableError,
 )
-from bridge.outbox.storage.connection import (
+from bridge.outbox.storage.file import (
     NOT_OURS,
-    SHORT_BUSY_SECONDS,
     Connect,
     Connection,
+    File,
     as_outbox_error,
-    connect,
+    empty,
     is_damage,
     is_unwritable,
 )
-from bridge.outbox.storage.driver import Ask, Desk, Done, Driver, ThreadDriver, Timings
-from bridge.outbox.storage.file import File, empty
-from bridge.outbox.storage.journal import Journal, Rows
+from bridge.outbox.storage.journal import (
+    Ask,
+    Done,
+    Driver,
+    Journal,
+    Rows,
+    ThreadDriver,
+    Timings,
+)
 from bridge.outbox.storage.lock import Place
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")
-OnTrouble = Callable[[str], None]
 
-_TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
 _TIDY_AFTER = 10  # commits: well before SQLite would tidy up during a commit
 _LAST_WAIT = 1.0  # seconds, for a disk that hangs at the stop
 _TOUCH: Rows = {("meta", ("healed",)): (1,)}  # proves that the disk can be written
-
-
-def _ignore(_: str) -> None:
-    """Do nothing about trouble."""
 
 
 class Database:
@@ -67,7 +66,9 @@ class Database:
 
     Attributes:
         path: of the file.
+        timings: the limits.
         journal: what is not on the disk yet.
+        is_hanging: whether the present work was given up; its end still counts.
         fault: why the disk cannot be written now; None = it can be written.
         is_blank: whether reads are answered from an empty file, because the real one
             could not be read since the start.
@@ -76,20 +77,19 @@ class Database:
         healed: called when the disk works again: what waits there can be read.
     """
 
-    def __init__(
-        self, file: File, timings: Timings, on_trouble: OnTrouble, driver: Driver
-    ) -> None:
+    def __init__(self, file: File, timings: Timings, driver: Driver) -> None:
         self.is_blank = False
         self.snapshot: Callable[[Connection], Any] | None = None
         self.adopt: Callable[[Any], object] | None = None
         self.healed: Callable[[], object] = lambda: None
         self.path, self._file = file.path, file
-        self._on_trouble = on_trouble
-        self._desk = Desk(driver, timings)
-        self._desk.since = self._waits_since
-        self._desk.given_up = self.hangs
-        self._desk.gone = partial(self._died, None)
+        self._driver, self.timings = driver, timings
         self._loop = asyncio.get_running_loop()
+        self.is_hanging = False
+        self._finish: Done | None = None  # of the work that is being done
+        self._began = 0.0
+        self._stood = -math.inf  # when a standstill of the machine ended
+        self._timer: asyncio.TimerHandle | None = None
         self.journal = Journal()
         self._asks = deque[Ask]()
         self._asking: Ask | None = None  # the question that the worker asks now
@@ -112,7 +112,7 @@ class Database:
         *,
         may_degrade: bool = False,
         timings: Timings | None = None,
-        on_trouble: OnTrouble = _ignore,
+        on_trouble: Callable[[str], object] = str,
         place: Place | None = None,
         driver: Driver | None = None,
         connect: Connect | None = None,
@@ -123,8 +123,7 @@ class Database:
             path: the file.
             may_degrade: go on in memory while the disk cannot be written or hangs.
             timings: the limits; None = the defaults.
-            on_trouble: called by the worker with the fault of each piece of work that
-                failed, if an intact file would not cause this fault.
+            on_trouble: see ``File``.
             place: checks whether the file is still where it was opened; None = no such
                 check.
             driver: does the work; None = a thread.
@@ -136,8 +135,8 @@ class Database:
         timings = timings or Timings()
         if not may_degrade:
             timings = replace(timings, patience=math.inf)
-        file = File(path, may_degrade, connect or _connect(may_degrade), place)
-        database = cls(file, timings, on_trouble, driver or ThreadDriver())
+        file = File(path, may_degrade, connect, place, on_trouble)
+        database = cls(file, timings, driver or ThreadDriver())
         try:
             await database._open()
             yield database
@@ -153,6 +152,11 @@ class Database:
     def is_answering(self) -> bool:
         """Whether questions are answered; a disk that fails does not matter."""
         return self._death is None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a piece of work is being done."""
+        return self._finish is not None
 
     # -- rows ----------------------------------------------------------------
 
@@ -253,18 +257,13 @@ class Database:
         is_read: bool = True,
     ) -> asyncio.Future[Any]:
         self._demand_life()
-        if self._desk.is_hanging:
+        if self.is_hanging:
             raise OutboxUnavailableError(f"the state file hangs: {self.fault}")
         future = self._loop.create_future()
-        watched, now = partial(self._watched, work), self._loop.time()
-        last = self.journal.last
-        self._asks.append(Ask(watched, last, now, future, then, is_read))
+        last, now = self.journal.last, self._loop.time()
+        self._asks.append(Ask(work, last, now, future, then, is_read))
         self._next_soon()
         return future
-
-    def _adopt(self, snapshot: Any) -> None:
-        if self.adopt and self.snapshot:
-            self.adopt(snapshot)
 
     def _demand_life(self) -> None:
         if self._death is not None:
@@ -283,7 +282,7 @@ class Database:
     def _next(self) -> None:
         """Begin the next piece of work, if none is being done."""
         self._is_due = False
-        if self._desk.is_busy or self._death is not None:
+        if self._finish or self._is_closed or self._death is not None:
             return
         gathering = self.journal.gathering
         ask = self._asks[0] if self._asks else None
@@ -295,46 +294,36 @@ class Database:
             and may_write
             and (ask is None or ask.after >= gathering[0].number)
         ):
-            rows = [commit.rows for commit in self.journal.take()]
-            work = partial(self._written, rows, is_again=self._is_writing_back)
-            self._start(partial(self._watched, work), self._answered)
+            commits, is_again = self.journal.take(), self._is_writing_back
+            work = partial(self._file.write, commits, is_again=is_again)
+            self._start(work, self._answered)
         elif ask is not None:
             self._asking = self._asks.popleft()
             self._start(ask.work, self._asked)
         else:
             self._idle.set()
-            self._tidy_soon()
+            if self._untidied >= _TIDY_AFTER and self.timings.quiet != math.inf:
+                self._untidied = 0
+                self._loop.call_later(self.timings.quiet, self._tidy)
 
     def _start(self, work: Callable[[], object], finish: Done) -> None:
+        """Begin a piece of work; ``finish`` gets its outcome, also if it is late."""
         self._idle.clear()
-        self._desk.start(work, partial(self._done, finish))
+        self._finish, self._began = finish, self._loop.time()
+        if self._timer is None:
+            self._look_in(self.timings.patience)
+        self._driver.start(work, self._done)
 
-    def _watched(self, work: Callable[[], T]) -> T:
-        """Do work, and note an error that shows damage."""
-        try:
-            return work()
-        except Exception as error:
-            fault = as_outbox_error(error)
-            if not isinstance(fault, _TRANSIENT):
-                self._on_trouble(str(fault))
-            raise
-
-    def _done(self, finish: Done, result: Any, error: BaseException | None) -> None:
+    def _done(self, result: Any, error: BaseException | None) -> None:
         """Go on after a piece of work, also if it had been given up."""
-        was_hanging, self._desk.is_hanging = self._desk.is_hanging, False
-        if self._death is None:
+        finish, self._finish = self._finish, None
+        was_hanging, self.is_hanging = self.is_hanging, False
+        if self._death is None and finish is not None:
             finish(result, error)
         is_late = was_hanging and error is None and self.fault is not None
         if is_late and self._healing is None and not self._is_writing_back:
             self._healing = self._loop.create_future()
         self._next()
-
-    def _written(self, commits: list[Rows], *, is_again: bool) -> dict[int, Exception]:
-        """Write commits; return the errors of those that were refused."""
-        refused = self._file.write(commits, is_again=is_again)
-        for fault in refused.values():
-            self._on_trouble(str(as_outbox_error(fault)))
-        return refused
 
     def _answered(
         self, refused: dict[int, Exception], error: BaseException | None
@@ -367,7 +356,7 @@ class Database:
         if error is not None and (is_end or (is_of_disk and self._file.may_degrade)):
             self._failed(error)
         if ask is not None:
-            ask.answer(result, self._death or error)
+            ask.answer(result, self._death or as_outbox_error(error))
 
     def _failed(self, error: BaseException) -> None:
         """Go on in memory if the disk may work again; else end."""
@@ -378,9 +367,36 @@ class Database:
 
     # -- a disk that fails ---------------------------------------------------
 
-    def hangs(self, fault: str) -> None:
+    def _look_in(self, seconds: float) -> None:
+        if seconds != math.inf:
+            planned = self._loop.time() + seconds
+            self._timer = self._loop.call_at(planned, self._look, planned)
+
+    def _look(self, planned: float) -> None:
+        """Notice work that is not answered, and a worker that is dead."""
+        self._timer = None
+        if self._finish is None or self._is_closed:
+            return
+        if not self._driver.is_alive:
+            self._died(None)
+            return
+        now, patience = self._loop.time(), self.timings.patience
+        if now - planned > self.timings.standstill:
+            self._stood = now
+        left = max(min(self._began, self._waits_since()), self._stood) + patience - now
+        if left <= 0 and not self.is_hanging:
+            self._hangs(f"the disk has not answered for {patience:g} s")
+        self._look_in(left if left > 0 else patience)
+
+    def _waits_since(self) -> float:
+        """Return when the oldest wait for the disk began, by the loop's clock."""
+        since = [one.since for one in self.journal.waiting()[:1]]
+        since += [self._asks[0].since] if self._asks else []
+        return math.inf if self.fault is not None else min(since, default=math.inf)
+
+    def _hangs(self, fault: str) -> None:
         """Wait no longer for the work that is being done; its answer still counts."""
-        self._desk.is_hanging = True
+        self.is_hanging = True
         self._degrade(fault)
         error = OutboxUnavailableError(f"the state file hangs: {fault}")
         if (ask := self._asking) is not None:
@@ -409,12 +425,12 @@ class Database:
             OutboxError: the state file is closed.
         """
         self._demand_life()
-        if self.fault is None or self._desk.is_hanging:
+        if self.fault is None or self.is_hanging:
             return
         if self._healing is None:
             self._healing = self._loop.create_future()
             self._next_soon()
-        patience = self._desk.timings.patience
+        patience = self.timings.patience
         limit = None if patience == math.inf else patience
         await asyncio.wait({self._healing}, timeout=limit)
 
@@ -435,7 +451,8 @@ class Database:
             return
         is_new, snapshot = found
         if is_new:
-            self._adopt(snapshot)
+            if self.adopt and self.snapshot:
+                self.adopt(snapshot)
             self.is_blank = False
         if not self.journal.gathering:
             self.journal.put(_TOUCH, self._loop.time())
@@ -452,20 +469,9 @@ class Database:
         if healing is not None and not healing.done():
             healing.set_result(None)
 
-    def _waits_since(self) -> float:
-        """Return when the oldest wait for the disk began, by the loop's clock."""
-        since = [one.since for one in self.journal.waiting()[:1]]
-        since += [self._asks[0].since] if self._asks else []
-        return math.inf if self.fault is not None else min(since, default=math.inf)
-
-    def _tidy_soon(self) -> None:
-        if self._untidied >= _TIDY_AFTER and self._desk.timings.quiet != math.inf:
-            self._untidied = 0
-            self._loop.call_later(self._desk.timings.quiet, self._tidy)
-
     def _tidy(self) -> None:
         is_over = self._is_closed or self._death is not None
-        if not self._desk.is_busy and self.fault is None and not is_over:
+        if not self._finish and self.fault is None and not is_over:
             self._start(self._file.tidy, lambda *_: None)
 
     # -- its beginning and its end -------------------------------------------
@@ -503,7 +509,7 @@ class Database:
             self.is_blank = self.is_blank or found[1]
             self._degrade(found[0])
         if ask is not None:
-            ask.answer(None, error)
+            ask.answer(None, as_outbox_error(error))
         elif error is not None:
             self._died(error)
 
@@ -539,8 +545,8 @@ class Database:
         self._ended.set()
 
     async def _close(self) -> None:
-        limit = self._desk.timings.patience + self._desk.timings.closing
-        limit = _LAST_WAIT if self._desk.is_hanging else limit
+        limit = self.timings.patience + self.timings.closing
+        limit = _LAST_WAIT if self.is_hanging else limit
         with suppress(TimeoutError, OutboxError):
             async with asyncio.timeout(None if limit == math.inf else limit):
                 if self.fault is not None:
@@ -556,17 +562,15 @@ class Database:
                 "changes again",
                 extra={"changes": len(waiting)},
             )
-        if not self._desk.is_busy and self._death is None:
-            self._desk.start(self._file.close, lambda *_: self._ended.set())
+        if not self._finish and self._death is None:
+            self._start(self._file.close, lambda *_: self._ended.set())
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._desk.timings.closing):
+                async with asyncio.timeout(self.timings.closing):
                     await self._ended.wait()
-        self._desk.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._driver.stop()
         self._ended.set()
-
-
-def _connect(may_degrade: bool) -> Connect:  # noqa: FBT001 - said by the only caller
-    return partial(connect, busy=SHORT_BUSY_SECONDS if may_degrade else None)
 
 
 def _same(result: Any) -> Any:

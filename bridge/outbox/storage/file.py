@@ -1,12 +1,16 @@
-"""The state file as its thread uses it; nothing here knows of threads.
+"""The state file as its thread uses it: how it is opened, and what its errors mean.
 
 not open ──open──▶ open ──the file or its lock is gone, or fails──▶ regain ──▶ open
    └──it cannot be opened──▶ only for reading, or nothing ──▶ regain ──▶ open
+
+Nothing here knows of threads.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,30 +22,135 @@ from bridge.foundation.errors import (
     OlderSchemaError,
     OutboxCorruptError,
     OutboxError,
+    OutboxFullError,
+    OutboxLockedError,
     OutboxUnavailableError,
 )
-from bridge.foundation.privileges import no_file
-from bridge.outbox.storage.connection import (
-    SHORT_BUSY_SECONDS,
-    Connect,
-    Connection,
-    connect,
-    is_damage,
-    is_unwritable,
-    readable,
-    transaction,
-    translated,
-)
-from bridge.outbox.storage.journal import Rows, write
+from bridge.foundation.privileges import enter, make_private, no_file
+from bridge.outbox.storage.journal import Commit, write
 from bridge.outbox.storage.lock import Place
 from bridge.outbox.storage.schema import SCHEMA, create, version
 
 T = TypeVar("T")
 
+# Seconds to wait for another process's lock: in a command (less than ``patience``), and
+# in the forwarder, for which an event may be announced only 30 s ahead.
+BUSY_SECONDS = 2.5
+SHORT_BUSY_SECONDS = 1.0
+_WAL_BYTES = 4 * 1024 * 1024  # after a large transaction, the log is cut to this
+
+_UNWRITABLE = ("FULL", "IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PROTOCOL")
+_DAMAGED = ("CORRUPT", "NOTADB")
+_TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+NOT_OURS = (ForeignDatabaseError, NewerSchemaError, OutboxLockedError)
+
+# One damaged text must not prevent all other rows from being read.
+readable = partial(str, encoding="utf-8", errors="replace")
+
+Connection = sqlite3.Connection
+Connect = Callable[[Path], Connection]
+
 # With these errors the connection itself is useless: it was opened while the file
 # system was read-only, or the file system is gone. Opening the file again may help.
 MUCH = 5000  # rows, whose memory is worth to be given back
+_rows_of = attrgetter("rows")
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
+
+
+def connect(
+    path: Path, factory: type[Connection] = Connection, busy: float = BUSY_SECONDS
+) -> Connection:
+    """Open the file; a new one gets its tables.
+
+    Args:
+        path: the file.
+        factory: the class of the connection.
+        busy: seconds to wait for another process's lock.
+
+    Raises:
+        OutboxUnavailableError: it cannot be used now, or not by root.
+        OutboxError: it is damaged, of another schema, or not a state file.
+    """
+    connection = None
+    enter(path)
+    if (part := no_file(path)) is not None:
+        raise OutboxUnavailableError(f"{part} is not a file: move it away")
+    make_private(path)
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=busy,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=factory,
+        )
+        connection.text_factory = readable
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -2048")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        create(connection)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error, f"the state file {path} cannot be used") from error
+        raise
+    return connection
+
+
+def is_unwritable(error: BaseException) -> bool:
+    """Whether the disk or another process caused the error, so that it may end."""
+    if isinstance(error, OutboxError):
+        return isinstance(error, OutboxUnavailableError)
+    return _is_one_of(error, _UNWRITABLE)
+
+
+def translated(error: Exception, text: str) -> OutboxError:
+    """Convert an error to an OutboxError, with ``text`` before its own text."""
+    kind = OutboxError
+    if isinstance(error, sqlite3.Error) and is_unwritable(error):
+        kind = OutboxUnavailableError
+    elif _is_one_of(error, _DAMAGED):
+        kind = OutboxCorruptError
+    fault = kind(f"{text}: {error}")
+    fault.__cause__ = error
+    return fault
+
+
+def _is_one_of(error: BaseException, kinds: tuple[str, ...]) -> bool:
+    name = getattr(error, "sqlite_errorname", "").removeprefix("SQLITE_")
+    return name.startswith(kinds)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the content of the file caused the error."""
+    return isinstance(error, OutboxCorruptError | MemoryError) or (
+        isinstance(error, sqlite3.Error) and _is_one_of(error, _DAMAGED)
+    )
+
+
+def as_outbox_error(error: BaseException | None) -> BaseException | None:
+    """Return an error of SQLite as an OutboxError, any other unchanged."""
+    text = "the state file cannot be read or written"
+    return translated(error, text) if isinstance(error, sqlite3.Error) else error
+
+
+@contextmanager
+def transaction(db: Connection) -> Iterator[Connection]:
+    """Commit what is done meanwhile; after an error, nothing of it.
+
+    Raises:
+        sqlite3.Error: the disk has failed, and nothing was written.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield db
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 class File(Struct):
@@ -50,14 +159,17 @@ class File(Struct):
     Attributes:
         path: the path of the file.
         may_degrade: whether its owner goes on in memory when the disk fails.
-        connect: opens the file.
+        connect: opens the file; None = as usual.
         place: checks whether the file is still there; None = no such check.
+        on_trouble: called with the fault of each piece of work that failed, if an
+            intact file would not cause this fault.
     """
 
     path: Path
     may_degrade: bool = False
-    connect: Connect = connect
+    connect: Connect | None = None
     place: Place | None = None
+    on_trouble: Callable[[str], object] = str
     _db: Connection | None = None
     _copy: Connection | None = None  # for reads while the file is not open
     _rows: int = 0  # that were written since memory was given back
@@ -110,7 +222,7 @@ class File(Struct):
         return True
 
     def write(
-        self, commits: Sequence[Rows], *, is_again: bool = False
+        self, commits: Sequence[Commit], *, is_again: bool = False
     ) -> dict[int, Exception]:
         """Write commits in one transaction; return the errors of refused ones.
 
@@ -126,19 +238,28 @@ class File(Struct):
             sqlite3.Error, OutboxUnavailableError: nothing was written.
             OutboxCorruptError, MemoryError: the file is damaged.
         """
-        self._demand_place()
-        self._rows += sum(map(len, commits))
         try:
-            return self._write(commits)
-        except sqlite3.Error as error:
-            if is_again:
+            self._demand_place()
+            refused = self._write(commits)
+        except Exception as error:
+            self._note(error)
+            if is_again and isinstance(error, sqlite3.Error):
                 self.let_go(error)
             raise
+        for fault in refused.values():
+            self._note(fault)
+        return refused
 
-    def _write(self, commits: Sequence[Rows]) -> dict[int, Exception]:
+    def _note(self, error: Exception) -> None:
+        """Report an error that shows damage."""
+        fault = as_outbox_error(error)
+        if not isinstance(fault, _TRANSIENT):
+            self.on_trouble(str(fault))
+
+    def _write(self, commits: Sequence[Commit]) -> dict[int, Exception]:
         try:
-            with transaction(self.db):
-                write(self.db, commits)
+            with transaction(self.db) as db:
+                self._rows += write(db, map(_rows_of, commits))
         except Exception as error:
             if is_unwritable(error) or is_damage(error):
                 raise
@@ -146,16 +267,16 @@ class File(Struct):
             return {}
         refused = dict[int, Exception]()
         with transaction(self.db):
-            for index, rows in enumerate(commits):
-                if (fault := self._refused(rows)) is not None:
+            for index, commit in enumerate(commits):
+                if (fault := self._refused(commit)) is not None:
                     refused[index] = fault
         return refused
 
-    def _refused(self, rows: Rows) -> Exception | None:
+    def _refused(self, commit: Commit) -> Exception | None:
         """Write a commit; return why it was refused, None = it was not."""
         self.db.execute("SAVEPOINT one")
         try:
-            write(self.db, [rows])
+            write(self.db, [commit.rows])
         except Exception as error:
             if is_unwritable(error) or is_damage(error) or not self.db.in_transaction:
                 raise
@@ -171,7 +292,11 @@ class File(Struct):
         Raises:
             sqlite3.Error, OutboxUnavailableError: it cannot be read.
         """
-        return job(self.db), None if self.place is None else self.place.fault()
+        try:
+            return job(self.db), None if self.place is None else self.place.fault()
+        except Exception as error:
+            self._note(error)
+            raise
 
     def run(self, job: Callable[[Connection], T]) -> T:
         """Run a job in a transaction.
@@ -179,9 +304,13 @@ class File(Struct):
         Raises:
             sqlite3.Error, OutboxUnavailableError: nothing was written.
         """
-        self._demand_place()
-        with transaction(self.db):
-            return job(self.db)
+        try:
+            self._demand_place()
+            with transaction(self.db) as db:
+                return job(db)
+        except Exception as error:
+            self._note(error)
+            raise
 
     def regain(self) -> bool:
         """Make a file that failed usable again; return whether it was opened again.
@@ -231,9 +360,11 @@ class File(Struct):
                 one.close()
 
     def _connected(self) -> Connection:
-        file = self.connect(self.path)
-        if self.may_degrade:
-            file.execute(f"PRAGMA busy_timeout = {int(SHORT_BUSY_SECONDS * 1000)}")
+        seconds = SHORT_BUSY_SECONDS if self.may_degrade else BUSY_SECONDS
+        if self.connect is None:
+            file = connect(self.path, busy=seconds)
+        else:
+            file = self.connect(self.path)
         if self.place is not None:
             self.place.opened()
         return file

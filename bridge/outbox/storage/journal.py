@@ -11,18 +11,21 @@ hangs becomes one transaction. A row says what will hold afterwards, so it may b
 written twice.
 """
 
+import asyncio
+import logging
+import queue
 import sqlite3
-from collections.abc import Callable, Iterable
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
+from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct, field
 
-from bridge.outbox.records import (
-    Content,
-    checksum_of,
-    checksum_of_decision,
-    checksum_of_value,
-)
+from bridge.outbox.records import Content
 from bridge.outbox.storage.schema import SEVERAL, TABLES
 
 Value = str | bytes | int | float | None
@@ -30,8 +33,18 @@ Change = tuple[str, tuple[Value, ...]]  # the table, and the primary key
 Row = tuple[Value, ...]  # in the order of ``Table.columns``
 Rows = dict[Change, Row | None]  # None = the row is deleted
 
+log = logging.getLogger(__name__)
+
 _STAY = ("items", "deliveries")
 _BODY = 5  # of a row of items
+# The allowed pairs of index in Content and type. SQLite returns no subclasses.
+_KINDS_READ = {
+    *((place, str) for place in range(5)),
+    *((place, type(None)) for place in (1, 2, 3)),
+    (5, bytes),
+}
+_ENCODER = msgspec.json.Encoder()
+BROKEN = -1  # never a valid checksum: a row with this value is never sent
 
 
 class Commit(Struct, eq=False):
@@ -68,16 +81,14 @@ class Journal(Struct):
     Attributes:
         with_disk: the disk was given these, and has not answered.
         gathering: these came later.
-        items: how many events and replies are among their rows.
-        bytes: the length of their bodies.
         last: the number of the last commit.
     """
 
     with_disk: list[Commit] = field(default_factory=list)
     gathering: list[Commit] = field(default_factory=list)
-    items: int = 0
-    bytes: int = 0
     last: int = 0
+    _bytes: int = 0  # of the bodies of what gathers
+    _bytes_given: int = 0  # of those that the disk was given
     _given: dict[Change, Commit] = field(default_factory=dict)
     _where: dict[Change, Commit] = field(default_factory=dict)
 
@@ -91,54 +102,53 @@ class Journal(Struct):
         """Add a commit at the time ``now`` of the loop's clock."""
         self.last += 1
         commit = Commit(self.last, now, {}, then, late)
-        for change, row in rows.items():
-            self._place(commit, change, row)
+        self._place(commit, rows)
         self.gathering.append(commit)
         return commit
 
-    def _place(self, commit: Commit, change: Change, row: Row | None) -> None:
-        earlier = self._where.get(change)
-        if earlier is not None:
-            self._count(change, earlier.rows[change], -1)
-            if change[0] in _STAY:
-                commit = earlier
-            elif earlier is not commit:
-                del earlier.rows[change]
-        commit.rows[change] = row
-        self._where[change] = commit
-        self._count(change, row, 1)
+    def _place(self, commit: Commit, rows: Rows) -> None:
+        where = self._where
+        for change, row in rows.items():
+            of, earlier = commit, where.get(change)
+            if change[0] == "items":
+                self._bytes += _length(row)
+            if earlier is not None:
+                if change[0] == "items":
+                    self._bytes -= _length(earlier.rows[change])
+                if change[0] in _STAY:
+                    of = earlier
+                elif earlier is not commit:
+                    del earlier.rows[change]
+            of.rows[change] = row
+            where[change] = of
 
-    def _count(self, change: Change, row: Row | None, sign: int) -> None:
-        if row is not None and change[0] == "items":
-            body = row[_BODY]
-            self.items += sign
-            self.bytes += sign * len(body) if isinstance(body, bytes) else 0
+    @property
+    def bytes(self) -> int:
+        """The length of the bodies of all events and replies."""
+        return self._bytes + self._bytes_given
 
     def take(self) -> list[Commit]:
         """Give all that gathers to the disk."""
         self.with_disk, self.gathering = self.gathering, []
         self._given, self._where = self._where, {}
+        self._bytes_given, self._bytes = self._bytes, 0
         return self.with_disk
 
     def done(self) -> list[Commit]:
         """Note that the disk has what it was given; return it."""
         done, self.with_disk = self.with_disk, []
-        for change, commit in self._given.items():
-            self._count(change, commit.rows[change], -1)
-        self._given = {}
+        self._given, self._bytes_given = {}, 0
         return done
 
     def back(self) -> None:
         """Note that the disk has refused what it was given: it gathers again."""
-        later, where = self.gathering, self._where
+        later = self.gathering
         self.gathering, self.with_disk = self.with_disk, []
         self._where, self._given = self._given, {}
-        for change, commit in where.items():
-            self._count(change, commit.rows[change], -1)
+        self._bytes, self._bytes_given = self._bytes_given, 0
         for commit in later:
             rows, commit.rows = commit.rows, {}
-            for change, row in rows.items():
-                self._place(commit, change, row)
+            self._place(commit, rows)
             self.gathering.append(commit)
 
     def waiting(self) -> list[Commit]:
@@ -155,11 +165,19 @@ class Journal(Struct):
         return found | {c: commit.rows[c] for c, commit in self._where.items()}
 
 
+def _length(row: Row | None) -> int:
+    body = None if row is None else row[_BODY]
+    return len(body) if isinstance(body, bytes) else 0
+
+
 # -- Writes rows to the state file, each with its checksum -----------------------------
 
 
-def write(db: sqlite3.Connection, commits: Iterable[Rows]) -> None:
+def write(db: sqlite3.Connection, commits: Iterable[Rows]) -> int:
     """Write the rows of commits in the transaction that is open; each row occurs once.
+
+    Returns:
+        How many rows they are.
 
     Raises:
         sqlite3.Error: a row was refused, or the disk has failed.
@@ -182,6 +200,7 @@ def write(db: sqlite3.Connection, commits: Iterable[Rows]) -> None:
             several = chain(*found[start : start + SEVERAL])
             db.execute(table.put_several, tuple(several))
         db.executemany(table.put, found[end:])
+    return sum(map(len, (*gone.values(), *kept.values())))
 
 
 def _checksum(name: str, key: Row, row: Row) -> int | None:
@@ -193,3 +212,191 @@ def _checksum(name: str, key: Row, row: Row) -> int | None:
         number, content = key[0], Content(*row[:6])  # type: ignore[arg-type]  # see above
         return checksum_of(number, content)  # type: ignore[arg-type]  # see above
     return checksum_of_decision(key[1], *row[:-1])
+
+
+# -- Checksums of rows -----------------------------------------------------------------
+#
+# Damaged content must not be sent with the id of an intact event.
+#
+# CRC-32 is enough, because it guards against a failing disk and not against an
+# attacker: it detects every run of up to 32 wrong bits. Other damage escapes it in one
+# of four billion cases. It is stored in the row as a number, and costs less than a
+# microsecond per kilobyte.
+
+
+def checksum_of(number: int, content: Content) -> int:
+    """Return the checksum of ``content`` in the row with the id ``number``."""
+    head = _ENCODER.encode((number, *content[:-1]))
+    return zlib.crc32(content.body, zlib.crc32(head))
+
+
+def checksum_of_value(name: str, value: bytes) -> int:
+    """Return the checksum of a named value."""
+    return zlib.crc32(value, zlib.crc32(name.encode()))
+
+
+def intact_value(name: str, row: Sequence[object] | None) -> bytes | None:
+    """Return the value of a row; if it is damaged, log that and return b"".
+
+    Args:
+        name: the name of the value.
+        row: value and checksum, without checksum in an older file; None = no row.
+    """
+    if row is None or not isinstance(value := row[0], bytes):
+        return None
+    checksum = row[1] if len(row) > 1 else None
+    if checksum is None or checksum == checksum_of_value(name, value):
+        return value
+    log_damage(name)
+    return b""
+
+
+def checksum_of_decision(*columns: object) -> int:
+    """Return the checksum of a decision on an approval."""
+    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
+
+
+def log_damage(what: str) -> None:
+    """Log that a damaged value of the state file is ignored."""
+    log.error("stored value is damaged: going on without it", extra={"what": what})
+
+
+def damage_of(number: object, content: Content, checksum: object) -> str | None:
+    """Return what is wrong with a row; None = nothing.
+
+    Args:
+        number: the id of the row; None = the row is missing.
+        content: as it was read: any field may have a wrong type.
+        checksum: as it was read; None = the row was written without one.
+    """
+    if not isinstance(number, int):
+        return "the content of this delivery is missing in the state file"
+    is_bytes = type(content.body) is bytes
+    if is_bytes and checksum == checksum_of(number, content):
+        return None  # the usual case: a wrong type would have another checksum
+    if not _is_readable(*content):
+        return "the content of this delivery cannot be read in the state file"
+    if checksum is None:
+        return None
+    return "the content of this delivery is damaged in the state file"
+
+
+def _is_readable(*content: object) -> bool:
+    return _KINDS_READ.issuperset(enumerate(map(type, content)))
+
+
+def load(db: sqlite3.Connection, name: str) -> bytes | None:
+    """Return the value of ``name``: None if there is none, b"" if it is damaged."""
+    query = "SELECT value, checksum FROM meta WHERE key = ?"
+    return intact_value(name, db.execute(query, (name,)).fetchone())
+
+
+# -- Who does the work on the disk: a thread, since the disk may hang ------------------
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Timings(Struct, frozen=True):
+    """Time limits of the state file, in seconds.
+
+    Attributes:
+        patience: a disk that has not answered for this time counts as failed; infinite
+            = wait for it without a limit.
+        standstill: if the check of the disk is late by more than this, the whole
+            machine was paused, and the time of the disk begins again.
+        closing: how much longer than ``patience`` closing may take.
+        quiet: after this time without work, SQLite's log is written back; infinite =
+            never.
+    """
+
+    patience: float = 3.0
+    standstill: float = 1.0
+    closing: float = 2.0
+    quiet: float = 0.1
+
+
+class Ask(Struct, eq=False):
+    """A question to the file, or a transaction of its own.
+
+    Attributes:
+        work: asks.
+        after: the commits up to this number are written first.
+        since: when it was asked, by the loop's clock.
+        future: of the caller.
+        then: called with the result before the caller gets what it returns.
+        is_read: whether an error of the disk says that rows cannot be written either;
+            a transaction of its own is only tried again by its caller.
+    """
+
+    work: Callable[[], Any]
+    after: int
+    since: float
+    future: asyncio.Future[Any]
+    then: Callable[[Any], Any]
+    is_read: bool = True
+
+    def answer(self, result: Any, error: BaseException | None) -> None:
+        """Give the caller the result, or the error."""
+        if isinstance(error, Exception):
+            if not self.future.done():
+                self.future.set_exception(error)
+            return
+        found = self.then(result)
+        if not self.future.done():
+            self.future.set_result(found)
+
+
+class Driver(Protocol):
+    """Does the work on the disk, one piece at a time."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can still do work."""
+        ...
+
+    def start(self, work: Callable[[], object], done: Done) -> None:
+        """Begin a piece of work; ``done`` is called in the event loop at its end.
+
+        Args:
+            work: may hang.
+            done: gets the result and None, or None and the error.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End when the work is done."""
+        ...
+
+
+class ThreadDriver:
+    """Does the work in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue = queue.SimpleQueue[tuple[Callable[[], object], Done] | None]()
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self, work: Callable[[], object], done: Done) -> None:
+        """Begin a piece of work; see ``Driver``."""
+        self._queue.put((work, done))
+
+    def stop(self) -> None:
+        """End the thread when its work is done."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (one := self._queue.get()) is not None:
+            work, done = one
+            try:
+                result, error = work(), None
+            except BaseException as fault:  # noqa: BLE001 - passed on to the loop
+                result, error = None, fault
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(done, result, error)
+            del one, work, done, result, error  # they hold what was written

@@ -32,7 +32,8 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import enter
 from bridge.foundation.sqlite_files import copy_to
-from bridge.outbox.storage.meta import is_other, owner_in
+from bridge.outbox.records import OWNER
+from bridge.outbox.storage.journal import load
 
 if sys.platform != "win32":
     import fcntl
@@ -115,7 +116,7 @@ class StateLock(Struct):
         """Return why the lock is not held; None = it is held."""
         if self._trouble is not None:
             return self._trouble
-        if identity_of(lock_of(self.path)) == self._file:
+        if identity_of(f"{self.path}.lock") == self._file:
             return None
         return f"{self.file} was removed or replaced: another forwarder may start"
 
@@ -256,6 +257,17 @@ def _holder(handle: int) -> int | None:
 # ``regain`` takes the lock again, and writes a removed file again. It fails as long as
 # another file is in its place or another forwarder has the lock. Nothing is written to
 # a file before it was examined with the lock held: it may be damaged, or of another VM.
+
+
+def is_other(owner: str | None, vm_id: str | None) -> bool:
+    """Whether two vmIds are known, and are of two VMs."""
+    return bool(owner and vm_id) and str(owner).casefold() != str(vm_id).casefold()
+
+
+def owner_in(db: sqlite3.Connection) -> str | None:
+    """Return the vmId in an open state file; None if there is none."""
+    owner = load(db, OWNER)
+    return owner.decode(errors="replace") if owner else None
 
 
 class Place(Struct):
