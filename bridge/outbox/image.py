@@ -114,9 +114,9 @@ class Image(Struct):
             self._events += is_event
         rows["items", (item.id,)] = (*item.content, item.created, item.not_before)
         for one in places:
+            put(rows, one, "pending")
             self.sinks[one.sink].add(one)
             self._total += 1
-            put(rows, one, "pending")
             if self.steps and (one.sink, one.key or "") in self.steps:
                 step = ("pending", item.content.body)
                 self.steps[one.sink, one.key or ""][one.id] = step

@@ -59,13 +59,6 @@ class Waiting(Struct, gc=False):
     is_sendable: bool = True
     is_head: bool = False
 
-    def window(self, now: float) -> Window | None:
-        """Return when it is urgent by itself; None = not from now on."""
-        since, until = self.urgent_from, self.urgent_until
-        if since is None or until is None or until <= now:
-            return None
-        return since, until
-
 
 Steps = list[Waiting] | deque[Waiting]
 _number = attrgetter("id")
@@ -249,7 +242,10 @@ class Lines(Struct):
             line = self._lines.get(one.key)
             if isinstance(line, Line):
                 return line.window(self._now, self.waiting)
-        return one.window(self._now)
+        since, until = one.urgent_from, one.urgent_until
+        if since is None or until is None or until <= self._now:
+            return None
+        return since, until
 
     def _head(self, number: int) -> Waiting | None:
         one = self.waiting.get(number)

@@ -305,7 +305,7 @@ class State:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def then(is_written: bool) -> None:  # noqa: FBT001 - a callback
-            if is_written:
+            if is_written and added:
                 self.image.written(added)
             if told is not None:
                 told(is_written)

@@ -77,7 +77,7 @@ class Attempts(Struct):
         was_full: whether all slots were taken when all had begun that might begin.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         chance: returns a random number in [0, 1) at each call.
-        at: the attempts in flight by the id of their delivery.
+        at: the attempts in flight by the id of their delivery, the oldest first.
         keys: how many attempts are in flight by the key of their delivery.
     """
 
@@ -195,7 +195,7 @@ class Attempts(Struct):
             now = self.clock.now().timestamp()
             if self._goes_first(delivery, now):
                 return True
-        if self.circuit.holds(max(a.began for a in self.at[delivery.id])):
+        if self.circuit.holds(self.at[delivery.id][-1].began):
             return False
         monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
         return self.circuit.lets_through(monotonic, is_first=is_first)

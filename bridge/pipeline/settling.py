@@ -175,13 +175,9 @@ class Settling(Struct):
 
     def _land(self, delivery: Delivery) -> None:
         """Note a success. ``record`` counts it, and records it in the outbox."""
-        now = self.clock.now().timestamp()
         if not self.landed:
             self.record_at = self.clock.monotonic() + _MOMENT
         self.landed[delivery.id] = delivery
-        self._seconds.observe(max(0.0, now - delivery.created))
-        if delivery.not_before is not None and now > delivery.not_before:
-            self.metrics.late.labels(self.sink).inc()
         if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
             log.info("delivered", extra=fields_of(delivery))
 
@@ -204,6 +200,10 @@ class Settling(Struct):
             now = self.clock.now().timestamp()
             self.outbox.deliveries.delivered(*self.landed.values(), now=now)
             self._delivered.inc(len(self.landed))
+            for delivery in self.landed.values():
+                self._seconds.observe(max(0.0, now - delivery.created))
+                if delivery.not_before is not None and now > delivery.not_before:
+                    self.metrics.late.labels(self.sink).inc()
             self.landed.clear()
 
     def _recover(self, attempt: Attempt) -> None:
