@@ -1,7 +1,7 @@
 """``sebridge approve --hub`` and ``--via arm``: approve without Service Bus."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,20 +14,15 @@ from bridge import __version__
 from bridge.cli.approve_view import Options, Subject
 from bridge.cli.common import echo_json
 from bridge.cli.ending import fail
-from bridge.cli.hub_client import (
-    HubClient,
-    HubDecision,
-    HubEvent,
-    HubVoteResult,
-    checked,
-    open_hub,
-    url_of,
-)
+from bridge.cli.hub_client import HubClient, checked, open_hub, url_of
 from bridge.cli.long_running import run
+from bridge.events.cloudevent import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
+from bridge.hub.answers import DecisionRow, EventPage, EventRow
+from bridge.hub.choices import Decided
 from bridge.hub.config import ArmConfig
 from bridge.net.http_client import open_session
 
@@ -85,7 +80,7 @@ async def _through_hub(options: Options, url: str, *, as_json: bool) -> bool:
         status, body = await hub.decide(event.event_id, decision)
         if status not in {200, 202}:
             raise BridgeError(hub.refusal(status, body))
-        vote = checked(body, HubVoteResult)
+        vote = checked(body, Decided)
         result = {"eventId": event.event_id, **body}
         if vote.id is not None and options.wait:
             result |= await _outcome(hub, event.event_id, vote.id, options.timeout)
@@ -96,12 +91,12 @@ async def _through_hub(options: Options, url: str, *, as_json: bool) -> bool:
     return not options.wait or _is_good(result, options)
 
 
-def _subject(event: HubEvent, options: Options) -> Subject:
+def _subject(event: EventRow, options: Options) -> Subject:
     return Subject(
         event_id=event.event_id,
         event_type=event.event_type or "",
         machines=event.machines,
-        not_before=event.not_before or "",
+        not_before=rfc3339(event.not_before) if event.not_before else "",
         is_refusal=options.refuse,
     )
 
@@ -114,7 +109,7 @@ def _is_good(result: Mapping[str, Any], options: Options) -> bool:
     return state == "done" and result["outcome"] in _GOOD
 
 
-async def _event_of(hub: HubClient, given: str | None) -> HubEvent:
+async def _event_of(hub: HubClient, given: str | None) -> EventRow:
     """Return the event with an EventId, or the one open event that begins with it.
 
     Raises:
@@ -124,13 +119,13 @@ async def _event_of(hub: HubClient, given: str | None) -> HubEvent:
         raise ValueError("EVENT_ID must be given")
     status, found = await hub.get(f"/api/v1/events/{quote(given, safe='')}")
     if status == 200:
-        return checked(found, HubEvent)
-    rows = await hub.pages("/api/v1/events", "events", HubEvent, open="true", q=given)
-    mine = [one for one in rows if one["eventId"].upper().startswith(given.upper())]
+        return checked(found, EventPage)
+    rows = await hub.open_events(q=given)
+    mine = [one for one in rows if one.event_id.upper().startswith(given.upper())]
     if len(mine) == 1 and len(given) >= _SHORTEST:
-        return checked(mine[0], HubEvent)
+        return mine[0]
     if len(mine) > 1:
-        several = ", ".join(one["eventId"] for one in mine[:_MOST_SHOWN])
+        several = ", ".join(one.event_id for one in mine[:_MOST_SHOWN])
         raise ValueError(
             f"EVENT_ID {given!r} is the beginning of several EventIds: {several}"
         )
@@ -147,10 +142,10 @@ async def _outcome(
     clock: Clock = SystemClock()
     never, end = asyncio.Event(), clock.monotonic() + patience
     while True:
-        found: HubDecision | None = None
+        found: DecisionRow | None = None
         with suppress(BridgeError):  # the hub may be restarting; it keeps the decision
             found = await _decision_of(hub, event_id, decision)
-        state = found.state if found else "unknown"
+        state = found.state.value if found else "unknown"
         if state in _OVER or clock.monotonic() >= end:
             outcome = found.outcome if found else None
             reason = found.outcome_reason if found else None
@@ -160,11 +155,11 @@ async def _outcome(
 
 async def _decision_of(
     hub: HubClient, event_id: str, decision: str
-) -> HubDecision | None:
+) -> DecisionRow | None:
     status, found = await hub.get(f"/api/v1/events/{quote(event_id, safe='')}")
     if status != 200:
         return None
-    known = checked(found, HubEvent).decisions or []
+    known = checked(found, EventPage).decisions
     return next((one for one in known if one.id == decision), None)
 
 
@@ -199,7 +194,7 @@ async def _through_arm(options: Options, given: bytes | None, *, as_json: bool) 
             f"Azure Resource Manager for {resource}", as_json=as_json
         )
         return True
-    _confirm(options, list(event.resources), _NO_BRIDGE_ASKED)
+    _confirm(options, event.resources, _NO_BRIDGE_ASKED)
     now = SystemClock().now()
     claimed = Claimed(
         id="",
@@ -285,7 +280,7 @@ _NO_BRIDGE_ANSWERS = "No bridge answers for the event, and none prepares its mac
 _NO_BRIDGE_ASKED = "No bridge prepares the machines, and no bridge checks its rules"
 
 
-def _confirm(options: Options, machines: list[str], risk: str) -> None:
+def _confirm(options: Options, machines: Sequence[str], risk: str) -> None:
     """Ask whether Azure shall start an event although no bridge prepares machines.
 
     Raises:

@@ -1,13 +1,14 @@
 """A client of the hub's API; it signs in as the user who runs the command.
 
-The fields that commands use are checked: the address may be that of another service.
+Answers are checked against their types: the address may be that of another service.
 """
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
@@ -15,9 +16,13 @@ import msgspec
 import orjson
 
 from bridge import __version__
+from bridge.events.cloudevent import rfc3339
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
+from bridge.hub.answers import BridgeList, EventList, EventRow, HubState, List
+from bridge.hub.bridges import Liveness
 from bridge.hub.pages import words
+from bridge.hub.view_rows import Bridge
 from bridge.net.addresses import is_loopback, url_fault
 from bridge.net.http_client import Answer, Request, exchange, open_session
 
@@ -30,68 +35,8 @@ _MOST_PAGES = 1000
 _SIGN_IN = {301, 302, 303, 307, 308, 401}
 
 
-class HubDecision(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of a decision that commands use."""
-
-    id: str
-    decision: str
-    state: str
-    outcome: str | None
-    outcome_reason: str | None
-
-
-class HubVote(msgspec.Struct, frozen=True):
-    """The fields of a vote that commands use."""
-
-    via: str
-
-
-class HubApproval(msgspec.Struct, frozen=True):
-    """The progress of an approval."""
-
-    votes: list[HubVote]
-    decision: HubDecision | None
-
-
-class HubEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of an event that commands use.
-
-    Attributes:
-        decisions: all its decisions, the newest first; None = a row of a list.
-    """
-
-    event_id: str
-    content: str
-    machines: list[str]
-    not_before: str | None
-    event_type: str | None
-    status: str
-    unreported: bool
-    approval: HubApproval
-    decisions: list[HubDecision] | None = None
-
-
-class HubBridge(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of a bridge that commands use."""
-
-    vm_id: str
-    vm_name: str
-    state: str
-
-
-class HubVoteResult(msgspec.Struct, frozen=True):
-    """The result of a vote: decided, or counted while more are missing."""
-
-    state: Literal["decided", "counted"]
-    id: str | None
-    missing: int
-
-
-class _Page(msgspec.Struct, frozen=True):
-    next: str | None
-
-
 T = TypeVar("T")
+L = TypeVar("L", bound=List)
 
 
 def checked(body: object, shape: type[T]) -> T:
@@ -143,27 +88,33 @@ class HubClient:
         more = f"?{urlencode(query)}" if query else ""
         return await self._ask("GET", f"{path}{more}", b"", {})
 
-    async def pages(
-        self, path: str, name: str, shape: type[T], **query: str
-    ) -> list[Any]:
-        """Read all pages of a list; return all rows, which have the given shape.
+    async def pages(self, path: str, kind: type[L], **query: str) -> list[L]:
+        """Read all pages of a list.
 
         Raises:
             BridgeError: as ``get``; or the hub does not answer with HTTP 200, or not
                 with such a list.
         """
-        rows, cursor = list[Any](), ""
+        found, cursor = list[L](), ""
         for _ in range(_MOST_PAGES):
             given = {**query, **({"cursor": cursor} if cursor else {})}
             status, body = await self.get(path, **given)
             if status != 200:
                 raise BridgeError(self.refusal(status, body))
-            cursor = checked(body, _Page).next or ""
-            checked(body.get(name), list[shape])  # type: ignore[valid-type]  # an argument
-            rows += body[name]
+            found.append(checked(body, kind))
+            cursor = found[-1].next or ""
             if not cursor:
                 break
-        return rows
+        return found
+
+    async def open_events(self, **query: str) -> list[EventRow]:
+        """Read all open events.
+
+        Raises:
+            BridgeError: as ``pages``.
+        """
+        found = await self.pages("/api/v1/events", EventList, open="true", **query)
+        return [row for page in found for row in page.events]
 
     async def decide(
         self, event_id: str, decision: Mapping[str, str]
@@ -247,27 +198,61 @@ async def open_hub(url: str, scope: str | None) -> AsyncIterator[HubClient]:
 _MOST_NAMES = 20
 _HEADS = ("NOT BEFORE", "TYPE", "STATUS", "MACHINES", "APPROVAL", "EVENTID")
 
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)  # comes first
+
 Paint = Callable[[str, str], str]
 
 
-async def fetch(url: str, scope: str | None) -> dict[str, Any]:
+class Fleet(msgspec.Struct, frozen=True):
+    """What ``status --hub`` shows; its JSON is its encoding.
+
+    Attributes:
+        hub: the address.
+        events: those that are open, by NotBefore.
+        missing: why the hub is not ready.
+        unread: how many messages of the last day it could not read.
+    """
+
+    hub: str
+    events: list[EventRow]
+    bridges: "FleetBridges"
+    missing: list[str]
+    unread: int
+
+
+class FleetBridges(msgspec.Struct, frozen=True):
+    """How many bridges are in each state, and those that are silent."""
+
+    count: int
+    states: dict[str, int]
+    silent: list[Bridge]
+
+
+async def fetch(url: str, scope: str | None) -> Fleet:
     """Read the open events and the states of the bridges from a hub.
 
     Raises:
         BridgeError: the hub does not answer, or refuses the request.
     """
     async with open_hub(url, scope) as hub:
-        events = await hub.pages("/api/v1/events", "events", HubEvent, open="true")
-        bridges = await hub.pages("/api/v1/bridges", "bridges", HubBridge)
+        events = await hub.open_events()
+        pages = await hub.pages("/api/v1/bridges", BridgeList)
         missing = await _missing(hub)
-    counts = Counter(one["state"] for one in bridges)
-    silent = [one for one in bridges if one["state"] == "silent"]
-    return {
-        "hub": url,
-        "events": sorted(events, key=lambda one: one["notBefore"] or ""),
-        "bridges": {"count": len(bridges), "states": dict(counts), "silent": silent},
-        "missing": missing,
-    }
+        status, state = await hub.get("/api/v1/hub")
+        if status != 200:
+            raise BridgeError(hub.refusal(status, state))
+    bridges = [one for page in pages for one in page.bridges]
+    return Fleet(
+        url,
+        sorted(events, key=lambda one: one.not_before or _UNKNOWN),
+        FleetBridges(
+            len(bridges),
+            dict(Counter(one.liveness.value for one in bridges)),
+            [one for one in bridges if one.liveness is Liveness.SILENT],
+        ),
+        missing,
+        checked(state, HubState).unread,
+    )
 
 
 async def _missing(hub: HubClient) -> list[str]:
@@ -277,69 +262,53 @@ async def _missing(hub: HubClient) -> list[str]:
     return []
 
 
-def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
+def lines(found: Fleet, paint: Paint) -> Iterator[str]:
     """Yield the lines of the status."""
-    events, bridges = found["events"], found["bridges"]
-    yield f"Hub {found['hub']}"
-    states = ", ".join(f"{n} {state}" for state, n in sorted(bridges["states"].items()))
-    for why in found["missing"]:
+    events, bridges = found.events, found.bridges
+    yield f"Hub {found.hub}"
+    states = ", ".join(f"{n} {state}" for state, n in sorted(bridges.states.items()))
+    for why in found.missing:
         yield paint(printable(f"Not ready: {why}"), "bad")
     yield f"Bridges: {states or 'none has been heard yet'}"
-    if silent := bridges["silent"]:
-        names = ", ".join(_name(one) for one in silent[:_MOST_NAMES])
+    if silent := bridges.silent:
+        names = ", ".join(one.name or one.vm_id for one in silent[:_MOST_NAMES])
         rest = len(silent) - _MOST_NAMES
         more = f" and {rest} more" if rest > 0 else ""
         yield paint(printable(f"Silent: {names}{more}"), "bad")
-    late = sum(1 for one in events if one["unreported"])
-    if late:
+    if found.unread:
+        words = f"Messages of the last day that could not be read: {found.unread}"
+        yield paint(words, "bad")
+    if late := sum(one.unreported for one in events):
         yield paint(f"Not reported by a bridge: {late}", "bad")
     yield ""
     if not events:
-        yield _nothing(bridges, found["missing"])
+        yield _nothing(found)
         return
-    yield from _table([_HEADS, *(_cells(one) for one in events)])
+    yield from _table([_HEADS, *map(_cells, events)])
 
 
-def _nothing(bridges: dict[str, Any], missing: Sequence[str]) -> str:
+def _nothing(found: Fleet) -> str:
     """Return what an empty list of events means."""
-    if missing:
-        return "No event is known, but the hub may have missed some: see Not ready"
-    if not bridges["states"]:
+    if found.missing or found.unread:
+        where = "Not ready" if found.missing else "Messages"
+        return f"No event is known, but the hub may have missed some: see {where}"
+    if not found.bridges.states:
         return "No event can be shown until a bridge has been heard"
-    if bridges["silent"]:
+    if found.bridges.silent:
         return "No event is known, but the hub may have missed some: see Silent"
     return "Azure has announced no maintenance for the machines of this hub"
 
 
-def _name(bridge: dict[str, Any]) -> str:
-    return str(bridge["vmName"] or bridge["vmId"])
-
-
-def _cells(event: dict[str, Any]) -> tuple[str, ...]:
-    machines = event["machines"]
-    more = f" +{len(machines) - 2}" if len(machines) > 2 else ""
+def _cells(event: EventRow) -> tuple[str, ...]:
+    more = f" +{event.machine_count - 2}" if event.machine_count > 2 else ""
     return (
-        event["notBefore"] or "-",
-        event["eventType"] or "-",
-        words.status(event["status"]),
-        ", ".join(machines[:2]) + more or "-",
-        _approval(event),
-        event["eventId"],
+        rfc3339(event.not_before) if event.not_before else "-",
+        event.event_type or "-",
+        words.status(event.status),
+        ", ".join(event.machines[:2]) + more or "-",
+        words.approval(event)[0] or "-",
+        event.event_id,
     )
-
-
-def _approval(event: dict[str, Any]) -> str:
-    """Return the progress of an approval in the words of the hub's pages."""
-    found = event["approval"]
-    votes = Counter(v["via"] for v in found["votes"] if v.get("counts", True))
-    made = found["decision"]
-    state = None
-    if made is not None:
-        by, why = made.get("by") or (), made.get("outcomeReason")
-        state = made["state"], *words.state_of(made["state"], by, made["outcome"], why)
-    wanted = (found.get("persons") or {}).get("wanted", 1)
-    text, _ = words.progress(votes, wanted, status=event["status"], decision=state)
-    return text or "-"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

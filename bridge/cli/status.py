@@ -165,9 +165,9 @@ def _of_hub(hub: str, scope: str | None) -> Read:
     async def read() -> Seen:
         found = await hub_client.fetch(url, scope)
         return Seen(
-            found,
+            msgspec.to_builtins(found),
             lambda: "\n".join(hub_client.lines(found, painter(sys.stdout))),
-            is_good=not found["missing"],
+            is_good=not found.missing,
         )
 
     return read

@@ -236,23 +236,37 @@ def _guard_handlers(receiver: Any) -> None:
 
 
 def _guard_links(handler: Any) -> None:
-    is_ready = handler._client_ready_async  # noqa: SLF001  makes the link
+    """Protect each link to the entity that a handler makes, once it is open."""
+    open_, on_transfer = handler.open_async, handler._message_received_async  # noqa: SLF001
 
-    async def is_ready_and_guarded() -> object:
-        found = await is_ready()
+    async def open_guarded(*args: object, **options: object) -> None:
+        await open_(*args, **options)
         try:
-            _guard_link(handler._link)  # noqa: SLF001
+            _guard_session(handler._session, on_transfer)  # noqa: SLF001
         except AttributeError as error:
             _report(error)
-        return found
 
-    handler._client_ready_async = is_ready_and_guarded  # noqa: SLF001
+    handler.open_async = open_guarded
+
+
+def _guard_session(session: Any, on_transfer: object) -> None:
+    """Protect the links of a session whose messages go to a callback."""
+    make = session.create_receiver_link
+
+    def make_guarded(*args: object, **options: object) -> object:
+        link = make(*args, **options)
+        try:
+            if options["on_transfer"] == on_transfer:
+                _guard_link(link)
+        except (AttributeError, KeyError) as error:
+            _report(error)
+        return link
+
+    session.create_receiver_link = make_guarded
 
 
 def _guard_link(link: Any) -> None:
-    """Protect a link, unless it is protected already."""
-    if "_incoming_transfer" in vars(link):
-        return
+    """Protect a link."""
     take, _ = link._incoming_transfer, link._received_payload  # noqa: SLF001
 
     async def take_readable(frame: Any) -> None:

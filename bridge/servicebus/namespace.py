@@ -218,15 +218,15 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
         return None if self.connection_string is not None else _token_use(self)
 
     @property
-    def is_emulator(self) -> bool:
-        """Whether the connection string is that of an emulator: there is no TLS.
+    def parsed(self) -> ConnectionString | None:
+        """The parts of the connection string; None = there is none.
 
         Raises:
-            ValueError: the connection string cannot be read any more.
+            ValueError: it cannot be read any more; so do ``host`` and ``entity``.
         """
         if self.connection_string is None:
-            return False
-        return ConnectionString.parse(self.connection_string.reveal()).is_emulator
+            return None
+        return ConnectionString.parse(self.connection_string.reveal())
 
     @property
     def host_if_known(self) -> str:
@@ -237,25 +237,15 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """Host in lower case, with the port of an emulator, to compare namespaces.
-
-        Raises:
-            ValueError: the connection string cannot be read any more.
-        """
-        if self.connection_string is None:
-            return self.namespace.lower()
-        return ConnectionString.parse(self.connection_string.reveal()).host
+        """Host in lower case, with the port of an emulator, to compare namespaces."""
+        found = self.parsed
+        return self.namespace.lower() if found is None else found.host
 
     @property
     def entity(self) -> str | None:
-        """The EntityPath of the connection string; None = any entity.
-
-        Raises:
-            ValueError: the connection string cannot be read any more.
-        """
-        if self.connection_string is None:
-            return None
-        return ConnectionString.parse(self.connection_string.reveal()).entity
+        """The EntityPath of the connection string; None = any entity."""
+        found = self.parsed
+        return None if found is None else found.entity
 
 
 UNKNOWN_HOST = ""  # the connection string cannot be read on this machine
@@ -356,7 +346,8 @@ def _client_options(config: NamespaceConfig) -> dict[str, Any]:
     is_websocket = config.transport == "amqp-websocket"
     kind = TransportType.AmqpOverWebsocket if is_websocket else TransportType.Amqp
     options = {"retry_total": 0, "try_timeout": _TRY_SECONDS, "transport_type": kind}
-    if not config.is_emulator:
+    given = config.parsed
+    if given is None or not given.is_emulator:
         options["ssl_context"] = _ssl_context(config)
     if config.http_proxy is not None:
         options["http_proxy"] = _proxy(config.http_proxy.reveal())

@@ -41,10 +41,6 @@ def story(*published: Observation) -> Story:
     return found
 
 
-def steps_only(published: Story) -> Story:
-    return {key: ids for key, ids in published.items() if key is not None}
-
-
 @given(history=histories(), until=st.integers(0, 8))
 def test_waiting_changes_only_the_time_of_publishing(
     history: list[Document], until: int

@@ -388,7 +388,7 @@ def _modules(places: Sequence[str], known: Collection[str]) -> Mapping[str, Path
 
 
 def page(modules: Sequence[Module]) -> Iterator[str]:
-    """Yield the lines of a table: each module, and the tests that kill its mutants."""
+    """Yield each module with what kills its mutants, then those that survive."""
     yield "| module | mutants | reached | tried | killed | by |"
     yield "|---|---|---|---|---|---|"
     for one in modules:
@@ -402,6 +402,12 @@ def page(modules: Sequence[Module]) -> Iterator[str]:
         by = ", ".join(f"`{name}` {count}" for name, count in files.most_common())
         row = (one.mutants, one.reached, len(one.tried), len(killed), by)
         yield f"| `{one.name}` | {' | '.join(map(str, row))} |"
+    yield ""
+    for one in modules:
+        for each in one.tried:
+            if each.fate == "survives":
+                where = f"{one.name}:{each.mutant.line}"
+                yield f"- `{where}`: `{each.mutant.before}` -> `{each.mutant.after}`"
 
 
 def main() -> None:
@@ -428,7 +434,10 @@ def main() -> None:
     )
     more = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
     more += [f"--timeout={_LIMIT}", "--hypothesis-profile=mutants"]
-    with tempfile.TemporaryDirectory() as place:
+    memory = "/dev/shm"  # noqa: S108 - a folder of its own is made in it
+    with tempfile.TemporaryDirectory(
+        dir=memory if Path(memory).is_dir() else None
+    ) as place:
         more.append(f"--basetemp={place}/tests")
         sys.exit(pytest.main([*more, *tests], plugins=[trial]))
 

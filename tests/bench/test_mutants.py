@@ -95,8 +95,8 @@ def test_sample_is_the_same_each_time_and_in_order() -> None:
 @pytest.mark.integration
 def test_mutants_are_tried_with_the_tests_that_reach_them(tmp_path: Path) -> None:
     module, tests = (
-        "bridge/foundation/rate_limit.py",
-        "tests/foundation/test_rate_limit.py",
+        "bridge/approvals/policy.py",
+        "tests/approvals/test_policy.py",
     )
     subprocess.run(  # noqa: S603 - our own module
         [
@@ -109,7 +109,7 @@ def test_mutants_are_tried_with_the_tests_that_reach_them(tmp_path: Path) -> Non
     (path,) = tmp_path.iterdir()
     found = msgspec.json.decode(path.read_bytes(), type=Module)
 
-    assert found.name == "bridge.foundation.rate_limit"
+    assert found.name == "bridge.approvals.policy"
     assert found.mutants >= found.reached > len(found.tried) == 2
     for one in found.tried:
         assert (one.fate == "killed") == one.test.startswith(tests)
@@ -124,7 +124,8 @@ def test_page_says_which_tests_kill() -> None:
         Tried(one, 1, "hangs"),
     ]
 
-    *_, row = page([Module("bridge.imds.poller", 9, 7, tried)])
+    *_, row, _, survivor = page([Module("bridge.imds.poller", 9, 7, tried)])
 
     assert row.startswith("| `bridge.imds.poller` | 9 | 7 | 4 | 3 |")
     assert row.endswith("| `imds/test_poller` 2, `limit of time` 1 |")
+    assert survivor == "- `bridge.imds.poller:1`: `a` -> `b`"

@@ -9,7 +9,7 @@ from sqlalchemy import Compiled, Connection, Engine, event
 
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
-from bridge.hub.store import engine as migrate_module
+from bridge.hub.store import start as migrate_module
 from bridge.hub.store.engine import open_sqlite
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.store.tables import metadata

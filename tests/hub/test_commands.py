@@ -8,24 +8,35 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from bridge.cli import hub_client
-from bridge.cli.hub_client import HubClient
+from bridge.cli.hub_client import Fleet, FleetBridges, HubClient
 from bridge.cli.main import main
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
 from bridge.hub.access import AccessConfig, AccessRule
+from bridge.hub.answers import (
+    ApprovalState,
+    DecisionRow,
+    EventPage,
+    PersonsRow,
+    Vote,
+)
+from bridge.hub.decisions import DecisionState
 from bridge.hub.store.store import Store
+from bridge.hub.view_rows import ReporterRow
 from bridge.net.http_client import open_session
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.bench.measuring import served
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import azure, event, outcome, step, vm
+from tests.support.fleet import at, azure, event, outcome, step, vm
 from tests.support.hub import HubWorld, beat, config, grid, received
 from tests.support.terminal import on_terminal
 
@@ -96,6 +107,17 @@ async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
     assert as_json["missing"] == world.missing
 
 
+async def test_status_of_a_hub_tells_of_messages_it_could_not_read(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat(), grid(azure("Started")).put_aside("it is none")])
+
+    found = await run("status", "--hub", world.url)
+
+    assert "Messages of the last day that could not be read: 1" in found.stdout
+    assert "the hub may have missed some: see Messages" in found.stdout
+
+
 async def test_status_as_json_has_every_page(world: HubWorld) -> None:
     many = [received(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
     await world.store.keep(many)
@@ -116,8 +138,68 @@ async def test_text_of_an_event_does_not_control_the_terminal(world: HubWorld) -
     assert "\nHub is fine" not in found.stdout
 
 
-def vote(via: str) -> dict[str, str]:
-    return {"person": "ann", "via": via}
+DECISION = DecisionRow(
+    id="d",
+    event_id=EVENT_ID,
+    event_type="Freeze",
+    machines=(),
+    machine_count=0,
+    action="approve",
+    via="bridge",
+    state=DecisionState.DONE,
+    by=("ann",),
+    rule="one person",
+    reason=None,
+    time=at(0),
+    outcome="relayed",
+    outcome_reason="busy",
+    address=None,
+    overridden=False,
+    about=None,
+)
+PAGE = EventPage(
+    event_id=EVENT_ID,
+    version=1,
+    status="scheduled",
+    is_open=True,
+    event_type=None,
+    event_source=None,
+    subscription=None,
+    resource_group=None,
+    machines=("web-0",),
+    machine_count=1,
+    content="c",
+    not_before=None,
+    opened=at(0),
+    ended=None,
+    last_told=at(0),
+    first_reported_by=ReporterRow(),
+    unreported=False,
+    bridges_say=None,
+    said_to_be_over=None,
+    two_reports_with_one_id=(),
+    messages_not_kept=0,
+    azure_status=None,
+    occurrence=1,
+    event=None,
+    approval=ApprovalState(
+        votes=(),
+        persons=PersonsRow(wanted=1, rule="one person", raised_by=()),
+        decision=None,
+    ),
+    occurrences=(),
+    outcomes=(),
+    messages=(),
+    older_messages=None,
+    decisions=(),
+    record=(),
+    set_aside=(),
+)
+_ROW: Any = msgspec.to_builtins(PAGE)
+
+
+def vote(via: str) -> Vote:
+    return Vote(person="ann", via=via, entry="ann", counts=True, why=None)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +216,11 @@ def vote(via: str) -> dict[str, str]:
 def test_status_shows_votes_of_each_channel(
     votes: list[str], state: str | None, words: str
 ) -> None:
-    made = {"decision": "approve", "state": state, "by": ["ann"]}
-    made |= {"outcome": "relayed", "outcomeReason": "busy"}
-    decision = made if state else None
-    shown = {"votes": [vote(via) for via in votes], "decision": decision}
-    row: Any = {"eventId": "E", "notBefore": None, "eventType": "Freeze", "status": "s"}
-    row |= {"machines": [], "approval": shown, "unreported": False}
-    bridges: Any = {"states": {}, "silent": []}
-    found = {"hub": "h", "events": [row], "bridges": bridges, "missing": []}
+    made = replace(DECISION, state=DecisionState(state)) if state else None
+    given = tuple(map(vote, votes))
+    approval = replace(PAGE.approval, votes=given, decision=made)
+    row = replace(PAGE, status="started", machines=(), approval=approval)
+    found = Fleet("h", [row], FleetBridges(0, {}, []), [], 0)
     *_, line = hub_client.lines(found, lambda text, _: text)
     assert re.split("  +", line)[-2] == words
 
@@ -190,18 +269,6 @@ async def test_answer_that_is_none_of_a_hub_is_one_sentence(
         found = await run("status", "--hub", url)
     assert found.exit_code == 1
     assert words in found.stderr
-
-
-_ROW: dict[str, Any] = {
-    "eventId": EVENT_ID,
-    "content": "c",
-    "machines": ["web-0"],
-    "notBefore": None,
-    "eventType": None,
-    "status": "scheduled",
-    "unreported": False,
-    "approval": {"votes": [], "decision": None},
-}
 
 
 @pytest.mark.parametrize("command", ["status", "approve"])
@@ -357,9 +424,9 @@ async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again()
         looks.append(request.path)
         if len(looks) in {2, 3} and request.transport is not None:
             request.transport.abort()
-        done: Any = {"id": "d", "decision": "approve", "state": "done"}
-        done |= {"outcome": "relayed", "outcomeReason": None}
-        return web.json_response({**_ROW, "decisions": [done]})
+        done = replace(DECISION, outcome_reason=None)
+        page = replace(PAGE, decisions=(done,))
+        return web.json_response(msgspec.to_builtins(page))
 
     async def decide(_: web.Request) -> web.Response:
         return web.json_response({"state": "decided", "id": "d", "missing": 0})

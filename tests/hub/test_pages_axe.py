@@ -95,10 +95,10 @@ async def world(store: Store) -> AsyncIterator[HubWorld]:
             retention=given.retention,
         ).step()
         await opened.post(reason="drained")
-        told = [
+        reports = [
             tells(vm(number), key) for number, key in enumerate((KEY, OTHER, THIRD))
         ]
-        await store.keep(told)
+        await store.keep(reports)
         await decide(opened, (await keys(opened))[:1])
         yield opened
 

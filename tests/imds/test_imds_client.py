@@ -380,6 +380,7 @@ async def test_nobody_there_is_unavailable(clock: FakeClock, metrics: Metrics) -
             await get(client)
 
     assert caught.value.outcome == "reset"
+    assert str(caught.value).endswith("(ClientConnectorError)")
 
 
 @pytest.mark.parametrize("size", [MAX_BYTES, MAX_BYTES + 1, 4 * MAX_BYTES])
@@ -638,6 +639,14 @@ def test_section_refuses_what_the_service_does_not_allow(
 
     assert reader.faults[0].startswith(f"f: imds.{key}: ")
     assert what in reader.faults[0]
+
+
+def test_four_polls_a_second_are_allowed() -> None:
+    reader = Reader("f")
+    found = reader.section(ImdsConfig, {"poll_interval": "250ms"}, "imds")
+
+    assert found is not None
+    assert (found.poll_interval, reader.faults) == (0.25, [])
 
 
 def test_section_has_the_defaults_of_the_service() -> None:

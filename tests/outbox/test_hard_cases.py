@@ -174,14 +174,14 @@ async def test_settlement_that_the_file_alone_refuses_is_sent_again_by_the_next_
         refused, other = await door.due()
 
         deliveries = door.outbox.deliveries
-        told = (
+        changes = (
             deliveries.dead_letter(
                 refused, now=door.now, error="\ud800", reason=Reason.REJECTED
             ),
             deliveries.delivered(other, now=door.now),
         )
 
-        assert [await one for one in told] == [False, True]
+        assert [await one for one in changes] == [False, True]
         assert "change lost on its way to disk" in caplog.text
         tally = (await door.tallies())["a"]
         assert (tally.pending, tally.dead, tally.delivered) == (0, 1, 1)

@@ -16,7 +16,6 @@ from tests.support.mail import parsed
 from tests.support.sink_fixtures import EVENT_ID, cloud_event
 
 TO = ["ops@contoso.com", "night@contoso.com"]
-TRACED = {"correlationid": EVENT_ID}
 ODD = "a\r\nBcc: evil@x.example\r\n\r\n<script>alert(1)</script>\u202e\x00ä"
 
 

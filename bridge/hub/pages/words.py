@@ -1,7 +1,7 @@
 """Formats times, states and names for people. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -154,68 +154,38 @@ def outcome(found: OutcomeRow) -> str:
 
 def decided(row: DecisionRow) -> tuple[str, str]:
     """Return the state or outcome of a decision as text, and its CSS class."""
-    text, kind = state_of(row.state, row.by, row.outcome, row.outcome_reason)
+    words, kind = _DECISIONS.get(row.state, (row.state, ""))
+    who = ", ".join(row.by)
     if row.action in {SET_ASIDE, DROP_OFFER}:
-        return f"by {', '.join(row.by)}", kind
-    return text, kind
-
-
-def state_of(
-    state: str, by: Sequence[str], outcome: str | None, reason: str | None
-) -> tuple[str, str]:
-    """Return the state or outcome of an approval or refusal, and its CSS class."""
-    words, kind = _DECISIONS.get(state, (state, ""))
-    who = ", ".join(by)
-    if state == "done":
-        return f"approved by {who}: {outcome}", kind
-    if state == "refused":
+        return f"by {who}", kind
+    if row.state == "done":
+        return f"approved by {who}: {row.outcome}", kind
+    if row.state == "refused":
         return f"refused by {who}", kind
-    why = reason or outcome
+    why = row.outcome_reason or row.outcome
     return (f"{words}: {why}" if why else words), kind
 
 
 def approval(row: EventRow) -> tuple[str, str]:
     """Return the progress of an event's approval as text, and its CSS class."""
-    decision = row.approval.decision
-    return progress(
-        Counter(one.via for one in row.approval.votes if one.counts),
-        row.approval.persons.wanted,
-        status=row.status,
-        decision=None if decision is None else (decision.state, *decided(decision)),
-    )
-
-
-def progress(
-    counts: Mapping[str, int],
-    wanted: int,
-    *,
-    status: str,
-    decision: tuple[str, str, str] | None,
-) -> tuple[str, str]:
-    """Return the progress of an approval as text, and its CSS class.
-
-    Args:
-        counts: how many votes count, by channel.
-        wanted: how many people must approve via one channel.
-        status: of the event.
-        decision: its state, its text and its CSS class; None = there is none.
-    """
-    votes = _votes(counts, wanted)
-    if decision is not None and (not votes or decision[0] in _STANDS):
-        state, text, kind = decision
-        is_over = not votes or state == "done"
+    decision, wanted = row.approval.decision, row.approval.persons.wanted
+    votes = _votes(row)
+    if decision is not None and (not votes or decision.state in _STANDS):
+        text, kind = decided(decision)
+        is_over = not votes or decision.state == "done"
         return text if is_over else f"{text}; {votes}", kind
     if votes:
         return votes, "wait"
-    if status != "scheduled":
+    if row.status != "scheduled":
         return "", ""
     people = "one person" if wanted == 1 else f"{wanted} people"
     return f"waits for {people}", "wait"
 
 
-def _votes(given: Mapping[str, int], wanted: int) -> str:
+def _votes(row: EventRow) -> str:
     """Return how many people have approved, by channel: each has its own votes."""
-    counts = Counter(given)
+    counts = Counter(one.via for one in row.approval.votes if one.counts)
+    wanted = row.approval.persons.wanted
     found = [f"{counts[BRIDGE]} of {wanted} votes"] if counts[BRIDGE] else []
     found += [f"{counts[ARM]} of {wanted} votes through ARM"] if counts[ARM] else []
     return ", ".join(found)

@@ -10,17 +10,18 @@ Source: https://www.postgresql.org/docs/current/errcodes-appendix.html,
 https://sqlite.org/rescode.html
 """
 
+import logging
+import os
+import sqlite3
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from msgspec import Struct, field
 from sqlalchemy import (
     Connection,
     Engine,
@@ -28,10 +29,7 @@ from sqlalchemy import (
     Table,
     create_engine,
     event,
-    func,
-    inspect,
     select,
-    table,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -48,26 +46,24 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from bridge.foundation.errors import (
-    ForeignFolderError,
-    HubSchemaError,
     HubStoreAwayError,
     HubStoreDamagedError,
     HubStoreError,
     HubStoreSlowError,
 )
-from bridge.foundation.privileges import enter, make_private
-from bridge.hub.config import HubConfig
-from bridge.hub.store.tables import meta, metadata
-from bridge.net.entra import blocking_credential
+from bridge.foundation.privileges import make_private
+from bridge.foundation.sqlite_files import copy_to, fresh_of, use_fresh
+from bridge.hub.store.tables import meta
+from bridge.outbox.storage.lock import FileId, identity_of
 
-if TYPE_CHECKING:
-    from azure.core.credentials import TokenCredential
+log = logging.getLogger(__name__)
 
 Values = dict[str, object]  # of a row, by its columns
 _CONNECT_SECONDS = 5
 _STATEMENT_MS = 15_000
 _SILENT_MS = 10_000  # after that long without an answer, the connection is broken
 _BUSY_SECONDS = 5.0
+MAGIC = b"SQLite format 3\0"
 _READERS = 4
 # Classes of SQLSTATE that values can cause: cardinality, data exception, integrity,
 # WITH CHECK OPTION, program limit exceeded (a text too long for an index), RAISE.
@@ -92,67 +88,26 @@ _POSTGRES: dict[str, object] = {
 _OF_DRIVER = (DataError, InterfaceError, NotSupportedError, ProgrammingError)
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _SLOW = ("57014", "SQLITE_INTERRUPT")  # statement timeout
-_NO_TOKEN = "no token for the database"  # noqa: S105 - words of an error  # nosec B105
+NO_TOKEN = "no token for the database"  # noqa: S105 - words of an error  # nosec B105
 _CAUSES = (
-    _NO_TOKEN,
-    "password authentication failed",
-    "no pg_hba.conf entry",
-    "connection refused",
-    "timeout expired",
-    "failed to resolve host",
-    "Name or service not known",
-    "does not exist",
-    "support SSL",
-    "SSL error",
-    "certificate verify failed",
-    "remaining connection slots are reserved",
-    "too many clients",
-    "starting up",
-    "shutting down",
-    "read-only transaction",
-    "permission denied",
-    "statement timeout",
-    "no space left on device",
-    "database or disk is full",
-    "database is locked",
-    "attempt to write a readonly database",
-    "unable to open database file",
-    "file is not a database",
-    "disk image is malformed",
-    "no such table",
-    "no such column",
-    "prepared statement",
-    "disk I/O error",
+    *(NO_TOKEN, "password authentication failed", "no pg_hba.conf entry"),
+    *("connection refused", "timeout expired", "failed to resolve host"),
+    *("Name or service not known", "does not exist", "support SSL", "SSL error"),
+    *("certificate verify failed", "remaining connection slots are reserved"),
+    *("too many clients", "starting up", "shutting down", "read-only transaction"),
+    *("permission denied", "statement timeout", "no space left on device"),
+    *("database or disk is full", "database is locked"),
+    *("attempt to write a readonly database", "unable to open database file"),
+    *("file is not a database", "disk image is malformed", "no such table"),
+    *("no such column", "prepared statement", "disk I/O error"),
 )
-
-
-def reach(path: Path) -> None:
-    """Make sure that a file may be opened here.
-
-    Raises:
-        HubStoreError: the folder of the file does not exist, or is not for root.
-    """
-    if not path.parent.is_dir():
-        raise HubStoreError(
-            f"hub.store: there is no folder {path.parent}: sebridge-hub.service makes "
-            "/var/lib/sebridge-hub at its start; without the service, make the folder "
-            "for the account that runs the hub, or name another file"
-        )
-    try:
-        enter(path)
-    except ForeignFolderError as error:
-        raise HubStoreError(f"hub.store: {error}") from error
 
 
 def open_sqlite(path: Path, *, writes: bool) -> Engine:
     """Return an engine for a file; an engine that writes has one connection only.
 
     The file must exist when the engine connects: it may be empty.
-
-    Raises:
-        HubStoreError: the folder of the file does not exist, or is not for root.
     """
-    reach(path)
     engine = create_engine(
         f"sqlite:///file:{quote(str(path.absolute()))}?mode=rw&uri=true",
         connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
@@ -223,33 +178,6 @@ def open_postgres(url: str, token: Callable[[], str] | None = None) -> Engine:
             connection.exec_driver_sql(_LIMIT)
 
     return engine
-
-
-def tokens_of(config: HubConfig) -> Callable[[], str] | None:
-    """Return what gets a token for the database; None = the address has a password.
-
-    Raises:
-        HubStoreError: the credential cannot be used on this machine.
-    """
-    if config.store_credential == "none":
-        return None
-    try:
-        credential = blocking_credential(
-            config.store_credential, client_id=config.store_client_id
-        )
-    except ValueError as error:
-        raise HubStoreError(f"hub.store_credential: {error}") from error
-    return partial(_token, credential, config.store_scope)
-
-
-def _token(credential: "TokenCredential", scope: str) -> str:
-    from azure.core.exceptions import AzureError  # noqa: PLC0415  costs memory
-    from psycopg import OperationalError  # noqa: PLC0415  only for PostgreSQL
-
-    try:
-        return credential.get_token(scope).token
-    except AzureError as error:
-        raise OperationalError(f"{_NO_TOKEN}: {type(error).__name__}") from error
 
 
 @contextmanager
@@ -366,73 +294,145 @@ def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
     ).all()
 
 
-# -- Updates the schema of a store to the version of this hub --------------------------
+# -- The file of a running hub is in its place, or it is written again -----------------
 #
-# Each step only adds tables and columns, so a hub also runs on the next schema. Several
-# hubs on one database can be updated one after the other.
+# Looked at before each transaction, and after it:
+#
+# removed                  → written again, from the connection that has it open
+# its log removed          → that connection puts what was in the log into the file
+# replaced, or overwritten → HubStoreAwayError, until it is back or the hub starts again
 
 
-_PLACE = Path(__file__).parent / "migrations"
-_LOCK = 0x5EB21D9E0001  # advisory lock of PostgreSQL: one hub at a time migrates
-_BEFORE_RELEASE = ("0001", "0002")
-_COUNTED = ("events", "decisions", "votes")
+_RESTART = "put it back, or start the hub again, which saves what can be read"
 
 
-# Of all tables at once: SQLAlchemy asks for each of them, at every start of a hub.
-_COLUMNS = {
-    "postgresql": "SELECT c.relname, a.attname FROM pg_attribute AS a "
-    "JOIN pg_class AS c ON c.oid = a.attrelid WHERE a.attnum > 0 "
-    "AND NOT a.attisdropped AND c.relnamespace = current_schema()::regnamespace",
-    "sqlite": "SELECT t.name, c.name FROM sqlite_master AS t, "
-    "pragma_table_info(t.name) AS c WHERE t.type = 'table'",
-}
+class RemovedError(HubStoreAwayError):
+    """The file or its log is gone; the thread that writes can write it again."""
 
 
-def migrate(connection: Connection) -> None:
-    """Apply the missing steps; if several hubs start, the others wait for the first.
+def unmade(path: Path, error: Exception) -> HubStoreAwayError:
+    """Return the error for a file that cannot be read or written now."""
+    cause = getattr(error, "strerror", None) or error
+    return HubStoreAwayError(f"the store is away ({path} cannot be used: {cause})")
 
-    Raises:
-        HubSchemaError: the schema is of a version before the first release.
-        HubStoreError: the schema is two or more steps ahead of this hub.
+
+class Place(Struct):
+    """The place of the file of a running hub.
+
+    A connection stays open: a removed file can still be read through it, and SQLite
+    does not delete the log of a file that was overwritten.
+
+    Attributes:
+        path: of the file.
     """
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCK})
-    config = Config()
-    config.set_main_option("script_location", str(_PLACE).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    known = ScriptDirectory.from_config(config).get_current_head() or "0"
-    found = MigrationContext.configure(connection).get_current_revision() or "0"
-    if _is_before_release(connection, found, known):
-        raise HubSchemaError(counts(connection))
-    ahead = int(found) - int(known)
-    if ahead > 1:
-        raise HubStoreError(
-            f"the store has schema {found}, and this hub knows {known}: update it"
+
+    path: Path
+    _file: FileId | None = None
+    _log: FileId | None = None
+    _number: int = -1
+    _anchor: sqlite3.Connection | None = None
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def hold(self) -> None:
+        """Remember the file that is open, and keep a connection to it.
+
+        Raises:
+            HubStoreAwayError: it cannot be read.
+        """
+        try:
+            self._hold()
+        except (OSError, sqlite3.Error) as error:
+            raise unmade(self.path, error) from error
+
+    def _hold(self) -> None:
+        uri = f"{self.path.absolute().as_uri()}?mode=rw"
+        anchor = sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False
         )
-    if ahead < 0:
-        command.upgrade(config, "head")
+        anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        anchor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        self.release()
+        self._number = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._anchor, self._file = anchor, identity_of(self.path)
+        self._log = identity_of(self._log_path)
 
+    @property
+    def _log_path(self) -> str:
+        return f"{self.path}-wal"
 
-def _is_before_release(connection: Connection, found: str, known: str) -> bool:
-    """Whether a schema has an old number, or lacks a column that its number has."""
-    if found in _BEFORE_RELEASE:
-        return True
-    if found != known:
-        return False
-    query = text(_COLUMNS[connection.dialect.name])
-    there = {(row[0], row[1]) for row in connection.execute(query)}
-    return not all(
-        (one.name, column.name) in there
-        for one in metadata.sorted_tables
-        for column in one.columns
-    )
+    def release(self) -> None:
+        """Close the connection; all others must be closed before."""
+        if self._anchor is not None:
+            self._anchor.close()
+            os.close(self._number)
+        self._anchor = None
 
+    def check(self) -> None:
+        """Make sure that the file is in its place, and is a database.
 
-def counts(connection: Connection) -> dict[str, int]:
-    """Return how many events, decisions and votes a store of any schema holds."""
-    there = set(inspect(connection).get_table_names())
-    return {
-        name: connection.scalar(select(func.count()).select_from(table(name))) or 0
-        for name in _COUNTED
-        if name in there
-    }
+        Raises:
+            RemovedError: nothing is there, or the log is gone.
+            HubStoreAwayError: another file is there, or other content.
+        """
+        if self._anchor is None:
+            return
+        found = identity_of(self.path)
+        if found is None:
+            raise RemovedError(f"the store is away ({self.path} was removed)")
+        if found != self._file:
+            words = f"{self.path} was replaced by another file: {_RESTART}"
+            raise HubStoreAwayError(f"the store is away ({words})")
+        if not self._is_database():
+            words = f"{self.path} was overwritten: {_RESTART}"
+            raise HubStoreAwayError(f"the store is away ({words})")
+        if identity_of(self._log_path) != self._log:
+            raise RemovedError(f"the store is away ({self._log_path} was removed)")
+
+    def _is_database(self) -> bool:
+        if sys.platform == "win32":  # pragma: no cover - it has no pread
+            return True
+        return os.pread(self._number, len(MAGIC), 0) == MAGIC
+
+    def ensure(self, *databases: Engine) -> None:
+        """Check the place, and write a removed file again; see ``check``."""
+        try:
+            self.check()
+        except RemovedError:
+            self.restore(*databases)
+
+    def _empty_log(self) -> None:
+        """Put what the log of the open file holds into the file.
+
+        Raises:
+            HubStoreAwayError: somebody still reads from the log.
+        """
+        assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
+        query = "PRAGMA wal_checkpoint(TRUNCATE)"
+        (is_busy, *_) = self._anchor.execute(query).fetchone()
+        if is_busy:
+            raise HubStoreAwayError(f"the store is away ({self._log_path} was removed)")
+
+    def restore(self, *databases: Engine) -> None:
+        """Write a removed file again. Only for the thread that writes.
+
+        Args:
+            databases: all that have connections to it.
+
+        Raises:
+            HubStoreAwayError: it cannot be written now.
+        """
+        assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
+        with self._guard:
+            try:
+                if identity_of(self.path) is None:
+                    copy_to(fresh_of(self.path), self._anchor)
+                    use_fresh(self.path)
+                for one in databases:
+                    one.dispose()
+                self._empty_log()
+                self.hold()
+            except (OSError, sqlite3.Error) as error:
+                raise unmade(self.path, error) from error
+        log.error(
+            "store was removed: it is written again", extra={"path": str(self.path)}
+        )

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from bridge.foundation.errors import HubStoreError, UnreadableMessageError
 from bridge.foundation.sqlite_files import READING, drop, text_of
 from bridge.hub.facts import AZURE
-from bridge.hub.store.engine import store_errors
+from bridge.hub.store.engine import MAGIC, store_errors
 from bridge.hub.store.intake import keep
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.tables import (
@@ -49,7 +49,6 @@ from bridge.hub.store.tables import (
     votes,
 )
 
-MAGIC = b"SQLite format 3\0"
 _FIRST = (votes, decisions, trail, meta, alarms, bridges, events)
 _JSON = {
     *(events.c.state, bridges.c.reported, alarms.c.data, votes.c.seen),

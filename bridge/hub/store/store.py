@@ -31,12 +31,12 @@ from bridge.foundation.errors import (
     HubStoreSlowError,
 )
 from bridge.hub.config import HubConfig
-from bridge.hub.store import engine, sqlite_file
-from bridge.hub.store.engine import migrate
+from bridge.hub.store import engine, start
+from bridge.hub.store.engine import Place, RemovedError
 from bridge.hub.store.intake import keep, keep_slow, try_out
 from bridge.hub.store.kept_facts import Incoming
 from bridge.hub.store.pin_rows import KnownPins
-from bridge.hub.store.sqlite_file import Place, RemovedError
+from bridge.hub.store.start import migrate
 from bridge.hub.store.tables import unreadable
 
 log = logging.getLogger(__name__)
@@ -358,7 +358,7 @@ async def open_store(
         HubStoreError: the database cannot be used.
     """
     if (path := config.sqlite_file) is not None:
-        await asyncio.to_thread(sqlite_file.examine, path)
+        await asyncio.to_thread(start.examine, path)
     writer, reader = _engines(config)
     count = 1 if writer is not reader else _THREADS
     writing, reading = Pool(count, "hub-writer"), Pool(_THREADS, "hub-reader")
@@ -398,7 +398,7 @@ async def _migrate(config: HubConfig, threads: Pool, database: Engine) -> None:
         if path is None:
             raise
         await asyncio.to_thread(database.dispose)
-        await asyncio.to_thread(sqlite_file.begin_anew, path, error.held)
+        await asyncio.to_thread(start.begin_anew, path, error.held)
         await _in_thread(threads, database, migrate)
 
 
@@ -410,7 +410,7 @@ async def glance(config: HubConfig, work: Callable[[Connection], T]) -> T:
     """
     path = config.sqlite_file
     if path is not None and not path.exists():
-        engine.reach(path)
+        start.reach(path)
         raise HubStoreError(f"hub.store: there is no {path} yet: a hub makes it")
     writer, reader = _engines(config)
     reading = Pool(1, "hub-glance")
@@ -437,7 +437,7 @@ def _engines(config: HubConfig) -> tuple[Engine, Engine]:
             engine.open_sqlite(path, writes=True),
             engine.open_sqlite(path, writes=False),
         )
-    both = engine.open_postgres(config.store.reveal(), engine.tokens_of(config))
+    both = engine.open_postgres(config.store.reveal(), start.tokens_of(config))
     return both, both
 
 

@@ -21,9 +21,9 @@ from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
 from bridge.hub.store.current import current_event
 from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
-from bridge.hub.store.engine import migrate
 from bridge.hub.store.intake import keep
 from bridge.hub.store.kept_facts import Incoming
+from bridge.hub.store.start import migrate
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation

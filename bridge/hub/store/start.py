@@ -1,57 +1,62 @@
-"""The SQLite file of a hub: checked at the start, and watched while the hub runs.
+"""What is done at the start: the SQLite file is examined, the schema updated.
 
-at the start
-  of a version before the first release → moved aside; a fresh file
-  damaged, or only its log is there     → moved aside; its readable rows are copied into
-                                          a fresh file
-  a directory, of another program, not  → HubStoreError, which says what to do
-  to be read or written
-before each transaction
-  removed                  → written again, from the connection that has it open
-  its log removed          → that connection puts what was in the log into the file
-  replaced, or overwritten → HubStoreAwayError, until it is back or the hub starts again
+of a version before the first release → moved aside; a fresh file
+damaged, or only its log is there     → moved aside; its readable rows are copied into
+                                        a fresh file
+a directory, of another program, not  → HubStoreError, which says what to do
+to be read or written
+
+While the hub runs, ``engine.Place`` watches the file.
 """
 
 import logging
 import os
 import sqlite3
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-from sqlalchemy import Engine
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, func, inspect, select, text
+from sqlalchemy import table as table_of
 
-from bridge.foundation.errors import HubStoreAwayError, HubStoreError
-from bridge.foundation.privileges import PARTS, make_private, no_file
+from bridge.foundation.errors import (
+    ForeignFolderError,
+    HubSchemaError,
+    HubStoreError,
+)
+from bridge.foundation.privileges import PARTS, enter, make_private, no_file
 from bridge.foundation.sqlite_files import (
-    copy_to,
     drop,
     fresh_of,
     set_aside,
     text_of,
     use_fresh,
 )
+from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, salvage
-from bridge.hub.store.engine import migrate
-from bridge.outbox.storage.lock import FileId, identity_of
+from bridge.hub.store.engine import NO_TOKEN, unmade
+from bridge.hub.store.tables import metadata
+from bridge.net.entra import blocking_credential
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
 
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 5.0
 _CHECK_SECONDS = 15.0  # delays every start; a larger file is checked in part
 _OURS = {"alembic_version", "events"}
-_RESTART = "put it back, or start the hub again, which saves what can be read"
 
 
-class RemovedError(HubStoreAwayError):
-    """The file or its log is gone; the thread that writes can write it again."""
-
-
-# -- at the start --------------------------------------------------------------------
+# -- the SQLite file -------------------------------------------------------------------
 
 
 def examine(path: Path) -> None:
@@ -60,13 +65,31 @@ def examine(path: Path) -> None:
     Raises:
         HubStoreError: it cannot be used, and not be moved aside either.
     """
-    engine.reach(path)
+    reach(path)
     _refuse(path)
     _use_fresh(path)
     fault = _fault(path)
     if fault is not None:
         _renew(path, fault)
     make_private(path)
+
+
+def reach(path: Path) -> None:
+    """Make sure that a file may be opened here.
+
+    Raises:
+        HubStoreError: the folder of the file does not exist, or is not for root.
+    """
+    if not path.parent.is_dir():
+        raise HubStoreError(
+            f"hub.store: there is no folder {path.parent}: sebridge-hub.service makes "
+            "/var/lib/sebridge-hub at its start; without the service, make the folder "
+            "for the account that runs the hub, or name another file"
+        )
+    try:
+        enter(path)
+    except ForeignFolderError as error:
+        raise HubStoreError(f"hub.store: {error}") from error
 
 
 def _refuse(path: Path) -> None:
@@ -173,7 +196,7 @@ def _renew(path: Path, why: str) -> None:
         new.rename(fresh)
         kept = _set_aside(path, "damaged")
     except OSError as error:
-        raise _unmade(path, error) from error
+        raise unmade(path, error) from error
     _use_fresh(path)
     log.error(
         "store is damaged: what can be read of it is kept",
@@ -199,7 +222,7 @@ def _rescued(path: Path, new: Path) -> salvage.Salvage:
         with engine.store_errors():
             salvage.keep_again(database, found)
     except (OSError, sqlite3.Error) as error:
-        raise _unmade(path, error) from error
+        raise unmade(path, error) from error
     finally:
         database.dispose()
     return found
@@ -209,11 +232,6 @@ def _emptied_log(database: Engine) -> None:
     """Bring everything from the log into the file."""
     with closing(database.raw_connection()) as connection:
         connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _unmade(path: Path, error: Exception) -> HubStoreError:
-    cause = getattr(error, "strerror", None) or error
-    return HubStoreAwayError(f"the store is away ({path} cannot be used: {cause})")
 
 
 def begin_anew(path: Path, held: Mapping[str, int]) -> None:
@@ -258,129 +276,106 @@ def _use_fresh(path: Path) -> None:
     try:
         use_fresh(path)
     except OSError as error:
-        raise _unmade(path, error) from error
+        raise unmade(path, error) from error
 
 
-# -- while the hub runs --------------------------------------------------------------
+# -- Updates the schema of a store to the version of this hub --------------------------
+#
+# Each step only adds tables and columns, so a hub also runs on the next schema. Several
+# hubs on one database can be updated one after the other.
 
 
-class Place(Struct):
-    """The place of the file of a running hub.
+_PLACE = Path(__file__).parent / "migrations"
+_LOCK = 0x5EB21D9E0001  # advisory lock of PostgreSQL: one hub at a time migrates
+_BEFORE_RELEASE = ("0001", "0002")
+_COUNTED = ("events", "decisions", "votes")
 
-    A connection stays open: a removed file can still be read through it, and SQLite
-    does not delete the log of a file that was overwritten.
 
-    Attributes:
-        path: of the file.
+# Of all tables at once: SQLAlchemy asks for each of them, at every start of a hub.
+_COLUMNS = {
+    "postgresql": "SELECT c.relname, a.attname FROM pg_attribute AS a "
+    "JOIN pg_class AS c ON c.oid = a.attrelid WHERE a.attnum > 0 "
+    "AND NOT a.attisdropped AND c.relnamespace = current_schema()::regnamespace",
+    "sqlite": "SELECT t.name, c.name FROM sqlite_master AS t, "
+    "pragma_table_info(t.name) AS c WHERE t.type = 'table'",
+}
+
+
+def migrate(connection: Connection) -> None:
+    """Apply the missing steps; if several hubs start, the others wait for the first.
+
+    Raises:
+        HubSchemaError: the schema is of a version before the first release.
+        HubStoreError: the schema is two or more steps ahead of this hub.
     """
-
-    path: Path
-    _file: FileId | None = None
-    _log: FileId | None = None
-    _number: int = -1
-    _anchor: sqlite3.Connection | None = None
-    _guard: threading.Lock = field(default_factory=threading.Lock)
-
-    def hold(self) -> None:
-        """Remember the file that is open, and keep a connection to it.
-
-        Raises:
-            HubStoreAwayError: it cannot be read.
-        """
-        try:
-            self._hold()
-        except (OSError, sqlite3.Error) as error:
-            raise _unmade(self.path, error) from error
-
-    def _hold(self) -> None:
-        uri = f"{self.path.absolute().as_uri()}?mode=rw"
-        anchor = sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": _LOCK})
+    config = Config()
+    config.set_main_option("script_location", str(_PLACE).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    known = ScriptDirectory.from_config(config).get_current_head() or "0"
+    found = MigrationContext.configure(connection).get_current_revision() or "0"
+    if _is_before_release(connection, found, known):
+        raise HubSchemaError(counts(connection))
+    ahead = int(found) - int(known)
+    if ahead > 1:
+        raise HubStoreError(
+            f"the store has schema {found}, and this hub knows {known}: update it"
         )
-        anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        anchor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        self.release()
-        self._number = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        self._anchor, self._file = anchor, identity_of(self.path)
-        self._log = identity_of(self._log_path)
+    if ahead < 0:
+        command.upgrade(config, "head")
 
-    @property
-    def _log_path(self) -> str:
-        return f"{self.path}-wal"
 
-    def release(self) -> None:
-        """Close the connection; all others must be closed before."""
-        if self._anchor is not None:
-            self._anchor.close()
-            os.close(self._number)
-        self._anchor = None
+def _is_before_release(connection: Connection, found: str, known: str) -> bool:
+    """Whether a schema has an old number, or lacks a column that its number has."""
+    if found in _BEFORE_RELEASE:
+        return True
+    if found != known:
+        return False
+    query = text(_COLUMNS[connection.dialect.name])
+    there = {(row[0], row[1]) for row in connection.execute(query)}
+    return not all(
+        (one.name, column.name) in there
+        for one in metadata.sorted_tables
+        for column in one.columns
+    )
 
-    def check(self) -> None:
-        """Make sure that the file is in its place, and is a database.
 
-        Raises:
-            RemovedError: nothing is there, or the log is gone.
-            HubStoreAwayError: another file is there, or other content.
-        """
-        if self._anchor is None:
-            return
-        found = identity_of(self.path)
-        if found is None:
-            raise RemovedError(f"the store is away ({self.path} was removed)")
-        if found != self._file:
-            words = f"{self.path} was replaced by another file: {_RESTART}"
-            raise HubStoreAwayError(f"the store is away ({words})")
-        if not self._is_database():
-            words = f"{self.path} was overwritten: {_RESTART}"
-            raise HubStoreAwayError(f"the store is away ({words})")
-        if identity_of(self._log_path) != self._log:
-            raise RemovedError(f"the store is away ({self._log_path} was removed)")
+def counts(connection: Connection) -> dict[str, int]:
+    """Return how many events, decisions and votes a store of any schema holds."""
+    there = set(inspect(connection).get_table_names())
+    return {
+        name: connection.scalar(select(func.count()).select_from(table_of(name))) or 0
+        for name in _COUNTED
+        if name in there
+    }
 
-    def _is_database(self) -> bool:
-        if sys.platform == "win32":  # pragma: no cover - it has no pread
-            return True
-        return os.pread(self._number, len(salvage.MAGIC), 0) == salvage.MAGIC
 
-    def ensure(self, *databases: Engine) -> None:
-        """Check the place, and write a removed file again; see ``check``."""
-        try:
-            self.check()
-        except RemovedError:
-            self.restore(*databases)
+# -- the password of PostgreSQL --------------------------------------------------------
 
-    def _empty_log(self) -> None:
-        """Put what the log of the open file holds into the file.
 
-        Raises:
-            HubStoreAwayError: somebody still reads from the log.
-        """
-        assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
-        query = "PRAGMA wal_checkpoint(TRUNCATE)"
-        (is_busy, *_) = self._anchor.execute(query).fetchone()
-        if is_busy:
-            raise HubStoreAwayError(f"the store is away ({self._log_path} was removed)")
+def tokens_of(config: HubConfig) -> Callable[[], str] | None:
+    """Return what gets a token for the database; None = the address has a password.
 
-    def restore(self, *databases: Engine) -> None:
-        """Write a removed file again. Only for the thread that writes.
-
-        Args:
-            databases: all that have connections to it.
-
-        Raises:
-            HubStoreAwayError: it cannot be written now.
-        """
-        assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
-        with self._guard:
-            try:
-                if identity_of(self.path) is None:
-                    copy_to(fresh_of(self.path), self._anchor)
-                    _use_fresh(self.path)
-                for one in databases:
-                    one.dispose()
-                self._empty_log()
-                self.hold()
-            except (OSError, sqlite3.Error) as error:
-                raise _unmade(self.path, error) from error
-        log.error(
-            "store was removed: it is written again", extra={"path": str(self.path)}
+    Raises:
+        HubStoreError: the credential cannot be used on this machine.
+    """
+    if config.store_credential == "none":
+        return None
+    try:
+        credential = blocking_credential(
+            config.store_credential, client_id=config.store_client_id
         )
+    except ValueError as error:
+        raise HubStoreError(f"hub.store_credential: {error}") from error
+    return partial(_token, credential, config.store_scope)
+
+
+def _token(credential: "TokenCredential", scope: str) -> str:
+    from azure.core.exceptions import AzureError  # noqa: PLC0415  costs memory
+    from psycopg import OperationalError  # noqa: PLC0415  only for PostgreSQL
+
+    try:
+        return credential.get_token(scope).token
+    except AzureError as error:
+        raise OperationalError(f"{NO_TOKEN}: {type(error).__name__}") from error
