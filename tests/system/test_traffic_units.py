@@ -123,7 +123,7 @@ async def test_pause_within_the_watchdog_is_no_reason_for_a_restart(
 
     By hand it was tried with the unit as shipped and 300 s (infra/tried.md).
     """
-    await paused(machine, seconds=15.0, watchdog="30s")
+    await paused(machine, seconds=10.0, watchdog="30s")
 
 
 async def paused(machine: Machine, seconds: float, watchdog: str) -> None:

@@ -6,8 +6,10 @@ simulator is not counted.
 
 Each walk has what it needs, and no more: the way of an event needs IMDS and a webhook,
 and only an approval needs its queue. Documents are read so seldom that one of them is
-read while an event is on its way: the one that has it. What comes by the clock, whether
-there is an event or not, is left out: ``BY_THE_CLOCK`` and the tasks of ``COUNTING``.
+read while an event is on its way: the one that has it. The way of an approval ends with
+its settlement: its outcome is stored, and that it is sent is the way of an event. What
+comes by the clock, whether there is an event or not, is left out: ``BY_THE_CLOCK`` and
+the tasks of ``COUNTING``.
 
     python -m tests.system.trips        print the golden list, from three runs, as root
 
@@ -25,6 +27,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -195,7 +198,8 @@ class Walk:
     """A forwarder that counts, between IMDS and a webhook.
 
     Attributes:
-        has_approvals: whether it has an approval queue, too.
+        has_approvals: whether it has an approval queue. Then the webhook takes only
+            Reboots: the outcome of another event is stored, and delivered to nobody.
         refusals: how many of the next requests the webhook answers with 503.
         received: the transitions and outcomes that the webhook has accepted.
     """
@@ -215,9 +219,12 @@ class Walk:
             config = self.program.folder / "bridge.toml"
             bus = self.at.connection_string
             queue = {"approvals": approvals(bus)} if self.has_approvals else {}
+            only = dict[str, Any]()
+            if self.has_approvals:
+                only["when"] = {"event_types": ["Reboot"]}
             config.write_text(
                 config_text(
-                    webhook(f"http://127.0.0.1:{server.port}/"),
+                    webhook(f"http://127.0.0.1:{server.port}/", **only),
                     imds={"endpoint": self.at.imds, "poll_interval": _POLL},
                     state=state,
                 )
@@ -242,9 +249,9 @@ class Walk:
             while not (await self.received.get()).startswith(what):
                 pass
 
-    async def schedule(self, number: int) -> str:
+    async def schedule(self, number: int, type_: str = "Reboot") -> str:
         event_id = f"00000000-0000-0000-0000-{number:012}"
-        event = {"type": "Reboot", "eventId": event_id, "notBefore": 600}
+        event = {"type": type_, "eventId": event_id, "notBefore": 600}
         await self.at.control("POST", "events", event)
         return event_id
 
@@ -273,15 +280,19 @@ async def _delivered(folder: Path) -> dict[str, Trip]:
 
 
 async def _approved(folder: Path) -> dict[str, Trip]:
+    """Walk with an approval, from the queue to its settlement."""
     place = folder / "approvals"
     async with (
         simulator_here() as at,
         forwarder(at, place, has_approvals=True) as walk,
     ):
+        event_id = await walk.schedule(2, "Redeploy")
+        await one_more(walk, 3)  # what was there before is seen by now
+        await asyncio.sleep(_QUIET)
 
         async def approved() -> None:
-            await approve(at, "00000000-0000-0000-0000-000000000001")
-            await walk.until("startrequest.relayed")
+            await approve(at, event_id)
+            await settlement(at)
 
         return {"approval": await walk.program.counted(approved)}
 
@@ -363,6 +374,17 @@ async def approve(at: Addresses, event_id: str) -> None:
         client.get_queue_sender("vm-approvals") as sender,
     ):
         await sender.send_messages(ServiceBusMessage(json.dumps(body)))
+
+
+async def settlement(at: Addresses) -> None:
+    """Wait until no message is left in the approval queue."""
+    async with (
+        ServiceBusClient.from_connection_string(at.connection_string) as client,
+        client.get_queue_receiver("vm-approvals") as receiver,
+        asyncio.timeout(_PATIENCE),
+    ):
+        while await receiver.peek_messages(1):
+            await asyncio.sleep(0.02)
 
 
 async def announce(at: Addresses) -> None:
