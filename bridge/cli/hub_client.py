@@ -19,7 +19,7 @@ from bridge import __version__
 from bridge.events.cloudevent import rfc3339
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.printable import printable
-from bridge.hub.answers import BridgeList, EventList, EventRow, List
+from bridge.hub.answers import BridgeList, EventList, EventRow, HubState, List
 from bridge.hub.bridges import Liveness
 from bridge.hub.pages import words
 from bridge.hub.view_rows import Bridge
@@ -210,12 +210,14 @@ class Fleet(msgspec.Struct, frozen=True):
         hub: the address.
         events: those that are open, by NotBefore.
         missing: why the hub is not ready.
+        unread: how many messages of the last day it could not read.
     """
 
     hub: str
     events: list[EventRow]
     bridges: "FleetBridges"
     missing: list[str]
+    unread: int
 
 
 class FleetBridges(msgspec.Struct, frozen=True):
@@ -236,6 +238,9 @@ async def fetch(url: str, scope: str | None) -> Fleet:
         events = await hub.open_events()
         pages = await hub.pages("/api/v1/bridges", BridgeList)
         missing = await _missing(hub)
+        status, state = await hub.get("/api/v1/hub")
+        if status != 200:
+            raise BridgeError(hub.refusal(status, state))
     bridges = [one for page in pages for one in page.bridges]
     return Fleet(
         url,
@@ -246,6 +251,7 @@ async def fetch(url: str, scope: str | None) -> Fleet:
             [one for one in bridges if one.liveness is Liveness.SILENT],
         ),
         missing,
+        checked(state, HubState).unread,
     )
 
 
@@ -269,6 +275,9 @@ def lines(found: Fleet, paint: Paint) -> Iterator[str]:
         rest = len(silent) - _MOST_NAMES
         more = f" and {rest} more" if rest > 0 else ""
         yield paint(printable(f"Silent: {names}{more}"), "bad")
+    if found.unread:
+        words = f"Messages of the last day that could not be read: {found.unread}"
+        yield paint(words, "bad")
     if late := sum(one.unreported for one in events):
         yield paint(f"Not reported by a bridge: {late}", "bad")
     yield ""
@@ -280,8 +289,9 @@ def lines(found: Fleet, paint: Paint) -> Iterator[str]:
 
 def _nothing(found: Fleet) -> str:
     """Return what an empty list of events means."""
-    if found.missing:
-        return "No event is known, but the hub may have missed some: see Not ready"
+    if found.missing or found.unread:
+        where = "Not ready" if found.missing else "Messages"
+        return f"No event is known, but the hub may have missed some: see {where}"
     if not found.bridges.states:
         return "No event can be shown until a bridge has been heard"
     if found.bridges.silent:

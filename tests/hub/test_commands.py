@@ -107,6 +107,17 @@ async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
     assert as_json["missing"] == world.missing
 
 
+async def test_status_of_a_hub_tells_of_messages_it_could_not_read(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat(), grid(azure("Started")).put_aside("it is none")])
+
+    found = await run("status", "--hub", world.url)
+
+    assert "Messages of the last day that could not be read: 1" in found.stdout
+    assert "the hub may have missed some: see Messages" in found.stdout
+
+
 async def test_status_as_json_has_every_page(world: HubWorld) -> None:
     many = [received(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
     await world.store.keep(many)
@@ -209,7 +220,7 @@ def test_status_shows_votes_of_each_channel(
     given = tuple(map(vote, votes))
     approval = replace(PAGE.approval, votes=given, decision=made)
     row = replace(PAGE, status="started", machines=(), approval=approval)
-    found = Fleet("h", [row], FleetBridges(0, {}, []), [])
+    found = Fleet("h", [row], FleetBridges(0, {}, []), [], 0)
     *_, line = hub_client.lines(found, lambda text, _: text)
     assert re.split("  +", line)[-2] == words
 

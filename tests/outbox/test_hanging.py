@@ -301,6 +301,25 @@ async def test_heal_fails_at_once_while_the_disk_owes_an_answer(
         disk.thaw()
 
 
+async def test_page_that_hangs_while_all_that_needs_it_is_settled_is_no_error(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        await put(outbox, *map(str, range(1100)), key=None)
+    disk = Hanging()
+    async with asyncio.timeout(WITHIN), opened(state_path, disk) as outbox:
+        first = await due(outbox, limit=257)  # the last one is read, with a page
+        outbox.deliveries.delivered(*first, now=NOW)
+        disk.freeze("SELECT i0")
+        assert len(await due(outbox, limit=300)) == 300  # begins to read the next page
+        waiting = asyncio.create_task(due(outbox, limit=1100))
+        assert await asyncio.to_thread(disk.hung.wait, WITHIN)
+        rest = [replace(first[0], id=number) for number in range(258, 1101)]
+        outbox.deliveries.delivered(*rest, now=NOW)
+
+        assert await waiting == []
+
+
 @asynccontextmanager
 async def writing_back(
     path: Path, disk: Hanging
