@@ -25,6 +25,7 @@ from bridge.foundation.errors import BridgeError
 from bridge.outbox.questions import EventIds
 
 _MOST = 50
+_PATIENCE = 0.5  # seconds; a person waits at the key
 # No character that is special in a shell, and no hyphen first: that is an option.
 _PLAIN = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*")
 
@@ -67,5 +68,5 @@ def _file(ctx: click.Context) -> Path:
 
 
 async def _known(state: Path) -> list[str]:
-    async with access(state, SystemClock()) as ledger:
+    async with access(state, SystemClock(), patience=_PATIENCE) as ledger:
         return await ledger.ask(EventIds(newest=_MOST))

@@ -31,10 +31,8 @@ from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ask, Ledger
 from bridge.outbox.admin import as_json as as_json_of
-from bridge.outbox.questions import Newest, Selection
+from bridge.outbox.questions import MANY, Newest, Selection
 from bridge.outbox.records import Delivery, DeliveryState, value_of
-
-_LARGEST = 2**63 - 1  # the largest integer of SQLite
 
 
 @click.group(cls=Suggesting)
@@ -118,9 +116,7 @@ def watch_deliveries(ask: Ask, chosen: Selection, *, as_json: bool) -> None:
 
 @outbox.command("show")
 @selecting
-@click.argument(
-    "number", type=click.IntRange(max=_LARGEST), metavar="[ID]", required=False
-)
+@click.argument("number", type=click.IntRange(0, MANY), metavar="[ID]", required=False)
 def show_(
     path: Path, *, number: int | None, as_json: bool, **meant: str | None
 ) -> None:

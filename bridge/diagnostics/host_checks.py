@@ -23,12 +23,14 @@ from bridge.configuration.config import Config
 from bridge.diagnostics.finding import Finding
 from bridge.foundation.errors import OutboxError
 from bridge.foundation.privileges import no_file
+from bridge.foundation.sqlite_files import passed_over
 from bridge.health.config import HttpConfig
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
+from bridge.net.local_socket import obstacle
 from bridge.outbox.statefile import StateConfig, locked
 from bridge.outbox.storage.file import NOT_OURS, connect, content_error
-from bridge.outbox.storage.lock import StateLock
+from bridge.outbox.storage.lock import StateLock, holder_of
 from bridge.signing.approval import Approvers
 
 _LEAST_FREE = 16 * 10**6
@@ -80,6 +82,7 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 HERE = Host()
+_NOTHING = "a start goes on with what is left, and keeps aside what it cannot read"
 _OWN = "run this as the user of the service, or chown the directory to it"
 
 
@@ -96,10 +99,10 @@ def examine(
         config: the configuration of the forwarder.
         environ: the environment.
         host: describes this machine.
-        is_running: whether the forwarder answers at its health port.
+        is_running: whether the forwarder answers.
     """
     return [
-        *state(config.state, host),
+        *state(config.state, host, is_running=is_running),
         *ports(config.http, is_running=is_running),
         *secrets(config),
         *approvers(config),
@@ -111,11 +114,16 @@ def examine(
 # -- the state directory ---------------------------------------------------------------
 
 
-def state(config: StateConfig, host: Host = HERE) -> Iterator[Finding]:
-    """Check the place of the state file."""
+def state(
+    config: StateConfig, host: Host = HERE, *, is_running: bool
+) -> Iterator[Finding]:
+    """Check the place of the state file, and who uses it."""
     path = Path(config.path)
     there = _existing(path.parent)
     yield _writable(path, there, host)
+    if not is_running and (pid := holder_of(path)) is not None:
+        text = f"state: a forwarder uses {path} (process {pid}), but does not answer"
+        yield Finding("fault", text, "it starts, is stopped, or hangs: see its log")
     yield from _disk(path, there, host)
     free = host.free(there)
     text = f"state: {free / 1e6:,.0f} MB free on the disk of {path}"
@@ -146,6 +154,9 @@ def _writable(path: Path, there: Path, host: Host) -> Finding:
     fault = _in_the_way(path, there, host) or _unusable(path, there) or _content(path)
     if fault is not None:
         return fault
+    if (what := obstacle(path)) is not None:
+        advice = "until then, commands cannot ask the forwarder"
+        return Finding("warning", f"state: {what}", advice)
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
         text = f"state: {path} can be read by other users ({mode:03o})"
@@ -194,6 +205,8 @@ def _content(path: Path) -> Finding | None:
     """Return what a start will find wrong in the state file, if it is there."""
     if not _is_there(path) or _is_of_others(path.parent):
         return None
+    if (odd := passed_over(path)) is not None:
+        return Finding("warning", f"state: {path}: {odd}", _NOTHING)
     if (error := content_error(path)) is None:
         return None
     text = f"state: {path}: {error}"

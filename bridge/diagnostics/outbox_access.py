@@ -3,12 +3,13 @@
 the forwarder answers at its socket         → it is asked
 nobody has the lock of the state file       → this process opens the file; with the
 lock if it changes something
-a forwarder has it, but does not answer     → an error, after some seconds
+a forwarder has it, but does not answer     → asked again; an error after some seconds
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,25 +20,29 @@ from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
+    OutboxClosedError,
+    OutboxCorruptError,
     OutboxError,
     OutboxLockedError,
     OutboxUnavailableError,
 )
+from bridge.foundation.sqlite_files import passed_over
 from bridge.health.report import StatusReport
 from bridge.net import local_socket
-from bridge.outbox.admin import Here, Ledger, type_of_answer
+from bridge.outbox.admin import NOT_NOW, NOT_OPEN, Ask, Here, Ledger, type_of_answer
 from bridge.outbox.questions import Question
 from bridge.outbox.statefile import is_there, locked
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 
 T = TypeVar("T")
+_KINDS = {NOT_OPEN: OutboxClosedError, NOT_NOW: OutboxUnavailableError}
 
 _PATIENCE = 10.0  # seconds; the state file answers in 3 s, or says that it does not
 _STATUS_PATIENCE = 4.0
 _STARTS_WITHIN = 5.0  # seconds from the lock to the socket
 _PAUSE = 0.1
-_OK, _NOT_NOW = 200, 503
+_OK = 200
 
 
 class Forwarder(Struct, frozen=True):
@@ -85,14 +90,17 @@ class Forwarder(Struct, frozen=True):
         except TimeoutError as error:
             text = f"{self._who} has not answered for {patience:g} s: is it stopped?"
             raise OutboxError(text) from error
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            raise OutboxClosedError(f"{self._who} has ended: try again") from error
         except OSError as error:
             text = f"{self._who} has ended meanwhile, or is ending: try again"
             raise OutboxUnavailableError(text) from error
         except ValueError as error:
             raise self._foreign(error) from error
         if status != _OK:
-            kind = OutboxUnavailableError if status == _NOT_NOW else OutboxError
-            raise kind(found.decode(errors="replace").strip())
+            raise _KINDS.get(status, OutboxError)(
+                found.decode(errors="replace").strip()
+            )
         return found
 
     @property
@@ -147,6 +155,9 @@ async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbo
         else:
             with locked(path):
                 pass  # a forwarder may start while the file is read
+        if (odd := await asyncio.to_thread(passed_over, path)) is not None:
+            text = f"the state file {path} is not whole: {odd}; see 'check --connect'"
+            raise OutboxCorruptError(text)
         database = await stack.enter_async_context(Database.open(path))
         yield Outbox(database, Router(routes={}, scope="all", identity=Identity()))
 
@@ -165,32 +176,71 @@ async def access(
         path: the state file.
         clock: the clock of this machine.
         changes: whether something will be changed.
-        patience: seconds for which a forwarder may have the lock and not answer yet.
+        patience: seconds for which a forwarder may start, end, or hold the lock without
+            answering: each question is asked again meanwhile, unless it may have
+            changed something.
 
     Raises:
         OutboxError: there is none, or nobody answers.
     """
     async with AsyncExitStack() as stack:
-        yield await _opened(path, clock, stack, patience, changes=changes)
+        asking = _Asking(path, clock, stack, patience, changes)
+        await asking.find()
+        yield Ledger(asking)
 
 
-async def _opened(
-    path: Path, clock: Clock, stack: AsyncExitStack, patience: float, *, changes: bool
-) -> Ledger:
-    until, never = clock.monotonic() + patience, asyncio.Event()
-    while True:
-        if (forwarder := forwarder_of(path)) is not None:
-            return Ledger(forwarder)
-        try:
-            outbox = await stack.enter_async_context(outbox_of(path, changes=changes))
-        except OutboxLockedError as error:
-            if clock.monotonic() >= until:
-                address = local_socket.address_of(path)
-                text = f"{error}, but it does not answer at {address}: see its log"
-                raise OutboxError(text) from error
-        else:
-            return Ledger(Here(outbox, lambda: clock.now().timestamp()))
-        await clock.wait(never, _PAUSE)
+class _Asking(Struct):
+    """Asks who has the state file open; if that one ends, who has it then."""
+
+    path: Path
+    clock: Clock
+    stack: AsyncExitStack
+    patience: float
+    changes: bool
+    _found: Ask | None = None
+
+    async def __call__(self, question: Question[T]) -> T:
+        """Return the answer.
+
+        Raises:
+            OutboxError: nobody answers.
+        """
+        until, never = self.clock.monotonic() + self.patience, asyncio.Event()
+        while True:
+            ask = self._found or await self.find()
+            try:
+                return await ask(question)
+            except (OutboxClosedError, OutboxUnavailableError) as error:
+                is_done = self.changes and not isinstance(error, OutboxClosedError)
+                if is_done or self.clock.monotonic() >= until:
+                    raise
+            if isinstance(ask, Forwarder):
+                self._found = None
+            await self.clock.wait(never, _PAUSE)
+
+    async def find(self) -> Ask:
+        """Return who is asked: the forwarder, or this process, which opens the file.
+
+        Raises:
+            OutboxError: there is no file, or nobody answers.
+        """
+        until, never = self.clock.monotonic() + self.patience, asyncio.Event()
+        opening = partial(outbox_of, self.path, changes=self.changes)
+        while (forwarder := forwarder_of(self.path)) is None:
+            try:
+                outbox = await self.stack.enter_async_context(opening())
+            except OutboxLockedError as error:
+                if self.clock.monotonic() >= until:
+                    place = local_socket.address_of(self.path)
+                    why = local_socket.obstacle(self.path) or f"see its log ({place})"
+                    text = f"{error}, but it does not answer: {why}"
+                    raise OutboxError(text) from error
+            else:
+                self._found = Here(outbox, lambda: self.clock.now().timestamp())
+                return self._found
+            await self.clock.wait(never, _PAUSE)
+        self._found = forwarder
+        return forwarder
 
 
 class AskAnew(Struct, frozen=True):
@@ -198,8 +248,7 @@ class AskAnew(Struct, frozen=True):
 
     Attributes:
         path: the state file.
-        patience: seconds for which a question is asked again while a forwarder starts
-            or ends; the question must change nothing.
+        patience: as of ``access``.
     """
 
     path: Path
@@ -212,12 +261,5 @@ class AskAnew(Struct, frozen=True):
         Raises:
             OutboxError: nobody answers.
         """
-        until, never = self.clock.monotonic() + self.patience, asyncio.Event()
-        while True:
-            try:
-                async with access(self.path, self.clock) as ledger:
-                    return await ledger.ask(question)
-            except OutboxUnavailableError:
-                if self.clock.monotonic() >= until:
-                    raise
-            await self.clock.wait(never, _PAUSE)
+        async with access(self.path, self.clock, patience=self.patience) as ledger:
+            return await ledger.ask(question)

@@ -1,5 +1,6 @@
 """Get the status from the running forwarder or its state file; ask the probe."""
 
+import asyncio
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -20,13 +21,14 @@ from bridge.foundation.errors import OutboxError, OutboxLockedError
 from bridge.health.report import StatusReport, report, sink_of, stored
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import listening_fault
+from bridge.net.local_socket import obstacle
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statefile import is_there
 from bridge.traffic.config import TrafficConfig
 
 T = TypeVar("T")
 
-_PATIENCE = 2.0
+_PATIENCE, _PAUSE = 2.0, 0.1  # seconds
 _NO_ANSWER = (  # nothing answers at the port, or a program that is not a bridge
     aiohttp.ClientError,
     TimeoutError,
@@ -48,21 +50,31 @@ class Status(Struct, frozen=True):
     is_live: bool
 
 
-async def status(config: Settings, sinks: Sequence[str], clock: Clock) -> Status:
+async def status(
+    config: Settings, sinks: Sequence[str], clock: Clock, patience: float = _PATIENCE
+) -> Status:
     """Return the status.
 
     Args:
         config: the settings of the forwarder.
         sinks: the names of its sinks.
         clock: the current time.
+        patience: seconds for which a forwarder may start or end without answering.
 
     Raises:
         OutboxError: no forwarder answers, and no state file can be read.
     """
-    answer = await running(config)
-    if answer is not None:
-        return Status(answer, is_live=True)
-    return Status(await _stored(config, sinks, clock), is_live=False)
+    until, never = clock.monotonic() + patience, asyncio.Event()
+    while (answer := await running(config)) is None:
+        try:
+            return Status(await _stored(config, sinks, clock), is_live=False)
+        except OutboxLockedError as error:
+            if clock.monotonic() >= until:
+                why = obstacle(Path(config.state.path)) or "is it starting, or stopped?"
+                text = f"{error}, but it does not answer: {why}"
+                raise OutboxError(text) from error
+        await clock.wait(never, _PAUSE)
+    return Status(answer, is_live=True)
 
 
 async def running(config: Settings) -> StatusReport | None:
@@ -97,17 +109,12 @@ def _existing(path: Path) -> Path:
 async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
     path = _existing(Path(config.state.path))
     async with AsyncExitStack() as stack:
-        try:
-            outbox = await stack.enter_async_context(outbox_of(path))
-        except OutboxLockedError as error:
-            text = f"{error}, but it does not answer: is it starting, or stopped?"
-            raise OutboxError(text) from error
+        outbox = await stack.enter_async_context(outbox_of(path))
         identity = await remembered(outbox.database) or Identity()
         body = await outbox.observations.load(CHECKPOINT)
         watch = Watch.from_json(body) if body else Watch()
         now = clock.now().timestamp()
-        # Without a health port, a forwarder may be running.
-        state = "not answering" if config.http.listen else "unknown"
+        state = "not answering"
         found = await stored(outbox)
         shown = [sink_of(one, state, found.tallies.get(one), now) for one in sinks]
         status = report(identity.members, state, watch, sinks=shown, found=found)

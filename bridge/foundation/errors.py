@@ -25,6 +25,7 @@
     ├─ OutboxError                            fatal: the process ends non-zero
     │  ├─ OutboxUnavailableError              disk full, no permission, or locked
     │  │  └─ ForeignFolderError               root must not open files there
+    │  ├─ OutboxClosedError                   its forwarder starts or ends: ask again
     │  ├─ OutboxFullError                     memory is full, too: published later
     │  ├─ OutboxCorruptError                  moved aside, and a new file is begun
     │  ├─ OutboxThreadDiedError               the thread of the state file has died
@@ -246,6 +247,10 @@ class OutboxUnavailableError(OutboxError):
 
 class ForeignFolderError(OutboxUnavailableError):
     """Root must not open the file: somebody else could have put it there."""
+
+
+class OutboxClosedError(OutboxError):
+    """Who has the state file starts or ends, and has done nothing: ask again."""
 
 
 class OutboxFullError(OutboxError):

@@ -200,6 +200,8 @@ class Reader(Struct):
         return _stand_in(annotation)
 
     def _converted(self, annotation: Any, value: object) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise msgspec.ValidationError("must have no NUL character")
         is_text = isinstance(value, FromEnvironment)  # text, whatever type is needed
         if is_text and _SCALARS.issubset(_alternatives(annotation)):
             with suppress(msgspec.ValidationError):  # else it is text

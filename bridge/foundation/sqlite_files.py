@@ -7,6 +7,7 @@ a removed file ──what is open of it──▶ FILE.restored ──▶ FILE
 import os
 import re
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
@@ -105,6 +106,63 @@ def copy_to(path: Path, source: sqlite3.Connection) -> None:
     except BaseException:
         drop(new)
         raise
+
+
+# -- what SQLite passes over without a word --------------------------------------------
+
+_MAGIC, _FORMAT = 0x377F0682, 3007000  # the last bit of the first is the byte order
+_HEAD, _SUMMED = 32, 24
+EMPTY = "it is empty"
+_FIRST_PAGE = 4096  # what SQLite writes before the first table
+
+
+def log_of(path: Path) -> Path:
+    """Return the path of SQLite's log, which has what is not in the file yet."""
+    return Path(f"{path}-wal")
+
+
+def has_log(path: Path) -> bool:
+    """Whether something is in SQLite's log."""
+    return bool(_size(log_of(path)))
+
+
+def passed_over(path: Path) -> str | None:
+    """Return what SQLite would take for an empty file, or an empty log; None = nothing.
+
+    It would delete a log that it cannot read, and one without its file.
+    """
+    size, log_size = _size(path), _size(log_of(path))
+    if log_size and not (size and _is_log(log_of(path))):
+        return "its log cannot be read" if size else "it is gone, but its log is not"
+    if size is not None and size <= (0 if log_size else _FIRST_PAGE):
+        return EMPTY
+    return None
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _is_log(path: Path) -> bool:
+    """Whether the head of a log is sound; see https://sqlite.org/walformat.html."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return True  # whoever opens it says so
+    if len(head) < _HEAD:
+        return False
+    magic, version = struct.unpack(">II", head[:8])
+    if magic & ~1 != _MAGIC or version != _FORMAT:
+        return False
+    first = second = 0
+    for one, other in struct.iter_unpack("<>"[magic & 1] + "II", head[:_SUMMED]):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + other + first) & 0xFFFFFFFF
+    return (first, second) == struct.unpack(">II", head[_SUMMED:])
 
 
 # -- reading what may be damaged -------------------------------------------------------

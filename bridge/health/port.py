@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from bridge.foundation.background import in_background
-from bridge.foundation.clock import Bell, Clock
+from bridge.foundation.clock import Bell
 from bridge.health.config import HttpConfig
 from bridge.health.status import StatusSource
 from bridge.net import local_socket
@@ -105,7 +105,7 @@ async def serve_commands(
         return loaded(commands(status_source))
 
     lazy_server, clock = _LazyServer(load), status_source.clock
-    command_socket = _CommandSocket(lock, lazy_server.protocol, clock)
+    command_socket = _CommandSocket(lock, lazy_server.protocol, status_source)
     keeping = in_background(command_socket.keep, name="command socket", clock=clock)
     try:
         async with keeping:
@@ -120,17 +120,16 @@ class _CommandSocket(Struct):
 
     lock: StateLock
     make: Make
-    clock: Clock
+    status_source: StatusSource
     _end: Callable[[], object] | None = None
     _file: local_socket.FileId | None = None
-    _fault: str | None = None
 
     async def keep(self) -> None:
         """Make it whenever it is not there."""
         never = Bell()
         while True:
             await self._make()
-            await self.clock.wait(never, _LOOK_EVERY, slack=_SLACK)
+            await self.status_source.clock.wait(never, _LOOK_EVERY, slack=_SLACK)
 
     async def _make(self) -> None:
         path = self.lock.path
@@ -142,13 +141,13 @@ class _CommandSocket(Struct):
                 self._end, self._file = await local_socket.serve(path, self.make)
             except OSError as error:
                 fault = error.strerror or str(error)
-        if fault is not None and fault != self._fault:
+        if fault is not None and fault != self.status_source.unasked:
             address = local_socket.address_of(path)
             log.warning(
                 "commands cannot ask this forwarder: tried again",
                 extra={"path": address, "fault": fault},
             )
-        self._fault = fault
+        self.status_source.unasked = fault
 
     async def close(self) -> None:
         """Answer nobody any more."""

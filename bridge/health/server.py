@@ -24,7 +24,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.events.cloudevent import rfc3339
-from bridge.foundation.errors import OutboxError
+from bridge.foundation.errors import OutboxClosedError, OutboxError
 from bridge.health.config import HttpConfig
 from bridge.health.report import (
     ClockReport,
@@ -39,7 +39,7 @@ from bridge.health.report import (
 from bridge.health.status import Receiver, StatusSource
 from bridge.net.addresses import is_loopback
 from bridge.net.connection_limit import Guard
-from bridge.outbox.admin import AnyQuestion, Discard, Retry
+from bridge.outbox.admin import NOT_NOW, NOT_OPEN, AnyQuestion, Discard, Retry
 from bridge.outbox.questions import Page
 
 log = logging.getLogger(__name__)
@@ -267,6 +267,8 @@ def _json(value: object, status: int = 200) -> web.Response:
 
 # -- what commands ask on their socket -------------------------------------------------
 
+_AGAIN = "ask again in a moment"
+
 
 def commands(source: StatusSource) -> web.Application:
     """Return the web application that commands of this machine ask.
@@ -279,7 +281,7 @@ def commands(source: StatusSource) -> web.Application:
 
     async def ask(request: web.Request) -> web.Response:
         if (outbox := source.outbox) is None:
-            return web.Response(status=503, text="the forwarder is starting: try again")
+            return web.Response(status=NOT_OPEN, text=f"the forwarder starts: {_AGAIN}")
         try:
             question = _QUESTION.decode(await request.read())
         except msgspec.DecodeError as error:
@@ -309,5 +311,7 @@ async def _explained(
     """Answer with the error if the state file does not answer."""
     try:
         return await handler(request)
+    except OutboxClosedError:
+        return web.Response(status=NOT_OPEN, text=f"the forwarder ends: {_AGAIN}")
     except OutboxError as error:
-        return web.Response(status=503, text=str(error))
+        return web.Response(status=NOT_NOW, text=str(error))

@@ -114,6 +114,9 @@ class StatusSource(Struct):
     """The parts of a running bridge that the status is read from.
 
     The fields are set when the parts are built.
+
+    Attributes:
+        unasked: why commands cannot ask on the socket; None = they can.
     """
 
     clock: Clock
@@ -128,6 +131,7 @@ class StatusSource(Struct):
     rotation: Standing | None = None
     ports: list[Port] = field(default_factory=list)
     signer: EventSigner | None = None
+    unasked: str | None = None
 
     def is_alive(self) -> bool:
         """Return whether the state file's thread answers, or memory replaces it."""
@@ -173,8 +177,8 @@ class StatusSource(Struct):
     async def notes(self) -> list[str]:
         """Return what needs attention, but does not affect readiness.
 
-        These are a VM out of rotation, failing sinks, and dead letters. A state file
-        that does not answer at once leaves the dead letters out.
+        These are a VM out of rotation, failing sinks, dead letters, and the like. A
+        state file that does not answer at once leaves the dead letters out.
         """
         if self.outbox is None:
             return self.notes_of({})
@@ -194,6 +198,10 @@ class StatusSource(Struct):
             found.append(difference)
         if (signing := self._signing_fault()) is not None:
             found.append(signing)
+        if self.outbox is not None and (lost := self.outbox.database.lost) is not None:
+            found.append(f"state: the start did not take over the whole file: {lost}")
+        if self.unasked is not None:
+            found.append(f"state: commands cannot ask this forwarder: {self.unasked}")
         for relay in self.relays:
             tally = tallies.get(relay.sink)
             # With nothing left to send, the last error is that of a dead letter.

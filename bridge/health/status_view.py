@@ -56,15 +56,10 @@ _MOST_EVENTS = 100
 _LONG = 120  # seconds: a notice is shown if a delivery waits longer
 _NOBODY_ANSWERS = "No forwarder answers. This is the content of its state file."
 _TEST = "sebridge check --connect"
-_NOT_ASKED = (
-    "http.listen is off, so it is not known whether the forwarder runs. This is the "
-    "content of its state file."
-)
-_UNTOLD = {"not answering", "unknown"}  # of a forwarder that does not run
+_UNTOLD = "not answering"  # the state of all where no forwarder answers
 _QUIET_STATES = {
     "starting": "The bridge is starting: it asks IMDS who this VM is.",
-    "not answering": _NOBODY_ANSWERS,
-    "unknown": _NOT_ASKED,
+    _UNTOLD: _NOBODY_ANSWERS,
 }
 _READY = Cell("Ready.", "good")
 
@@ -118,7 +113,7 @@ def _nothing(imds: ImdsReport) -> str:
     """Return what an empty list of events means."""
     if parse_time(imds.last_success or "") is not None:
         return "Nothing is scheduled."
-    if imds.state in _UNTOLD:
+    if imds.state == _UNTOLD:
         return f"not known, no forwarder has read a document yet: {_TEST}"
     return f"not known, IMDS has not answered yet ({_plain(imds.state)}): {_TEST}"
 
@@ -166,7 +161,7 @@ def _facts(status: StatusReport, now: datetime) -> list[tuple[str, Cell]]:
 
 def _spoken(state: str) -> str:
     """Return a state in words: a forwarder that does not answer tells none."""
-    return "not known" if state in _UNTOLD else state
+    return "not known" if state == _UNTOLD else state
 
 
 def corrected(status: StatusReport, now: datetime) -> datetime:

@@ -146,7 +146,9 @@ async def exchange(
             return Answer(
                 status=response.status,
                 body=await _read(response, request.most),
-                retry_after=_wish(response.headers, now),
+                retry_after=_wish(response.headers, now)
+                if "Retry-After" in response.headers
+                else None,
                 headers=response.headers,
             )
     except _NETWORK_ERRORS as error:
@@ -190,8 +192,6 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 def _wish(headers: Mapping[str, str], now: Callable[[], datetime]) -> float | None:
     """Read Retry-After; a date counts from the Date header, else from the clock."""
-    if "Retry-After" not in headers:
-        return None
     try:
         answered = _http_date(headers.get("Date", ""))
     except ValueError:

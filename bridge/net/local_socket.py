@@ -6,6 +6,7 @@ that made it, administrators and the system may write.
 """
 
 import asyncio
+import errno
 import os
 import re
 import socket
@@ -39,6 +40,16 @@ def identity_of(path: Path) -> FileId | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def obstacle(path: Path) -> str | None:
+    """Return what is in the place of the socket beside a file; None = nothing."""
+    address = address_of(path)
+    try:
+        mode = os.lstat(address).st_mode if sys.platform != "win32" else stat.S_IFSOCK
+    except OSError:
+        return None
+    return None if stat.S_ISSOCK(mode) else f"{address} is not a socket: move it away"
 
 
 @contextmanager
@@ -173,12 +184,13 @@ if sys.platform != "win32":
 
     def _bound(path: Path) -> socket.socket:
         """Return a socket beside a file; nobody can connect before it has its mode."""
+        if (what := obstacle(path)) is not None:
+            raise FileExistsError(errno.EEXIST, what)
         found = socket.socket(socket.AF_UNIX)
         try:
             with reachable(path) as address:
                 with suppress(FileNotFoundError):
-                    if stat.S_ISSOCK(os.lstat(address).st_mode):
-                        os.unlink(address)  # noqa: PTH108 - a path as text
+                    os.unlink(address)  # noqa: PTH108 - a path as text
                 found.bind(address)
                 os.chmod(address, _OWNER_ONLY)  # noqa: PTH101 - a path as text
         except BaseException:

@@ -29,6 +29,7 @@ from bridge.outbox.questions import (
     Find,
     Named,
     Newest,
+    Number,
     Observation,
     Observed,
     Page,
@@ -43,6 +44,9 @@ from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox
 
 T = TypeVar("T")
+# The statuses of a forwarder that does not answer a question.
+NOT_OPEN = 503  # it starts or ends, and has done nothing
+NOT_NOW = 507  # its state file does not answer, or cannot be written
 
 
 class Retried(Struct, frozen=True, kw_only=True):
@@ -73,7 +77,7 @@ class Retry(Question[Retried], frozen=True, kw_only=True, tag=True):
 
     selection: Selection
     force: bool = False
-    at: int = 0
+    at: Number = 0
 
     async def answer(self, outbox: Outbox, now: float) -> Retried:
         """Change them, and return them."""
@@ -111,7 +115,7 @@ class Discard(Question[Page[Delivery]], frozen=True, kw_only=True, tag=True):
     """
 
     selection: Selection
-    at: int = 0
+    at: Number = 0
 
     async def answer(self, outbox: Outbox, now: float) -> Page[Delivery]:
         """Change them, and return them."""

@@ -9,9 +9,9 @@ long, however much history there is.
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from bridge.outbox.records import REPLIES, UNREADABLE, Delivery, DeliveryState, value_of
 from bridge.outbox.storage.journal import load
@@ -20,7 +20,8 @@ from bridge.outbox.store import Outbox
 T = TypeVar("T")
 
 PAGE = 200  # rows of an answer
-MANY = 2**62  # more than there are
+MANY = 2**62  # more than there are; SQLite has no numbers above 2**63 - 1
+Number = Annotated[int, Meta(ge=0, le=MANY)]
 _BYTES = 1024 * 1024  # of the bodies of an answer; one may be larger
 _SPAN = 5000  # ids that are looked at for an answer
 _STATES: tuple[DeliveryState, ...] = (
@@ -90,7 +91,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     sink: str | None = None
     states: tuple[DeliveryState, ...] | None = None
     event_id: str | None = None
-    id: int | None = None
+    id: Number | None = None
 
     @property
     def key(self) -> str | None:
@@ -136,8 +137,8 @@ class Find(Query[Page[Delivery]], frozen=True, kw_only=True, tag=True):
     """Deliveries with an id above ``at``, oldest first, ``most`` at most."""
 
     selection: Selection
-    at: int = 0
-    most: int = PAGE
+    at: Number = 0
+    most: Number = PAGE
 
     def read(self, db: sqlite3.Connection) -> Page[Delivery]:
         """Read them."""
@@ -161,8 +162,8 @@ class Newest(Query[list[Delivery]], frozen=True, kw_only=True, tag=True):
     """
 
     selection: Selection
-    count: int
-    also: tuple[int, ...] = ()
+    count: Number
+    also: tuple[Number, ...] = ()
 
     def read(self, db: sqlite3.Connection) -> list[Delivery]:
         """Read them."""
@@ -286,9 +287,9 @@ class Published(Query[Page[Observation]], frozen=True, kw_only=True, tag=True):
     """The ``newest`` events with numbers between ``after`` and ``at``, newest first."""
 
     wanted: Wanted = Wanted()
-    newest: int = 1
-    after: int = 0
-    at: int = MANY
+    newest: Number = 1
+    after: Number = 0
+    at: Number = MANY
 
     def read(self, db: sqlite3.Connection) -> Page[Observation]:
         """Read them."""
@@ -339,13 +340,15 @@ def step_of(kind: str) -> str:
 class EventIds(Query[list[str]], frozen=True, kw_only=True, tag=True):
     """The EventIds of the last events, newest first, ``newest`` at most."""
 
-    newest: int
+    newest: Number
 
     def read(self, db: sqlite3.Connection) -> list[str]:
         """Read them."""
-        query = """SELECT event_id, max(id) FROM items WHERE kind = 'event' AND id > ?
-            AND event_id IS NOT NULL GROUP BY key ORDER BY 2 DESC LIMIT ?"""
-        return [one for one, _ in db.execute(query, (_last(db) - _SPAN, self.newest))]
+        query = """SELECT event_id, max(id) FROM
+            (SELECT id, kind, key, event_id FROM items ORDER BY id DESC LIMIT ?)
+            WHERE kind = 'event' AND event_id IS NOT NULL
+            GROUP BY key ORDER BY 2 DESC LIMIT ?"""
+        return [one for one, _ in db.execute(query, (_SPAN, self.newest))]
 
 
 class Observed(Query[Page[str]], frozen=True, kw_only=True, tag=True):
@@ -355,7 +358,7 @@ class Observed(Query[Page[str]], frozen=True, kw_only=True, tag=True):
     """
 
     start: str
-    at: int = 0
+    at: Number = 0
 
     def read(self, db: sqlite3.Connection) -> Page[str]:
         """Read them."""

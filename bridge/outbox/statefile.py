@@ -3,6 +3,7 @@
 locked by another instance    → refused
 written by a newer version    → refused
 written by an older version   → moved aside with an error; a fresh file
+empty, or its log unreadable  → said; the log is moved aside
 without a lock, or not to be  → left alone, in memory, until it has the lock and can
 opened or moved now             be opened
 corrupt                       → moved aside with an error; its readable rows are
@@ -36,7 +37,15 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import enter
 from bridge.foundation.sections import Section
-from bridge.foundation.sqlite_files import drop, fresh_of, set_aside, use_fresh
+from bridge.foundation.sqlite_files import (
+    EMPTY,
+    drop,
+    fresh_of,
+    log_of,
+    passed_over,
+    set_aside,
+    use_fresh,
+)
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.reads import undelivered
 from bridge.outbox.records import OWNER
@@ -51,6 +60,7 @@ log = logging.getLogger(__name__)
 
 _ROW: Change = ("meta", (OWNER,))
 
+_LONGEST_NAME = 80  # bytes: those beside it are longer, and a socket has 107 at most
 _LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
 _GLANCE_SECONDS = 1.0
@@ -98,13 +108,15 @@ class StateConfig(Section, frozen=True, kw_only=True):
     max_size: Size = Size(256 * 10**6)
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse values with which decisions would be deleted too early."""
+        """Refuse values that cannot work, or delete decisions too early."""
         if self.retention < 3600:
             yield "retention", "must be at least 1h"
         if self.max_size < _LEAST_SIZE:
             yield "max_size", "must be at least 1MB"
-        if not self.path:
-            yield "path", "must not be empty"
+        if not self.path or self.path[0] == "~":
+            yield "path", "must be the path of a file; ~ is not expanded"
+        if len(os.fsencode(os.path.basename(self.path))) > _LONGEST_NAME:  # noqa: PTH119 - a text
+            yield "path", f"the file's name must have at most {_LONGEST_NAME} bytes"
 
 
 def is_there(path: Path) -> bool:
@@ -209,8 +221,13 @@ async def _forget(trouble: Trouble, clock: Clock, seconds: float) -> None:
     await asyncio.to_thread(trouble.forget)
 
 
-def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> None:
+def _examine(
+    path: Path, vm_id: str | None, trouble: Trouble, clock: Clock
+) -> str | None:
     """Check the file, and move it aside if it cannot be used here.
+
+    Returns:
+        What was lost or moved aside; None = nothing.
 
     Raises:
         OutboxUnavailableError: it cannot be opened or moved now.
@@ -218,26 +235,23 @@ def _examine(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> N
     """
     trouble.begin()
     try:
-        _check(path, vm_id, trouble, clock)
+        return _check(path, vm_id, trouble, clock)
     finally:
         trouble.open()
 
 
-def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> None:
+def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> str | None:
     _use_fresh(path)
+    found = _leave_log(path, clock.now()) or passed_over(path)
     if trouble.is_hopeless and is_there(path):
-        why = (
-            "several starts in a row failed because of this file, the last with: "
-            f"{trouble.note.damage}"
-        )
-        _renew(path, why, trouble, clock)
+        why = f"several starts in a row failed, the last with: {trouble.note.damage}"
+        found = _renew(path, why, trouble, clock)
     try:
         owner = _check_file(path, trouble, clock)
     except OlderSchemaError:
-        _leave_older(path, clock.now())
-        return
+        return _leave_older(path, clock.now())
     except OutboxCorruptError as error:
-        _renew(path, str(error), trouble, clock)
+        found = _renew(path, str(error), trouble, clock)
         owner = _check_file(path, trouble, clock)
     if is_other(owner, vm_id):
         kept = _set_aside(path, str(owner), clock.now())
@@ -245,6 +259,27 @@ def _check(path: Path, vm_id: str | None, trouble: Trouble, clock: Clock) -> Non
             "state file is of another VM: starting afresh",
             extra={"vmId": owner, "kept": str(kept)},
         )
+        return f"it was of another VM, and is kept as {kept}"
+    if found == EMPTY:
+        log.warning("state file is empty: starting afresh", extra={"path": str(path)})
+    return found
+
+
+def _leave_log(path: Path, now: datetime) -> str | None:
+    """Move a log aside that SQLite would pass over and delete; return what was said.
+
+    Raises:
+        OutboxUnavailableError: it cannot be renamed.
+    """
+    fault = passed_over(path)
+    if fault in {None, EMPTY}:
+        return None
+    kept = _set_aside(log_of(path), "unread", now)
+    log.error(
+        "log of the state file cannot be read: starting without it",
+        extra={"fault": fault, "kept": str(kept)},
+    )
+    return f"{fault}, which is kept as {kept}"
 
 
 def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
@@ -283,8 +318,8 @@ def _check_file(path: Path, trouble: Trouble, clock: Clock) -> str | None:
     return owner
 
 
-def _leave_older(path: Path, now: datetime) -> None:
-    """Move a file of an older version aside, and log what still waits in it."""
+def _leave_older(path: Path, now: datetime) -> str:
+    """Move a file of an older version aside; log and return what waits in it."""
     counts = {"pending": 0, "dead": 0}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as db:
         counts |= undelivered(db)
@@ -293,10 +328,11 @@ def _leave_older(path: Path, now: datetime) -> None:
         "state file is of an older version: starting afresh",
         extra={"kept": str(kept), **counts},
     )
+    return f"it was of an older version, and is kept as {kept}"
 
 
-def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
-    """Move the file aside, and copy its readable rows into a fresh file.
+def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> str:
+    """Move the file aside, and copy its readable rows into a fresh file; return that.
 
     The fresh file is complete before the old one is moved, so that a kill at any time
     loses nothing.
@@ -326,6 +362,7 @@ def _renew(path: Path, why: str, trouble: Trouble, clock: Clock) -> None:
             "isWhole": found.is_whole,
         },
     )
+    return f"it was damaged, and is kept as {kept}: {found.copied} rows were copied"
 
 
 def _use_fresh(path: Path) -> None:

@@ -114,8 +114,8 @@ class Attempts(Struct):
             self._may_be_urgent[attempt] = None
         self.at.setdefault(delivery.id, []).append(attempt)
         self.taken += not is_beside
-        self.pace.take(now)
         self.circuit.began(now, self.chance())
+        self.pace.take(now)
         return attempt
 
     def end(self, attempt: Attempt) -> None:

@@ -18,12 +18,9 @@ from msgspec.structs import replace
 from bridge.events.build import (
     EventContext,
     OutgoingEvent,
-    cause_of,
-    cause_of_document,
     from_document,
     from_transition,
 )
-from bridge.events.cloudevent import hash32
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch, joined
@@ -111,7 +108,7 @@ class Observer(Struct):
 
         That waits until the time is certain: the clock may be wrong after a boot.
         """
-        if not self._is_anchored and is_settled(self.clock):
+        if is_settled(self.clock):
             self._is_anchored, self.watch = True, anchored(self.watch, now)
 
     async def set_identity(self, event_context: EventContext) -> None:
@@ -132,7 +129,8 @@ class Observer(Struct):
             MalformedDocumentError: the body is not a valid document.
             OutboxFullError: there is no room for the new events.
         """
-        self._anchor(read)
+        if not self._is_anchored:
+            self._anchor(read)
         is_same = body is None or body == self._body
         is_idle = not (self._held.observations or self._committing.locked())
         if self.document is not None and is_same and is_idle and self._is_settled:
@@ -284,17 +282,21 @@ class Observer(Struct):
     async def _events_of(
         self, observations: Sequence[Observation]
     ) -> list[OutgoingEvent]:
-        """Make the events about observations, in order."""
-        events = list[OutgoingEvent]()
-        publications = publications_of(self.event_context, observations)
-        if not publications:
+        """Make the events about observations, in order.
+
+        The id of an event has a count if the same cause was published before.
+        """
+        makers = makers_of(self.event_context, observations)
+        events = [make(repeats=0) for make in makers]
+        if not events:
             return events
+        earlier = await self.outbox.facts.counts([one.cause for one in events])
         counts = dict[str, int]()
-        earlier = await self.outbox.facts.counts([cause for cause, _ in publications])
-        for cause, make in publications:
-            times = counts.get(cause, earlier.get(cause, 0))
-            events.append(make(repeats=times))
-            counts[cause] = times + 1  # the cause may be in the same commit again
+        for place, one in enumerate(events):
+            times = counts.get(one.cause, earlier.get(one.cause, 0))
+            if times:
+                events[place] = makers[place](repeats=times)
+            counts[one.cause] = times + 1  # it may be in the same commit again
         return events
 
 
@@ -337,19 +339,19 @@ def _report(
 
 # -- The events about observations -----------------------------------------------------
 
-Publication = tuple[str, "partial[OutgoingEvent]"]
+Maker = Callable[..., OutgoingEvent]
 
 
-def publications_of(
+def makers_of(
     event_context: EventContext, observations: Sequence[Observation]
-) -> list[Publication]:
-    """Return what is published about observations, in order.
+) -> list[Maker]:
+    """Return what makes the events about observations, in order.
 
     Returns:
-        For each event: the hash of its cause, and a function that makes it. Its
-        argument ``repeats`` says how often the same cause was published before.
+        A function for each event. Its argument ``repeats`` says how often the same
+        cause was published before.
     """
-    found = list[Publication]()
+    found = list[Maker]()
     for one in observations:
         for step in one.steps:
             make = partial(
@@ -360,7 +362,7 @@ def publications_of(
                 observed_at=one.at,
                 paused=one.paused,
             )
-            found.append((hash32(cause_of(step)), make))
+            found.append(make)
         if one.is_changed:
             make = partial(
                 from_document,
@@ -369,6 +371,5 @@ def publications_of(
                 previous_incarnation=one.previous_incarnation,
                 observed_at=one.at,
             )
-            cause = cause_of_document(event_context, one.document)
-            found.append((hash32(cause), make))
+            found.append(make)
     return found

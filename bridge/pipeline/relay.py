@@ -386,10 +386,11 @@ class Relay:
         marks.append(self.pace.opens_at)
         if self._settling.landed:
             marks.append(self._settling.record_at)
-        waits = [mark - monotonic for mark in marks if mark > monotonic]
-        if next_due is not None:
-            waits.append(next_due - now)
-        return min([*waits, _LONGEST_WAIT])
+        wait = _LONGEST_WAIT if next_due is None else min(next_due - now, _LONGEST_WAIT)
+        for mark in marks:
+            if mark > monotonic:
+                wait = min(wait, mark - monotonic)
+        return wait
 
     # -- an attempt ----------------------------------------------------------
 

@@ -147,7 +147,10 @@ class Settling(Struct):
         return self.attempts.at.keys() | self.landed.keys()
 
     def settle(self, attempt: Attempt) -> None:
-        """Apply the answer to an attempt at a stored delivery."""
+        """Apply the answer to an attempt at a stored delivery.
+
+        A success is counted, and recorded in the outbox, by ``record``.
+        """
         error = self._error_of(attempt)
         if attempt.is_void:
             return  # another attempt settles the delivery, or nothing was sent
@@ -155,7 +158,11 @@ class Settling(Struct):
             self._fail(attempt, error)
             return
         self._recover(attempt)
-        self._land(attempt.delivery)
+        if not self.landed:
+            self.record_at = self.clock.monotonic() + _MOMENT
+        self.landed[attempt.delivery.id] = attempt.delivery
+        if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
+            log.info("delivered", extra=fields_of(attempt.delivery))
         self.attempts.decided(attempt)
         self.attempts.widen(attempt)
 
@@ -173,14 +180,6 @@ class Settling(Struct):
 
     # -- successes -----------------------------------------------------------
 
-    def _land(self, delivery: Delivery) -> None:
-        """Note a success. ``record`` counts it, and records it in the outbox."""
-        if not self.landed:
-            self.record_at = self.clock.monotonic() + _MOMENT
-        self.landed[delivery.id] = delivery
-        if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
-            log.info("delivered", extra=fields_of(delivery))
-
     async def has_time(self, now: float) -> bool:
         """Return whether ``record`` may wait for further successes.
 
@@ -195,7 +194,7 @@ class Settling(Struct):
         return not await self.outbox.deliveries.has_urgent(self.sink, now=now)
 
     def record(self) -> None:
-        """Record the deliveries in ``landed`` as delivered in the outbox."""
+        """Count the deliveries in ``landed``, and record them in the outbox."""
         if self.landed:
             now = self.clock.now().timestamp()
             self.outbox.deliveries.delivered(*self.landed.values(), now=now)

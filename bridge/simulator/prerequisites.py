@@ -32,8 +32,8 @@ def main() -> int:
     lacking = missing()
     if not lacking:
         sys.stdout.write(
-            "Nothing is missing. The installation now downloads the packages: about "
-            "half a minute, silently.\n"
+            "Nothing is missing. The installation now downloads the packages: half a "
+            "minute to two, silently.\n"
         )
         sys.stdout.flush()
         return 0

@@ -372,10 +372,9 @@ class RepeatFilter(logging.Filter):
         """Return whether to write a record."""
         if hasattr(record, "repeated"):  # written by _sum_up
             return True
-        for key in [
-            k for k, kind in self._kinds.items() if self._is_over(kind, record)
-        ]:
-            self._sum_up(self._kinds.pop(key))
+        for key, kind in tuple(self._kinds.items()):
+            if self._is_over(kind, record):
+                self._sum_up(self._kinds.pop(key))
         if record.name.partition(".")[0] == _OWN:
             return True
         key = _key(record)

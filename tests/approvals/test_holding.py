@@ -10,7 +10,7 @@ from bridge.events.document import Document
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.pipeline.held import Held, Observation
-from bridge.pipeline.observer import publications_of
+from bridge.pipeline.observer import makers_of
 from tests.support.builders import document, event_context_of
 from tests.support.fakes import START
 from tests.support.strategies import histories
@@ -33,7 +33,8 @@ def story(*published: Observation) -> Story:
     """Return the published ids by EventId, in order."""
     found: Story = defaultdict(list)
     counts = Counter[str]()
-    for cause, make in publications_of(event_context_of(), published):
+    for make in makers_of(event_context_of(), published):
+        cause = make(repeats=0).cause
         one = make(repeats=counts[cause])
         counts[cause] += 1
         found[one.key].append(one.event.id)

@@ -4,8 +4,10 @@ import asyncio
 import os
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,21 @@ def test_event_ids_are_offered_newest_first(
 
     assert offered(*line) == ["AB12", "CD34"]
     assert offered(*line, incomplete="c") == ["CD34"]
+
+
+def test_event_ids_before_a_gap_are_offered_too(config: Path) -> None:
+    """A file that was written anew after damage goes on far above its last number."""
+    path = config.with_name("state.db")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE sqlite_sequence SET seq = seq + 1000000")
+
+    async def fill() -> None:
+        async with patient_outbox(path, router()) as outbox:
+            await outbox.commit([outgoing("5", key="EF56")], now=1)
+
+    asyncio.run(fill())
+
+    assert offered("approve", "-c", str(config)) == ["EF56", "AB12", "CD34"]
 
 
 @pytest.mark.parametrize("text", [None, "", "[state]\npath = 'nowhere'", "[[", "[x]"])

@@ -506,7 +506,13 @@ def test_invalid_address_is_refused(listen: str) -> None:
     ("state", "fault"),
     [
         ({"retention": "59m"}, "state.retention: must be at least 1h"),
-        ({"path": ""}, "state.path: must not be empty"),
+        ({"path": ""}, "state.path: must be the path of a file; ~ is not expanded"),
+        ({"path": "~/s"}, "state.path: must be the path of a file; ~ is not expanded"),
+        ({"path": "/s\0"}, "state.path: must have no NUL character"),
+        (
+            {"path": f"/x/{'ł' * 41}"},
+            "state.path: the file's name must have at most 80 bytes",
+        ),
     ],
 )
 def test_retention_below_an_hour_and_empty_path_are_refused(
@@ -761,6 +767,34 @@ def test_literal_secret_is_accepted_with_a_warning() -> None:
             "approvals.connection_string",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_warned_of"),
+    [
+        ("http://127.0.0.1:8081/slack/ops", False),
+        ("http://localhost:8081/slack/ops", False),
+        ("http://[::1]:8081/slack/ops", False),
+        (f"http://{SECRET}@localhost/slack", True),
+        (f"http://localhost/slack?a={SECRET}", True),
+        (f"http://localhost.example/{SECRET}", True),
+        (f"https://127.0.0.1/{SECRET}", True),
+    ],
+)
+def test_address_of_a_simulator_on_this_machine_is_no_secret(
+    url: str, *, is_warned_of: bool
+) -> None:
+    found = read(sinks({**SLACK, "webhook_url": url})).warnings()
+
+    assert bool(found) == is_warned_of
+
+
+def test_example_of_a_newcomer_gives_no_warning() -> None:
+    environ = {"SERVICEBUS": EMULATOR.format("")}
+
+    found = load(EXAMPLE.parent / "examples" / "simulator.toml", environ)
+
+    assert found.warnings() == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
 from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.host_checks import Host
+from bridge.outbox.storage.file import connect
 from bridge.signing.own_key import own_keys
 from tests.support.configurations import config_text, webhook
 from tests.support.disks import Disk, hide
@@ -36,8 +37,10 @@ def config_of(folder: Path, **tables: object) -> Config:
 ROOMY = Host(mounts=Path("/nowhere"), free=lambda _: 10**12)
 
 
-def state_of(config: Config, host: Host = ROOMY) -> list[Finding]:
-    return list(host_checks.state(config.state, host))
+def state_of(
+    config: Config, host: Host = ROOMY, *, is_running: bool = False
+) -> list[Finding]:
+    return list(host_checks.state(config.state, host, is_running=is_running))
 
 
 @pytest.fixture
@@ -106,6 +109,20 @@ def test_directory_in_place_of_the_lock_is_a_fault(folder: Path) -> None:
 
 
 @POSIX
+@POSIX
+def test_what_is_in_the_place_of_the_socket_is_a_warning(folder: Path) -> None:
+    in_the_way = folder / "lib" / "state.db.socket"
+    in_the_way.mkdir()
+
+    found, *_ = state_of(config_of(folder))
+
+    assert found == Finding(
+        "warning",
+        f"state: {in_the_way} is not a socket: move it away",
+        "until then, commands cannot ask the forwarder",
+    )
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_fifo_in_place_of_a_file_is_a_fault(suffix: str, folder: Path) -> None:
     path = folder / "lib" / f"state.db{suffix}"
@@ -160,6 +177,37 @@ def test_file_that_no_start_would_use_is_a_fault(
 
     assert there.result == "fault"
     assert there.text.startswith(f"state: {path}: {fault}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names the holder")
+def test_forwarder_that_does_not_answer_is_named(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    holding = (
+        "import sys, pathlib; from bridge.outbox.statefile import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+    )
+    command = [sys.executable, "-c", holding, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:  # noqa: S603 - ours
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        found = state_of(config_of(folder))
+        calm = state_of(config_of(folder), is_running=True)
+        holder.communicate(b"\n")
+
+    text = f"state: a forwarder uses {path} (process {holder.pid}), but does not answer"
+    assert [one.text for one in found if one.result == "fault"] == [text]
+    assert [one.result for one in calm] == ["ok", "ok"]
+    assert "fault" not in {one.result for one in state_of(config_of(folder))}
+
+
+def test_file_without_content_is_a_warning(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    path.touch(0o600)
+
+    found, *_ = state_of(config_of(folder))
+
+    assert (found.result, found.text) == ("warning", f"state: {path}: it is empty")
 
 
 def test_file_that_the_next_start_moves_aside_is_a_warning(folder: Path) -> None:
@@ -242,7 +290,7 @@ def test_unwritable_path_is_a_fault_with_its_name(part: str, folder: Path) -> No
 @POSIX
 def test_state_file_readable_by_others_is_a_warning(folder: Path) -> None:
     path = folder / "lib" / "state.db"
-    path.touch()
+    connect(path).close()
     path.chmod(0o640)
 
     there, *_ = state_of(config_of(folder))

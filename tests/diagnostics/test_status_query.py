@@ -24,6 +24,7 @@ from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.health import port as health
 from bridge.health.report import StatusReport
 from bridge.health.status import StatusSource
+from bridge.net.local_socket import address_of
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.lock import StateLock
 from bridge.telemetry.metrics import Metrics
@@ -74,7 +75,7 @@ async def lived(
 
 async def status_in(config: Config, clock: FakeClock) -> StatusReport:
     names = [sink.name for sink in config.sinks]
-    return (await status_query.status(config, names, clock)).report
+    return (await status_query.status(config, names, clock, patience=0)).report
 
 
 async def status_of(config: Config, clock: FakeClock) -> Any:
@@ -115,9 +116,9 @@ async def test_stored_status_keeps_its_bytes(lived: Path, clock: FakeClock) -> N
         f'"resourceId":"{ME.resource_id}","location":"{ME.location}",'
         f'"vmScaleSetName":"{ME.vm_scale_set_name}"}},'
         f'"document":{{"incarnation":2,"events":[{event}]}},'
-        '"imds":{"lastSuccess":"2026-03-02T12:00:00Z","state":"unknown"},'
-        '"sinks":[{"name":"siem","state":"unknown","pending":1,"dead":0,'
-        '"oldestSeconds":60,"lastError":null},{"name":"ops","state":"unknown",'
+        '"imds":{"lastSuccess":"2026-03-02T12:00:00Z","state":"not answering"},'
+        '"sinks":[{"name":"siem","state":"not answering","pending":1,"dead":0,'
+        '"oldestSeconds":60,"lastError":null},{"name":"ops","state":"not answering",'
         '"pending":0,"dead":0,"oldestSeconds":null,"lastError":null}],'
         '"approvals":[],"commands":[],'
         '"replies":{"pending":0,"dead":0,"lastError":null}}'
@@ -213,6 +214,9 @@ async def test_forwarder_that_does_not_answer_is_one_clear_error(
 
     with pytest.raises(OutboxError, match="but it does not answer: is it st"):
         await status_in(config_of(lived), clock)
+    Path(address_of(lived)).mkdir()
+    with pytest.raises(OutboxError, match=r"answer: .* is not a socket: move it away"):
+        await status_in(config_of(lived), clock)
     lock.release()
 
 
@@ -232,6 +236,17 @@ async def test_damaged_state_file_is_one_clear_error(
 
     with pytest.raises(OutboxCorruptError):
         await status_in(config_of(lived), clock)
+
+
+async def test_empty_state_file_is_one_clear_error(
+    state_path: Path, clock: FakeClock
+) -> None:
+    state_path.touch()
+
+    with pytest.raises(OutboxCorruptError, match="is not whole: it is empty"):
+        await status_in(config_of(state_path), clock)
+
+    assert state_path.stat().st_size == 0
 
 
 # -- from the running forwarder ------------------------------------------------
@@ -353,18 +368,12 @@ async def another_program(config: Config, answer: web.Response) -> AsyncIterator
         await runner.cleanup()
 
 
-@pytest.mark.parametrize(
-    ("listen", "state"),
-    [
-        ("127.0.0.1:1", "not answering"),
-        ("127.0.0.1:0", "not answering"),
-        ("", "unknown"),
-    ],
-)
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.0.0.1:0", ""])
 async def test_state_file_is_read_if_nothing_answers(
-    listen: str, state: str, lived: Path, clock: FakeClock
+    listen: str, lived: Path, clock: FakeClock
 ) -> None:
-    """Without a health port, the forwarder may be running: the state is unknown."""
+    """Without a health port, too: a forwarder that runs has a socket, and the lock."""
+    state = "not answering"
     status = await status_of(config_of(lived, listen), clock)
 
     assert status["document"]["incarnation"] == 2

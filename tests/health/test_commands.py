@@ -5,7 +5,9 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,8 +20,16 @@ from bridge.health.port import serve_commands
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of, ask
 from bridge.outbox.admin import Discard, Ledger, Retry
-from bridge.outbox.questions import Find, Selection
-from bridge.outbox.statefile import locked
+from bridge.outbox.questions import (
+    EventIds,
+    Find,
+    Newest,
+    Observed,
+    Published,
+    Question,
+    Selection,
+)
+from bridge.outbox.statefile import locked, open_database
 from bridge.outbox.storage.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import RelayPolicy
@@ -174,6 +184,44 @@ async def test_question_that_it_does_not_know_is_refused(forwarder: Forwarder) -
         assert status == 400
 
 
+@pytest.mark.parametrize("number", [-1, 2**62 + 1, 2**64 - 1])
+async def test_number_that_no_state_file_has_is_refused(
+    number: int, forwarder: Forwarder
+) -> None:
+    found = Selection()
+    asked: list[Question[Any]] = [
+        Find(selection=Selection(id=number)),
+        Find(selection=found, at=number),
+        Find(selection=found, most=number),
+        Newest(selection=found, count=number),
+        Newest(selection=found, count=1, also=(number,)),
+        Published(after=number),
+        Published(at=number),
+        Published(newest=number),
+        EventIds(newest=number),
+        Observed(start="", at=number),
+        Retry(selection=found, at=number),
+        Discard(selection=Selection(id=number)),
+    ]
+    for question in asked:
+        body = msgspec.msgpack.encode(question)
+        status, text = await ask(forwarder.path, "POST", "/outbox", body, PATIENCE)
+        assert (status, b"Expected `int` " in text) == (400, True), question
+
+
+@pytest.mark.parametrize("number", [0, 2**62])
+async def test_largest_and_smallest_number_are_answered(
+    number: int, forwarder: Forwarder
+) -> None:
+    found = Selection(id=number)
+    assert (await forwarder(Find(selection=found, at=number))).found == []
+    assert await forwarder(Newest(selection=found, count=number)) == []
+    assert (await forwarder(Published(after=number, at=number))).found == []
+    assert await forwarder(EventIds(newest=number)) == []
+    assert (await forwarder(Observed(start="", at=number))).found == []
+    assert (await forwarder(Retry(selection=found, at=number))).sent == []
+
+
 async def test_question_that_is_too_large_is_refused(forwarder: Forwarder) -> None:
     body = bytes(3 * 2**20)
     status, _ = await ask(forwarder.path, "POST", "/outbox", body, PATIENCE)
@@ -185,8 +233,8 @@ async def test_forwarder_that_has_no_state_yet_says_so(
 ) -> None:
     async with serve_commands(lock, StatusSource(clock=clock, metrics=metrics)):
         await answered(lock.path)
-        async with access(lock.path, SystemClock()) as ledger:
-            with pytest.raises(OutboxError, match="the forwarder is starting"):
+        async with access(lock.path, SystemClock(), patience=0.2) as ledger:
+            with pytest.raises(OutboxError, match="the forwarder starts"):
                 await ledger.find(Selection())
 
 
@@ -255,9 +303,24 @@ async def test_forwarder_that_can_have_no_socket_says_why_once(
             await clock.advance(20)
 
         assert forwarder_of(lock.path) is None
+        (note,) = status_source.notes_of({})
+        assert note.startswith("state: commands cannot ask this forwarder: ")
     assert [one.message for one in caplog.records] == [
         "commands cannot ask this forwarder: tried again"
     ]
+
+
+async def test_what_a_start_did_not_take_over_is_a_note(
+    state_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    state_path.touch()
+    async with open_database(state_path, None) as database:
+        outbox = Outbox(database, router())
+        source = StatusSource(clock=clock, metrics=metrics, outbox=outbox)
+
+        assert source.notes_of({}) == [
+            "state: the start did not take over the whole file: it is empty"
+        ]
 
 
 async def test_path_that_is_too_long_for_a_socket_has_one_all_the_same(
@@ -276,6 +339,16 @@ async def test_forwarder_that_has_the_lock_and_no_socket_is_named(
 ) -> None:
     async with patient_outbox(state_path, router()):
         with pytest.raises(OutboxError, match=f"process {os.getpid()}.*socket"):
+            async with access(state_path, SystemClock(), patience=0):
+                pass
+
+
+async def test_what_is_in_the_place_of_the_socket_is_named(
+    state_path: Path, lock: StateLock
+) -> None:
+    Path(address_of(state_path)).mkdir()
+    async with patient_outbox(state_path, router()):
+        with pytest.raises(OutboxError, match=r"db\.socket is not a socket: move it"):
             async with access(state_path, SystemClock(), patience=0):
                 pass
 
@@ -302,8 +375,29 @@ async def test_forwarder_that_ends_meanwhile_is_one_error(
 ) -> None:
     async with serve_commands(lock, status_source):
         await answered(lock.path)
-    with pytest.raises(OutboxError, match="has ended meanwhile"):
+    with pytest.raises(OutboxError, match="has ended: try again"):
         await Forwarder(lock.path)(Find(selection=Selection()))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+async def test_command_outlives_a_forwarder_that_ends(
+    state_path: Path, clock: FakeClock, metrics: Metrics, *, changes: bool
+) -> None:
+    """Its state file is closed first, then its socket; last, its lock is released."""
+    asked = Discard(selection=DEAD) if changes else Find(selection=Selection())
+    ending, source = AsyncExitStack(), StatusSource(clock=clock, metrics=metrics)
+    lock = ending.enter_context(locked(state_path))
+    await ending.enter_async_context(serve_commands(lock, source))
+    await answered(state_path)
+    async with access(state_path, SystemClock(), changes=changes) as ledger:
+        async with patient_outbox(state_path, router()) as source.outbox:
+            await source.outbox.commit([outgoing("1")], now=1)
+        question = asyncio.create_task(ledger.ask(asked))
+        await asyncio.sleep(0.2)
+        assert not question.done()
+        await ending.aclose()
+
+        assert len((await question).found) == (0 if changes else 1)
 
 
 @pytest.mark.parametrize(
@@ -352,5 +446,5 @@ async def test_question_of_a_watch_that_nobody_answers_is_an_error(
     async with serve_commands(lock, StatusSource(clock=clock, metrics=metrics)):
         await answered(lock.path)
         ask = AskAnew(lock.path, SystemClock(), patience=0.2)
-        with pytest.raises(OutboxError, match="the forwarder is starting"):
+        with pytest.raises(OutboxError, match="the forwarder starts"):
             await Ledger(ask).find(Selection())

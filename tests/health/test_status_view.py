@@ -180,7 +180,6 @@ def test_causes_come_before_notes() -> None:
     [
         ("starting", "is starting"),
         ("not answering", "No forwarder answers"),
-        ("unknown", "http.listen is off"),
     ],
 )
 def test_bridge_without_an_answer_is_not_called_ready(state: str, words: str) -> None:
@@ -190,11 +189,10 @@ def test_bridge_without_an_answer_is_not_called_ready(state: str, words: str) ->
     assert notice.mood == "warning"
 
 
-@pytest.mark.parametrize("state", ["not answering", "unknown"])
-def test_silent_forwarder_is_not_told_of_its_sinks_and_imds(state: str) -> None:
+def test_silent_forwarder_is_not_told_of_its_sinks_and_imds() -> None:
     """Who does not answer is the forwarder: nothing is known of the others."""
-    status = nothing_known(state)
-    status.sinks = [SinkReport("bus", state)]
+    status = nothing_known("not answering")
+    status.sinks = [SinkReport("bus", "not answering")]
     found = overview(status, START)
 
     table = next(one for one in found.tables if one.title == "Deliveries")

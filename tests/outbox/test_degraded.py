@@ -262,6 +262,30 @@ async def test_start_on_a_full_disk_knows_what_the_last_life_knew(disk: Disk) ->
         assert await states(outbox) == {"1": "pending", "2": "pending"}
 
 
+async def test_start_on_a_full_disk_takes_no_old_state_for_the_last_one(
+    disk: Disk,
+) -> None:
+    """What is in SQLite's log alone cannot be read there, if its index is gone."""
+    parts = [Path(f"{disk.state}{suffix}") for suffix in ("", "-wal")]
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+    async with opened(disk.state) as outbox:
+        await put(outbox, "2")
+        images = [part.read_bytes() for part in parts]
+    for part, image in zip(parts, images, strict=True):
+        part.write_bytes(image)
+    disk.fill()
+
+    async with statefile.open_database(disk.state, "vm-1") as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "3")
+        assert database.is_blank
+        disk.clear()
+        await database.heal()
+        every = {"1": "pending", "2": "pending", "3": "pending"}
+        assert await states(outbox) == every
+
+
 async def test_first_start_on_a_full_disk_begins_in_memory(disk: Disk) -> None:
     disk.fill()
 

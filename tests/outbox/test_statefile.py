@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -291,6 +291,97 @@ def killed(path: Path) -> Path:
         put(Path(f"{left}{suffix}"), Path(f"{path}{suffix}").read_bytes())
     connection.close()
     return left
+
+
+UNREAD = "log of the state file cannot be read: starting without it"
+EMPTY = "state file is empty: starting afresh"
+
+
+def young(path: Path) -> Path:
+    """Leave a file as a kill soon after its first start would: all is in the log."""
+    connection = connect(path)
+    write(connection, [{("meta", ("x",)): (b"kept",)}])
+    for suffix in ("", "-wal"):
+        part = Path(f"{path}{suffix}")
+        put(part.with_name(f"copy{suffix}"), part.read_bytes())
+    connection.close()
+    for suffix in ("", "-wal"):
+        path.with_name(f"copy{suffix}").rename(f"{path}{suffix}")
+    return path
+
+
+def no_log(path: Path) -> None:
+    overwritten(Path(f"{path}-wal"), 0, 32)
+
+
+def zeros_as_log(path: Path) -> None:
+    put(Path(f"{path}-wal"), bytes(4096))
+
+
+def short_log(path: Path) -> None:
+    os.truncate(f"{path}-wal", 31)
+
+
+def no_content(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def no_file(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("harm", [no_log, zeros_as_log, short_log, no_content, no_file])
+@pytest.mark.parametrize("is_young", [True, False])
+async def test_log_that_sqlite_would_delete_is_kept_and_said(
+    harm: Callable[[Path], None],
+    state_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_young: bool,
+) -> None:
+    if is_young:
+        state = young(state_path)
+    else:
+        await written(state_path, MINE)
+        state = killed(state_path).rename(state_path)
+        Path(f"{state_path.with_name('killed.db')}-wal").rename(f"{state_path}-wal")
+    harm(state)
+    before = content(Path(f"{state}-wal"))
+
+    async with open_database(state, MINE) as database:
+        has_file = not is_young and harm not in {no_content, no_file}
+        assert await value(database) == (b"kept" if has_file else None)
+        (kept,) = state.parent.glob("state.db-wal.unread-*")
+        assert str(kept) in (database.lost or "")
+
+    assert content(kept) == before
+    assert UNREAD in caplog.messages
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+async def test_empty_file_is_said(
+    size: int, state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(state_path, content(young(state_path))[:size])
+    Path(f"{state_path}-wal").unlink()
+
+    async with open_database(state_path, MINE) as database:
+        assert await value(database) is None
+        assert database.lost == "it is empty"
+
+    assert EMPTY in caplog.messages
+
+
+async def test_young_file_is_taken_up(
+    state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_database(young(state_path), MINE) as database:
+        assert await value(database) == b"kept"
+        assert database.lost is None
+
+    async with open_database(state_path.with_name("new.db"), MINE) as database:
+        assert database.lost is None
+    assert caplog.messages == []
 
 
 def content(path: Path) -> bytes:

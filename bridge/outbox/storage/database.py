@@ -25,6 +25,7 @@ from typing import Any, TypeVar, overload
 from msgspec.structs import replace
 
 from bridge.foundation.errors import (
+    OutboxClosedError,
     OutboxError,
     OutboxLockedError,
     OutboxThreadDiedError,
@@ -154,6 +155,12 @@ class Database:
         return self._death is None
 
     @property
+    def lost(self) -> str | None:
+        """What was lost or moved aside when the file was examined; None = nothing."""
+        place = self._file.place
+        return None if place is None else place.lost
+
+    @property
     def is_busy(self) -> bool:
         """Whether a piece of work is being done."""
         return self._finish is not None
@@ -177,7 +184,8 @@ class Database:
                 with False.
 
         Raises:
-            OutboxError: the file is closed, or its worker has died.
+            OutboxClosedError: the file is closed.
+            OutboxError: its worker has died.
         """
         self._demand_life()
         commit = self.journal.put(rows, self._loop.time(), then, late)
@@ -269,7 +277,7 @@ class Database:
         if self._death is not None:
             raise self._death
         if self._is_closed:
-            raise OutboxError("the state file is closed")
+            raise OutboxClosedError("the state file is closed")
 
     # -- the next piece of work ----------------------------------------------
 
@@ -422,7 +430,7 @@ class Database:
 
         Raises:
             OutboxThreadDiedError: the worker has died.
-            OutboxError: the state file is closed.
+            OutboxClosedError: the state file is closed.
         """
         self._demand_life()
         if self.fault is None or self.is_hanging:

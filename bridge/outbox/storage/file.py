@@ -1,9 +1,9 @@
 """The state file as its thread uses it: how it is opened, and what its errors mean.
 
+Nothing here knows of threads.
+
 not open ──open──▶ open ──the file or its lock is gone, or fails──▶ regain ──▶ open
    └──it cannot be opened──▶ only for reading, or nothing ──▶ regain ──▶ open
-
-Nothing here knows of threads.
 """
 
 import sqlite3
@@ -27,6 +27,7 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 from bridge.foundation.privileges import enter, make_private, no_file
+from bridge.foundation.sqlite_files import has_log
 from bridge.outbox.storage.journal import Commit, write
 from bridge.outbox.storage.lock import Place
 from bridge.outbox.storage.schema import SCHEMA, create, version
@@ -385,9 +386,9 @@ def _read_only(path: Path) -> Connection | None:
     Raises:
         OutboxCorruptError: the file is damaged.
     """
-    # On a full disk SQLite cannot even read a file that no process has open, unless the
-    # file is declared immutable. On a full disk it is: nothing can write to it.
-    ways = ["mode=ro", "mode=ro&immutable=1"]
+    # On a full disk SQLite reads a file that no process has open only if it is declared
+    # immutable. Then its log is not read: what is in the file alone is an older state.
+    ways = ["mode=ro"] if has_log(path) else ["mode=ro", "mode=ro&immutable=1"]
     if no_file(path) is not None:  # a FIFO, for example: only the last opens no log
         ways = ways[1:] if path.is_file() else []
     for how in ways:
@@ -397,8 +398,7 @@ def _read_only(path: Path) -> Connection | None:
             return None
         except sqlite3.Error as error:
             if not is_unwritable(error):
-                text = f"the state file {path} cannot be read"
-                raise translated(error, text) from error
+                raise translated(error, f"{path} cannot be read") from error
     return None
 
 

@@ -232,6 +232,20 @@ def _lock_range(handle: int) -> None:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, _LENGTH, _OFFSET)
 
 
+def holder_of(path: Path) -> int | None:
+    """Return the pid of whoever holds the lock of a state file; None = not known."""
+    try:
+        handle = os.open(lock_of(path), _HOW)
+    except OSError:
+        return None
+    try:
+        return _holder(handle)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
 def _holder(handle: int) -> int | None:
     """Return the pid that the kernel names for the lock; None = nobody holds it.
 
@@ -277,14 +291,16 @@ class Place(Struct):
         path: of the state file.
         lock: the lock of the state file; None = it is not locked.
         vm_id: of this VM; None = not known.
-        check: checks the file, and moves it aside if it cannot be used here; raises
-            OutboxError.
+        check: checks the file, and moves it aside if it cannot be used here; returns
+            what was lost or moved aside, None = nothing; raises OutboxError.
+        lost: what ``check`` has returned.
     """
 
     path: Path
     lock: StateLock | None
     vm_id: str | None
-    check: Callable[[], None]
+    check: Callable[[], str | None]
+    lost: str | None = None
     _file: FileId | None = None
     _log: FileId | None = None  # SQLite's: what it has is not in the file yet
     _unexamined: str | None = "it was not examined yet"
@@ -303,7 +319,7 @@ class Place(Struct):
         """
         if (fault := self._lock_fault()) is None:
             try:
-                self.check()
+                self.lost = self.check() or self.lost
             except OutboxUnavailableError as error:
                 fault = str(error)
         self._unexamined = fault

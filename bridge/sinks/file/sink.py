@@ -256,8 +256,10 @@ class FileSinkConfig(BatchKeys, frozen=True, kw_only=True):
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the path and the numbers."""
         yield from BatchKeys.faults(self)
-        if not self.path or not self.path.isprintable() or self.path[-1] in "/\\":
-            yield "path", 'must be the path of a file, or "-" for standard output'
+        is_path = self.path and self.path.isprintable() and self.path[0] != "~"
+        if not is_path or self.path[-1] in "/\\":
+            text = 'must be the path of a file, or "-" for standard output'
+            yield "path", f"{text}; ~ is not expanded"
         if not 1 <= self.keep <= 1000:
             yield "keep", "must be 1 to 1000"
         if not re.fullmatch("0?[0-7]{3}", self.mode):

@@ -359,7 +359,8 @@ class WebhookSink:
             DeliveryError: as ``deliver``.
         """
         try:
-            await self._ask()
+            if self.origin is not None and not self._is_settled:
+                await self._ask(self.origin)
             result = await post()
         except RefusedDeliveryError:
             self._is_settled = False
@@ -432,14 +433,12 @@ class WebhookSink:
         lines = (f"{name}: {value}" for name, value in headers.items())
         return Preview(head=(*requests, *lines), body=body)
 
-    async def _ask(self) -> None:
+    async def _ask(self, origin: str) -> None:
         """Do the handshake: once, and again after a refusal."""
-        if self.origin is None or self._is_settled:
-            return
         name, seconds = self.config.name, self.config.timeout
         async with turn(self._asking, seconds=seconds, what=f"{name}: handshake"):
             if not self._is_settled:
-                await self._settle(self.origin)
+                await self._settle(origin)
             elif (rate := self.pace.granted) is not None:  # another call has done it
                 text = f"{name} waits for its turn"
                 wait = 1 / rate
@@ -530,22 +529,19 @@ class WebhookSink:
     async def _request(self, headers: dict[str, str], body: bytes = b"") -> Request:
         config, url = self.config, revealed(self.config.url, "url")
         auth = await self.auth.headers(url)
+        configured = {
+            name: self.expanded.get(name) or revealed_value(value, f"headers.{name}")
+            for name, value in config.headers.items()
+        }
         return Request(
             url=url,
-            headers=self._configured() | self.own | auth | headers,
+            headers=configured | self.own | auth | headers,
             body=body,
             timeout=config.timeout,
             connect_timeout=config.connect_timeout,
             proxy=revealed(config.proxy, "proxy") if config.proxy else None,
             tls=None if self.tls is None else self.tls.context(),
         )
-
-    def _configured(self) -> dict[str, str]:
-        """Return the headers of the configuration; secrets are read again."""
-        return {
-            name: self.expanded.get(name) or revealed_value(value, f"headers.{name}")
-            for name, value in self.config.headers.items()
-        }
 
 
 def _placed(url: str, path: str) -> str:
