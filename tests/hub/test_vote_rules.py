@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bridge.hub import vote_rules
+from bridge.hub.answers import ApprovalState, PersonsRow, Vote
 from bridge.hub.vote_rules import Rule, Rules, digest, missing_votes, voids
 from tests.support.fleet import event
 
@@ -92,3 +93,21 @@ def test_rules_of_the_app_say_who_and_how_many() -> None:
     assert owned.is_answerable("a", ["_web-1"])
     assert owned.missing(["a"], ["web-1", "db-1"]) == ["db-1"]
     assert owned.missing(["a"], []) == ["a named resource"]
+
+
+def test_voters_of_a_channel_are_those_whose_votes_count() -> None:
+    def vote(person: str, via: str, *, counts: bool) -> Vote:
+        return Vote(person=person, via=via, entry=None, counts=counts, why=None)
+
+    found = ApprovalState(
+        votes=(
+            vote("ada", "bridge", counts=True),
+            vote("bob", "bridge", counts=False),
+            vote("cyd", "arm", counts=True),
+        ),
+        persons=PersonsRow(wanted=1, rule="", raised_by=()),
+        decision=None,
+    )
+
+    assert found.voters("bridge") == ["ada"]
+    assert found.voters("arm") == ["cyd"]

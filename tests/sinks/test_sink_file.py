@@ -8,6 +8,7 @@ import stat
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -474,10 +475,11 @@ async def test_reader_that_does_not_read_is_a_timeout_and_its_line_is_ended(
     resources: Resources,
 ) -> None:
     large = cloud_event(padding="x" * 100_000)  # more than a pipe holds
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     async with opened(resources, "-", timeout="500ms") as sink:
         with piped() as reader:
             failure = await failed(sink.deliver(large))
-            await asyncio.sleep(0.06)
+            await asyncio.to_thread(int)  # once the only thread gave it up, too
             torn = os.read(reader, 1_000_000)
             await sink.deliver(numbered(2))
             then = os.read(reader, 1_000_000)
