@@ -139,17 +139,9 @@ def folder_for_file(folder: Path) -> Iterator[Trouble]:
     yield Trouble(path, "is not a file: move it away", path.rmdir)
 
 
-@contextmanager
-def not_to_be_moved(folder: Path) -> Iterator[Trouble]:
-    """Have a file that should be moved aside, and cannot be."""
-    path = folder / ("x" * 245)
-    path.write_bytes(b"no database" * 1000)
-    yield Trouble(path, "cannot be moved aside: File name too long", path.unlink)
-
-
 TROUBLES = (
     *(no_inode, full, forbidden, not_to_be_made, folder_for_lock, link_for_lock),
-    *(folder_for_file, not_to_be_moved),
+    folder_for_file,
 )
 
 
