@@ -16,8 +16,10 @@ main(async (client) => {
   assert.equal(numbers.length, 2);
   const peeked = await receiver.peekMessages(5);
   assert.deepEqual(bodies(peeked), [1, 2, 3, 4]);
-  assert.ok(peeked.every((message) => message.state === "scheduled"));
-  assert.deepEqual(peeked[2].scheduledEnqueueTimeUtc, later);
+  for (const waiting of peeked.slice(2)) { // the others may be in the queue by now
+    assert.equal(waiting.state, "scheduled");
+    assert.deepEqual(waiting.scheduledEnqueueTimeUtc, later);
+  }
 
   await sender.cancelScheduledMessages(numbers);
   const found = await receive(receiver, 2);
