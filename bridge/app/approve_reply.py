@@ -218,7 +218,7 @@ async def _release(
     handler: Any = receiver._handler  # noqa: SLF001  see above
     try:
         settle = handler.settle_messages_async
-        name, tag = message._delivery_id, message._delivery_tag  # noqa: SLF001
+        name, tag = message._delivery_id, message._delivery_tag  # noqa: SLF001 - see above
     except AttributeError as error:
         log.warning("reply abandoned, not released", extra={"fault": str(error)})
         await receiver.abandon_message(message)

@@ -276,8 +276,8 @@ def lines(found: Fleet, paint: Paint) -> Iterator[str]:
         more = f" and {rest} more" if rest > 0 else ""
         yield paint(printable(f"Silent: {names}{more}"), "bad")
     if found.unread:
-        words = f"Messages of the last day that could not be read: {found.unread}"
-        yield paint(words, "bad")
+        unread = f"Messages of the last day that could not be read: {found.unread}"
+        yield paint(unread, "bad")
     if late := sum(one.unreported for one in events):
         yield paint(f"Not reported by a bridge: {late}", "bad")
     yield ""

@@ -185,6 +185,19 @@ def severity(text: str) -> dict[str, str | int]:
     return {"severitytext": text, "severitynumber": _SEVERITIES[text]}
 
 
+# -- What attributes may hold ----------------------------------------------------------
+
+
+def clean(text: str) -> str:
+    """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
+    return FORBIDDEN.sub("\ufffd", text)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a time in UTC; with a fraction of a second only if it is not zero."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 # -- The hash that ids are made of -----------------------------------------------------
 
 
@@ -307,7 +320,7 @@ def _known_only(data: dict[str, object]) -> str | None:
 
 
 def _small(name: str, value: object) -> object:
-    """Shorten a value, so that all ten fields together stay within the limit."""
+    """Shorten a value, so that all fields together stay within the limit."""
     if isinstance(value, str):
         return value if name == "EventId" else _cut(value, _LONG_TEXT)
     if isinstance(value, list) and name == "Resources":
@@ -334,13 +347,3 @@ def _without_document(data: dict[str, object]) -> str | None:
         return None
     data["document"] = None
     return "document"
-
-
-def clean(text: str) -> str:
-    """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
-    return FORBIDDEN.sub("\ufffd", text)
-
-
-def rfc3339(moment: datetime) -> str:
-    """Write a time in UTC; with a fraction of a second only if it is not zero."""
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -188,7 +188,7 @@ def readable(payload: bytes) -> bytes:
 def _is_readable(payload: bytes) -> bool:
     """Return whether the SDK can decode all parts of a message that are used."""
     from azure.servicebus import ServiceBusReceivedMessage  # noqa: PLC0415  costs memory
-    from azure.servicebus._pyamqp._decode import decode_payload  # noqa: PLC0415
+    from azure.servicebus._pyamqp._decode import decode_payload  # noqa: PLC0415 - costs memory
 
     if not is_plain(payload):
         return False
@@ -227,22 +227,22 @@ def _guard_handlers(receiver: Any) -> None:
     def create_guarded(*args: object) -> None:
         create(*args)
         try:
-            _guard_links(receiver._handler)  # noqa: SLF001
-            _guard_answers(receiver._handler)  # noqa: SLF001
+            _guard_links(receiver._handler)  # noqa: SLF001 - see above
+            _guard_answers(receiver._handler)  # noqa: SLF001 - see above
         except AttributeError as error:
             _report(error)
 
-    receiver._create_handler = create_guarded  # noqa: SLF001
+    receiver._create_handler = create_guarded  # noqa: SLF001 - see above
 
 
 def _guard_links(handler: Any) -> None:
     """Protect each link to the entity that a handler makes, once it is open."""
-    open_, on_transfer = handler.open_async, handler._message_received_async  # noqa: SLF001
+    open_, on_transfer = handler.open_async, handler._message_received_async  # noqa: SLF001 - see above
 
     async def open_guarded(*args: object, **options: object) -> None:
         await open_(*args, **options)
         try:
-            _guard_session(handler._session, on_transfer)  # noqa: SLF001
+            _guard_session(handler._session, on_transfer)  # noqa: SLF001 - see above
         except AttributeError as error:
             _report(error)
 
@@ -266,19 +266,19 @@ def _guard_session(session: Any, on_transfer: object) -> None:
 
 
 def _guard_link(link: Any) -> None:
-    """Protect a link."""
-    take, _ = link._incoming_transfer, link._received_payload  # noqa: SLF001
+    """Have ``readable`` look at each message of a link, before the SDK decodes it."""
+    take, _ = link._incoming_transfer, link._received_payload  # noqa: SLF001 - see above
 
     async def take_readable(frame: Any) -> None:
         if not frame[_MORE]:
-            whole = bytes(link._received_payload) + bytes(frame[_PAYLOAD])  # noqa: SLF001
-            link._received_payload = bytearray()  # noqa: SLF001
+            whole = bytes(link._received_payload) + bytes(frame[_PAYLOAD])  # noqa: SLF001 - see above
+            link._received_payload = bytearray()  # noqa: SLF001 - see above
             fields = [*frame]
             fields[_PAYLOAD] = memoryview(readable(whole))
             frame = fields
         await take(frame)
 
-    link._incoming_transfer = take_readable  # noqa: SLF001
+    link._incoming_transfer = take_readable  # noqa: SLF001 - see above
 
 
 def _guard_answers(handler: Any) -> None:

@@ -111,7 +111,7 @@ def read_at(folder: int, name: str) -> bytes:
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     # Path.open knows no folder that is open already, and follows symbolic links.
-    with open(os.open(name, flags, dir_fd=folder), "rb") as file:  # noqa: PTH123
+    with open(os.open(name, flags, dir_fd=folder), "rb") as file:  # noqa: PTH123 - see above
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RefusedError(f"{name} is no plain file")
         found = file.read(LARGEST + 1)

@@ -104,10 +104,10 @@ def change(node: ast.AST) -> _Change | None:
     match node:
         case ast.Compare(ops=[op, *_]) if type(op) in _OTHER:
             made = copy.deepcopy(node)
-            made.ops[0] = _OTHER[type(op)]()  # type: ignore[call-overload]
+            made.ops[0] = _OTHER[type(op)]()  # type: ignore[call-overload]  # an operator of the same kind
         case ast.BoolOp(op=op) | ast.BinOp(op=op) if type(op) in _OTHER:
             made = copy.deepcopy(node)
-            made.op = _OTHER[type(op)]()  # type: ignore[assignment]
+            made.op = _OTHER[type(op)]()  # type: ignore[assignment]  # an operator of the same kind
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             field, made = "test", ast.UnaryOp(ast.Not(), copy.deepcopy(test))
         case ast.Constant(value=bool(value)):
@@ -314,7 +314,7 @@ class _Trial:
         for number in sampled(reached, self.most):
             chosen = [items[at] for at in reaching[number]]
             limit = 4 * _LIMIT + 10 * sum(seen[at].seconds for at in reaching[number])
-            ended = _apart(lambda n=number, c=chosen: self._test(n, c), limit)  # type: ignore[misc]
+            ended = _apart(lambda n=number, c=chosen: self._test(n, c), limit)  # type: ignore[misc]  # an operator of the same kind
             fate = "hangs" if ended is None else "killed" if ended else "survives"
             mutant = self.importer.mutants[number]
             tried.append(Tried(mutant, len(chosen), fate, (ended or b"").decode()))

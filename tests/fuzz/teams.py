@@ -230,7 +230,7 @@ def keys(packed: bytes) -> None:
     metadata, _, published = packed.partition(b"\n")
     callers = _callers(metadata, published)
     if _is_let_in(callers, f"Bearer {_TOKEN}", {**_ACTIVITY}):
-        assert web._object(metadata)["jwks_uri"].startswith(_CONFIG.keys)  # type: ignore[attr-defined]
+        assert web._object(metadata)["jwks_uri"].startswith(_CONFIG.keys)  # type: ignore[attr-defined]  # a URL
 
 
 def answer(packed: bytes) -> None:

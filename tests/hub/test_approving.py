@@ -373,8 +373,8 @@ async def test_application_has_no_vote_among_several(opened: Opened) -> None:
     world.config = replace(world.config)
     await world.scheduled()
     # whether somebody is one is found out by ``access``; here it is what follows of it
-    from bridge.hub.access import Person  # noqa: PLC0415
-    from bridge.hub.store.deciding import VoteRequest, handle_vote  # noqa: PLC0415
+    from bridge.hub.access import Person  # noqa: PLC0415 - see above
+    from bridge.hub.store.deciding import VoteRequest, handle_vote  # noqa: PLC0415 - see above
 
     ask = VoteRequest(
         key=EVENT_ID,

@@ -401,7 +401,7 @@ class Identity:
         self.fails = fails
 
     async def get_token(self, scope: str) -> Token:
-        from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415
+        from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415 - heavy
 
         if self.fails:
             raise ClientAuthenticationError("secret words")

@@ -336,7 +336,7 @@ class Credential:
 
     async def get_token(self, scope: str) -> Any:
         from azure.core.credentials import AccessToken  # noqa: PLC0415 - heavy
-        from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415
+        from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415 - heavy
 
         if self.fails:
             raise ClientAuthenticationError("a long text with ids")

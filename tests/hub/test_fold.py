@@ -711,7 +711,7 @@ def test_any_order_repetition_and_subset_of_reporters_say_the_same(
     some = data.draw(st.sets(st.sampled_from(range(len(reports))), min_size=1))
     assert shown(t for n in some for t in reports[n]) == shown(everything)
     (last,) = shown(everything)[-1:]
-    assert last[1] == fact(step("scheduled", steps[-1].raw)).event.canonical  # type: ignore[union-attr]
+    assert last[1] == fact(step("scheduled", steps[-1].raw)).event.canonical  # type: ignore[union-attr]  # it has one
 
 
 @given(st.data())

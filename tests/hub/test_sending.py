@@ -117,7 +117,7 @@ async def test_event_that_begins_or_ends_voids_it(
     await world.post()
     await world.store.keep([received(body)])
     await world.dispatcher.step()
-    assert words in (await state(world))[2]  # type: ignore[operator]
+    assert words in (await state(world))[2]  # type: ignore[operator]  # a text
     assert world.transport.taken == []
 
 
@@ -130,7 +130,7 @@ async def test_event_that_came_back_takes_a_decision_of_its_own(
         [received(step("scheduled", seconds=60, who=vm(1), repeats=1))]
     )
     await world.dispatcher.step()
-    assert "another one has come" in (await state(world))[2]  # type: ignore[operator]
+    assert "another one has come" in (await state(world))[2]  # type: ignore[operator]  # a text
 
 
 async def test_rule_that_wants_more_people_by_now_voids_it(world: HubWorld) -> None:
@@ -186,7 +186,7 @@ async def test_rules_of_the_bridge_that_deny_by_now_void_it(world: HubWorld) -> 
     deny = {"name": "no", "action": "deny"}
     await world.store.keep([beat(0, 5, approvals=offer(deny))])
     await world.dispatcher.step()
-    assert "DeniedByRule no" in (await state(world))[2]  # type: ignore[operator]
+    assert "DeniedByRule no" in (await state(world))[2]  # type: ignore[operator]  # a text
     assert world.transport.taken == []
 
 

@@ -413,7 +413,7 @@ async def silent(opened: Opened) -> Any:
 
 
 def at_seconds(seconds: float) -> Any:
-    from tests.support.fleet import at  # noqa: PLC0415
+    from tests.support.fleet import at  # noqa: PLC0415 - used here alone
 
     return at(seconds)
 

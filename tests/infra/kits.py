@@ -99,5 +99,5 @@ def can_cut_off_the_network() -> bool:
     if shutil.which("unshare") is None:
         return False
     command = [*NO_NETWORK, "true"]
-    found = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
+    found = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - fixed words
     return found.returncode == 0

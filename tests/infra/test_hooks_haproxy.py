@@ -66,7 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         config = CONFIG.format(folder=folder, port=server.getsockname()[1])
         (folder / "haproxy.cfg").write_text(config)
         process = subprocess.Popen(  # noqa: S603 - our own configuration
-            ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")],  # noqa: S607
+            ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")],  # noqa: S607 - from PATH
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

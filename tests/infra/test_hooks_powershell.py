@@ -105,7 +105,7 @@ def test_group_fails_over_once_and_stays(tmp_path: Path) -> None:
 
     def run(given: dict[str, str]) -> str:
         return subprocess.run(  # noqa: S603 - our own hook
-            ["pwsh", "-NoProfile", "-File", stage.folder / SCRIPT.name],  # noqa: S607
+            ["pwsh", "-NoProfile", "-File", stage.folder / SCRIPT.name],  # noqa: S607 - from PATH
             env=stage.environment(given),
             capture_output=True,
             text=True,

@@ -133,7 +133,7 @@ def test_state_is_a_folder_of_the_node_that_the_bridge_may_write(
         "add": ["CHOWN"],
     }
     mounts = {one["mountPath"] for one in pod(base)["containers"][0]["volumeMounts"]}
-    assert mounts == {"/etc/sebridge/bridge.toml", "/var/lib/sebridge", "/tmp"}  # noqa: S108
+    assert mounts == {"/etc/sebridge/bridge.toml", "/var/lib/sebridge", "/tmp"}  # noqa: S108 - a mount
 
 
 def test_bridge_is_asked_where_it_listens(base: list[dict[str, Any]]) -> None:

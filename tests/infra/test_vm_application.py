@@ -313,7 +313,7 @@ def test_script_is_sound() -> None:
         pytest.skip("shellcheck is missing")
 
     said = subprocess.run(
-        ["shellcheck", "--external-sources", "infra/fleet/vm-application.sh"],  # noqa: S607
+        ["shellcheck", "--external-sources", "infra/fleet/vm-application.sh"],  # noqa: S607 - from PATH
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -399,7 +399,7 @@ def fill(path: Path, count: int) -> None:
         path,
         f"""WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n
             WHERE i < {count:d})
-            INSERT INTO sightings (key, at) SELECT 'K' || i, 1.0 FROM n""",  # noqa: S608
+            INSERT INTO sightings (key, at) SELECT 'K' || i, 1.0 FROM n""",  # noqa: S608 - a number
     )
 
 

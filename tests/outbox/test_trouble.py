@@ -219,7 +219,7 @@ async def test_what_ends_a_life_that_met_damage_counts_whatever_it_is(
     """What was read may be of a wrong type, and fail only where it is used."""
     with suppress(TypeError):
         async with open_database(state_path, MINE) as database:
-            await database.read(lambda db: load(db, "x") + 1)  # type: ignore[operator]
+            await database.read(lambda db: load(db, "x") + 1)  # type: ignore[operator]  # of a wrong type
 
     assert note(state_path).ended == 1
 

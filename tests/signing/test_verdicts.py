@@ -85,7 +85,7 @@ def test_message_has_its_verdict(  # noqa: PLR0913, PLR0917 - the columns
     verify: str,
     bridge: str,
     trust: Trust,
-    is_fresh: bool,  # noqa: FBT001
+    is_fresh: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     event, runs = change(made()), Runs()
     if what == "replayed":

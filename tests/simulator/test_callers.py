@@ -199,7 +199,7 @@ async def test_what_vms_ask_for_is_answered_under_any_name(imds: HttpClient) -> 
 async def test_simulator_that_is_open_to_other_machines_has_any_name() -> None:
     async with (
         ImdsSimulator(host="0.0.0.0") as simulator,  # noqa: S104  what is tested
-        http_client(simulator.url.replace("0.0.0.0", "127.0.0.1")) as http,  # noqa: S104
+        http_client(simulator.url.replace("0.0.0.0", "127.0.0.1")) as http,  # noqa: S104 - see above
     ):
         named = {"Host": "simulator:8080"}
         foreign = named | {"Origin": "https://evil.example"}

@@ -97,14 +97,14 @@ class FalseKernel32:
         self._next += 4
         return self._next
 
-    def _CreateJobObjectW(self, security: int | None, name: int | None) -> int:  # noqa: N802
+    def _CreateJobObjectW(self, security: int | None, name: int | None) -> int:  # noqa: N802 - a name of Windows
         if (security, name) != (None, None):
             return self._wrong("a job that others could open")
         handle = self._new()
         self.jobs[handle] = FalseJob()
         return handle
 
-    def _SetInformationJobObject(  # noqa: N802
+    def _SetInformationJobObject(  # noqa: N802 - a name of Windows
         self, job: int, kind: int, data: int, size: int
     ) -> int:
         if job not in self.jobs or (kind, size) != (9, 144):
@@ -115,7 +115,7 @@ class FalseKernel32:
         self.jobs[job].flags = values[0]
         return 1
 
-    def _QueryInformationJobObject(  # noqa: N802
+    def _QueryInformationJobObject(  # noqa: N802 - a name of Windows
         self, job: int, kind: int, data: int, size: int, length: int | None
     ) -> int:
         if job not in self.jobs or (kind, size, length) != (1, 48, None):
@@ -124,7 +124,7 @@ class FalseKernel32:
         ctypes.memmove(data, struct.pack("<32x4I", 9, 9, active, 9), size)
         return 1
 
-    def _OpenProcess(self, rights: int, inherit: int, pid: int) -> int:  # noqa: N802
+    def _OpenProcess(self, rights: int, inherit: int, pid: int) -> int:  # noqa: N802 - a name of Windows
         if rights != 0x1101 or inherit:
             return self._wrong(f"rights {rights:x} {inherit}")
         if pid not in self.alive:
@@ -134,7 +134,7 @@ class FalseKernel32:
         self.on_open(pid)
         return handle
 
-    def _GetExitCodeProcess(self, process: int, data: int) -> int:  # noqa: N802
+    def _GetExitCodeProcess(self, process: int, data: int) -> int:  # noqa: N802 - a name of Windows
         if process not in self.processes:
             return self._wrong(f"exit code of {process:x}")
         is_alive = self.processes[process] in self.alive
@@ -142,7 +142,7 @@ class FalseKernel32:
         ctypes.memmove(data, code, 4)
         return 1
 
-    def _AssignProcessToJobObject(self, job: int, process: int) -> int:  # noqa: N802
+    def _AssignProcessToJobObject(self, job: int, process: int) -> int:  # noqa: N802 - a name of Windows
         if job not in self.jobs or process not in self.processes:
             return self._wrong(f"assign {process:x} to {job:x}")
         if self.processes[process] not in self.alive:
@@ -150,19 +150,19 @@ class FalseKernel32:
         self.jobs[job].members.add(self.processes[process])
         return 1
 
-    def _TerminateJobObject(self, job: int, code: int) -> int:  # noqa: N802
+    def _TerminateJobObject(self, job: int, code: int) -> int:  # noqa: N802 - a name of Windows
         if job not in self.jobs or not code:
             return self._wrong(f"terminate {job:x} with {code}")
         self._end(self.jobs[job])
         return 1
 
-    def _GenerateConsoleCtrlEvent(self, kind: int, group: int) -> int:  # noqa: N802
+    def _GenerateConsoleCtrlEvent(self, kind: int, group: int) -> int:  # noqa: N802 - a name of Windows
         if kind != 1 or not group:  # 0 is each process of the console: the bridge too
             return self._wrong(f"event {kind} to {group}")
         self.on_break(group)
         return 1
 
-    def _CloseHandle(self, handle: int) -> int:  # noqa: N802
+    def _CloseHandle(self, handle: int) -> int:  # noqa: N802 - a name of Windows
         if self.processes.pop(handle, None) is not None:
             return 1
         job = self.jobs.pop(handle, None)

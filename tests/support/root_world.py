@@ -30,7 +30,7 @@ def why_not() -> str | None:
     """Return why these tests cannot run here; None = they can."""
     if sys.platform == "win32" or os.geteuid() != 0:
         return "only root can lose root's rights"
-    if subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:  # noqa: S607
+    if subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:  # noqa: S607 - from PATH
         return "no mounts of its own can be had here"
     return None
 

@@ -90,7 +90,7 @@ async def main() -> None:
     stream = await asyncio.gather(*tasks)
     await wire.close()
     server.close()
-    print(json.dumps({"alone": alone, "stream": stream}))  # noqa: T201
+    print(json.dumps({"alone": alone, "stream": stream}))  # noqa: T201 - the result
 
 
 if __name__ == "__main__":

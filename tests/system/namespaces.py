@@ -182,7 +182,7 @@ def _machine_in(folder: Path) -> Iterator[Machine | None]:
     group = groups / f"tests-{uuid.uuid4()}"
     with (folder / "systemd.log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - our own script
-            ["sh", "-c", ALONE, group, begin, is_old],  # noqa: S607
+            ["sh", "-c", ALONE, group, begin, is_old],  # noqa: S607 - from PATH
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -262,7 +262,7 @@ async def webhook_recovers(kind: str, folder: Path) -> None:
         await place.close()
         place.is_over.set()
 
-    print(f"{kind}: {took:.1f} s from the return to the last of 200")  # noqa: T201
+    print(f"{kind}: {took:.1f} s from the return to the last of 200")  # noqa: T201 - the result
     assert_in_order(place.taken)
     assert took <= WITHIN
 
@@ -343,6 +343,6 @@ async def broker_recovers(name: str, state: Path) -> None:
         messages = await drained(broker, count=EVENTS * STEPS + 1)
 
     names = [str(message.message_id) for message in messages]
-    print(f"{name}: {took:.1f} s from the return to the last of 200")  # noqa: T201
+    print(f"{name}: {took:.1f} s from the return to the last of 200")  # noqa: T201 - the result
     assert_in_order([one for one in names if one != "first"])
     assert took <= WITHIN

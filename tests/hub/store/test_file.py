@@ -156,10 +156,10 @@ async def test_damaged_file_is_moved_aside_and_what_can_be_read_is_kept(
         assert store.health.fault is None
 
     (said,) = [one for one in caplog.records if one.message == _SAID]
-    assert said.events == found >= least  # type: ignore[attr-defined]
+    assert said.events == found >= least  # type: ignore[attr-defined]  # from extra
     assert given >= (voted, voted)
-    assert (said.votes, said.decisions) == given  # type: ignore[attr-defined]
-    aside = Path(said.kept)  # type: ignore[attr-defined]
+    assert (said.votes, said.decisions) == given  # type: ignore[attr-defined]  # from extra
+    aside = Path(said.kept)  # type: ignore[attr-defined]  # from extra
     assert aside.exists() or Path(f"{aside}-wal").exists()
     assert not [p for p in filled.parent.iterdir() if p.name.endswith((".read",))]
     async with open_store(config_of(filled)) as store:

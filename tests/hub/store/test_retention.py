@@ -47,7 +47,7 @@ async def test_what_is_over_is_forgotten_in_portions(store: Store) -> None:
     assert await forgotten(store, DAY + 1) == 0
     for table in (events, messages):
         query = select(table.c.event_key)
-        assert await store.read(lambda c: list(c.scalars(query))) == ["OPEN"]  # noqa: B023
+        assert await store.read(lambda c: list(c.scalars(query))) == ["OPEN"]  # noqa: B023 - called at once
     assert await store.read(lambda c: c.execute(select(unreadable)).all()) == []
 
 

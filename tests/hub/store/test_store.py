@@ -517,8 +517,8 @@ async def test_file_of_before_the_first_release_is_moved_aside_with_a_word(
         await opened.keep([received(step("scheduled"))])
 
     (said,) = [one for one in caplog.records if "moved aside" in one.message]
-    assert (said.events, said.decisions, said.votes) == (3, 0, 0)  # type: ignore[attr-defined]
-    kept = Path(said.kept)  # type: ignore[attr-defined]
+    assert (said.events, said.decisions, said.votes) == (3, 0, 0)  # type: ignore[attr-defined]  # from extra
+    kept = Path(said.kept)  # type: ignore[attr-defined]  # from extra
     with closing(sqlite3.connect(kept)) as old:
         assert old.execute("SELECT count(*) FROM events").fetchone() == (3,)
 

@@ -117,7 +117,7 @@ def test_link_is_accepted_with_its_own_terms() -> None:
     answer = client.answer(Attach)
     assert (answer.name, answer.handle, answer.is_receiver) == ("link-3", 3, False)
     assert isinstance(answer.source, Described)
-    assert answer.source.value == [*source.value[:7], {FILTER: "s"}]  # type: ignore[index]
+    assert answer.source.value == [*source.value[:7], {FILTER: "s"}]  # type: ignore[index]  # a list
     assert answer.target == Described(ULong(0x29), ["me"])
     assert answer.properties == {"b": 2}
     assert answer.initial_delivery_count == 0
@@ -358,7 +358,7 @@ def test_message_that_never_ends_detaches_its_link() -> None:
     for number in range(MOST_BYTES // len(piece) + 1):
         client.say(message(0 if number == 0 else None, more=True), payload=piece)
 
-    detach = [said for said in client.answers() if isinstance(said, Detach)][0]  # noqa: RUF015
+    detach = [said for said in client.answers() if isinstance(said, Detach)][0]  # noqa: RUF015 - all answers are read
     assert detach.error is not None
     assert detach.error.condition == "amqp:link:message-size-exceeded"
     assert not link.is_open
