@@ -232,7 +232,9 @@ class Pending(Struct, eq=False):
     @property
     def known(self) -> ScheduledEvent | None:
         """The event as the last look has left it."""
-        known = self.context.poller.watch.known.get(self.key)
+        poller = self.context.poller
+        watch = poller.latest.watch if poller.latest else poller.watch
+        known = watch.known.get(self.key)
         return known.event if known else None
 
     async def store(self) -> None:

@@ -262,9 +262,9 @@ class Handling:
 
         To repeat the decision on an equal message, ``data`` is that of its outcome.
         """
-        record = self._record(event_id)
+        claims, record = self._claimed(), self._record(event_id)
         outgoing = self.context.outgoing(
-            conclusion, record, self.message.message_id, self._claimed()
+            conclusion, record, self.message.message_id, claims
         )
         if data:
             outgoing = _as_before(outgoing, data)
