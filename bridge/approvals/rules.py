@@ -301,7 +301,8 @@ class ReplyRules(Struct, frozen=True, kw_only=True):
         """Return the entity that a ReplyTo names; None if no reply may go there."""
         entity = _entity(reply_to)
         name = _plain(entity)
-        if not _PATH.fullmatch(entity) or not self.forbidden.isdisjoint(_upward(name)):
+        is_below = any(f"{name}/".startswith(f"{own}/") for own in self.forbidden)
+        if is_below or not _PATH.fullmatch(entity):
             return None
         return entity if any(fnmatchcase(name, glob) for glob in self.allowed) else None
 
@@ -313,13 +314,6 @@ class ReplyRules(Struct, frozen=True, kw_only=True):
 def _plain(entity: str) -> str:
     """Return a name for comparisons: no outer slashes, lower case."""
     return entity.strip("/").casefold()
-
-
-def _upward(name: str) -> Iterator[str]:
-    """Yield a path and all its parents."""
-    while name:
-        yield name
-        name = name.rpartition("/")[0]
 
 
 def _entity(reply_to: str) -> str:
