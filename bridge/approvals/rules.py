@@ -41,7 +41,12 @@ from bridge.approvals.evidence import (
     reason_to_hold,
 )
 from bridge.events.cloudevent import hash32
-from bridge.events.document import EVENT_SOURCES, ScheduledEvent, bare, misspelt
+from bridge.events.document import (
+    EVENT_SOURCES,
+    ScheduledEvent,
+    bare,
+    misspelt,
+)
 from bridge.events.identity import Identity
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.sections import Section
