@@ -14,7 +14,6 @@ from typing import Any
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.rotation import Rotation
 from bridge.approvals.rules import ReplyRules, Rule
@@ -209,7 +208,6 @@ class Life:
             clock=self.time,
             chance=lambda: 0.5,
             rotation=self.rotation,
-            successes=SuccessCheck(),
         )
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:

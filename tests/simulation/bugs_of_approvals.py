@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bridge.approvals import policy
 from bridge.approvals.context import ApprovalContext, Pending
 from bridge.approvals.message_flow import Handling
+from bridge.approvals.policy import Standing
 from bridge.approvals.requests import Requests
 from bridge.approvals.rules import ReplyRules, judge
 from bridge.events import transitions
@@ -42,7 +43,8 @@ def intent_is_ignored_after_a_crash(patch: Patch) -> None:
     pursue = Requests.pursue
 
     async def forgetful(one: Pending) -> Any:
-        one.was_tried = one.is_marked = one.may_have_worked = False
+        one.was_tried = one.is_marked = False
+        one.standing = Standing()
         return await pursue(one)
 
     patch.setattr(Requests, "pursue", forgetful)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.rules import ReplyRules, Rule
@@ -211,7 +210,6 @@ class Forwarder:
                 rules=rules_of(life.world.plan),
                 me=ME,
             ),
-            successes=SuccessCheck() if life.world.plan.has("after") else None,
             abandons_unknown=False,
             replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=self.outbox,
