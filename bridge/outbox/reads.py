@@ -2,20 +2,21 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
 
 from bridge.outbox.line import Waiting
-from bridge.outbox.records import Content, Decision, Item
+from bridge.outbox.records import Content, Item
 from bridge.outbox.storage.journal import (
     checksum_of_decision,
     damage_of,
     intact_value,
     log_damage,
 )
+from bridge.outbox.storage.schema import TABLES
 
 NEWEST = 5000  # rows of each table that are kept in memory
 PAGE = 256  # contents that are read at a time
@@ -197,98 +198,106 @@ def meta(db: sqlite3.Connection) -> dict[str, bytes | float]:
 
 # -- What is known of events -----------------------------------------------------------
 
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]  # the other columns, in the order of ``Table.columns``
+Known = dict[str, list[tuple[Key, Row]]]  # rows by their table
+Asked = Mapping[str, Collection[str]]  # groups by the column of ``ASKED_BY``
 
-class Asked(Struct, frozen=True):
-    """Causes, keys of EventIds, and messages of approvals."""
+# The tables that say something of EventIds, and the column by which each is asked. The
+# messages ``hash`` and ``hash#number`` of approvals are one group.
+ASKED_BY = {
+    "told": "cause",
+    "followers": "key",
+    "sightings": "key",
+    "appearances": "key",
+    "command_successes": "key",
+    "sink_memory": "key",
+    "approvals": "message",
+}
+TABLES_OF = {
+    column: frozenset(name for name, of in ASKED_BY.items() if of == column)
+    for column in ASKED_BY.values()
+}
+_PLACES = {name: TABLES[name].key.index(of) for name, of in ASKED_BY.items()}
 
-    causes: Collection[str] = ()
-    keys: Collection[str] = ()
-    messages: Collection[str] = ()
+
+def group_of(table: str, key: Key) -> str:
+    """Return the cause, EventId or message that a row belongs to."""
+    group: str = key[_PLACES[table]]
+    return _message_of(group) if table == "approvals" else group
+
+
+def _message_of(name: str) -> str:
+    return name.split("#", 1)[0]
 
 
 class Part(Struct):
     """Some rows of each table that says something of EventIds.
 
     Attributes:
-        rows: by the table, in the columns of ``_KNOWN``.
+        groups: of these all rows are there.
         whole: the tables of which these are all rows.
         results: the last events about commands, oldest first.
     """
 
-    rows: dict[str, list[Any]]
-    whole: set[str]
-    results: list[bytes] = []
-
-
-BY_KEY = frozenset(("command_successes", "sightings", "followers", "appearances"))
-_KNOWN = {
-    "told": "SELECT cause, max(times, 1) FROM told",
-    "followers": "SELECT key, sink FROM followers",
-    "sightings": "SELECT key FROM sightings",
-    "appearances": "SELECT key, n FROM appearances",
-    "command_successes": """SELECT key, sink, appearance, content, at, succeeded
-        FROM command_successes""",
-    "approvals": """SELECT message, key, event_id, sequence, state, posted, data, rule,
-        at, checksum FROM approvals""",
-    "sink_memory": "SELECT sink, key, value FROM sink_memory",
-}
+    rows: Known
+    groups: Asked
+    whole: frozenset[str]
+    results: list[bytes]
 
 
 def newest(db: sqlite3.Connection) -> Part:
-    """Return the newest rows, all open intents, and all records of a POST."""
-    rows = {
-        name: db.execute(f"{query} ORDER BY at DESC LIMIT ?", (NEWEST,)).fetchall()
-        for name, query in _KNOWN.items()
-    }
-    whole = {name for name, found in rows.items() if len(found) < NEWEST}
-    if "followers" not in whole:
-        rows["followers"] = []  # some sinks of an EventId may be missing
-    if "approvals" not in whole:
-        more = f"{_KNOWN['approvals']} WHERE posted OR state = 'intent'"
-        rows["approvals"] = db.execute(more).fetchall() + rows["approvals"]
-    oldest_first = {name: found[::-1] for name, found in rows.items()}
-    return Part(oldest_first, whole, results(db, RECENT))
+    """Return the newest groups, all open intents, and all records of a POST."""
+    groups, whole = {column: dict[str, None]() for column in TABLES_OF}, set[str]()
+    for name, column in ASKED_BY.items():
+        query = f"SELECT {column} FROM {name} ORDER BY at DESC LIMIT {NEWEST}"  # noqa: S608 - our own names  # nosec B608
+        found = db.execute(query).fetchall()
+        if len(found) < NEWEST:
+            whole.add(name)
+        elif name == "approvals":
+            query = "SELECT message FROM approvals WHERE posted OR state = 'intent'"
+            found += db.execute(query).fetchall()
+        of_row = _message_of if name == "approvals" else str
+        groups[column].update((of_row(one), None) for (one,) in reversed(found))
+    return Part(of(db, groups), groups, frozenset(whole), results(db, RECENT))
 
 
-def of(db: sqlite3.Connection, asked: Asked) -> Part:
+def of(db: sqlite3.Connection, asked: Asked) -> Known:
     """Return all rows of these causes, EventIds and messages."""
-    within = "IN (SELECT value FROM json_each(?))"
-    copies = """ OR EXISTS (SELECT 1 FROM json_each(?) m WHERE approvals.message
-            BETWEEN m.value || '#' AND m.value || '#:')"""
-    wanted = [
-        ("told", f" WHERE cause {within}", asked.causes),
-        *((name, f" WHERE key {within}", asked.keys) for name in BY_KEY),
-        ("approvals", f" WHERE message {within}{copies}", asked.messages),
-    ]
-    rows = dict[str, list[Any]]()
-    for name, where, values in wanted:
-        given = (json.dumps(list(values)),) * where.count("?")
-        rows[name] = db.execute(_KNOWN[name] + where, given).fetchall()
-    return Part(rows, set())
+    return {
+        name: _rows(db, name, asked[column])
+        for name, column in ASKED_BY.items()
+        if column in asked
+    }
 
 
-def memory(db: sqlite3.Connection, sink: str) -> list[tuple[str, str, bytes]]:
-    """Return all values that a sink has saved, each with the sink and its key."""
-    return db.execute(f"{_KNOWN['sink_memory']} WHERE sink = ?", (sink,)).fetchall()
+def _rows(
+    db: sqlite3.Connection, name: str, groups: Collection[str]
+) -> list[tuple[Key, Row]]:
+    table = TABLES[name]
+    names = ", ".join(f"t.{column.name}" for column in table.typed)
+    last = "g.value || '#:'" if name == "approvals" else "g.value"
+    query = f"""SELECT {names} FROM json_each(?) g CROSS JOIN {name} t
+        ON t.{ASKED_BY[name]} BETWEEN g.value AND {last}"""  # noqa: S608 - our own names  # nosec B608
+    found, width = db.execute(query, (json.dumps(list(groups)),)), len(table.key)
+    if name == "approvals":
+        return [(row[:width], row[width:-1]) for row in found if _is_intact(row)]
+    return [(row[:width], row[width:]) for row in found]
 
 
-def decision_of(row: Sequence[Any]) -> Decision | None:
-    """Return a decision; None if it is damaged: its ``posted`` might be wrong."""
-    message, key, event_id, sequence, state, posted, data, rule, _, checksum = row
-    columns = (key, event_id, sequence, state, posted, data, rule)
-    if checksum is not None and checksum != checksum_of_decision(*columns):
-        log_damage("approval")
-        return None
-    return Decision(
-        message=message,
-        key=key,
-        event_id=event_id,
-        sequence=sequence,
-        state=state,
-        posted=bool(posted),
-        data=data,
-        rule=rule,
-    )
+def _is_intact(row: Row) -> bool:
+    """Whether a decision is intact; else its ``posted`` might be wrong."""
+    _, *columns, _, checksum = row
+    if checksum is None or checksum == checksum_of_decision(*columns):
+        return True
+    log_damage("approval")
+    return False
+
+
+def memory(db: sqlite3.Connection, sink: str) -> dict[str, bytes]:
+    """Return all values that a sink has saved, by their keys."""
+    query = "SELECT key, value FROM sink_memory WHERE sink = ?"
+    return dict(db.execute(query, (sink,)))
 
 
 # -- History ---------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from bridge.outbox.storage.file import MUCH, Connection, give_back
 from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"
-_NOTHING = Asked()
+_NOTHING: Asked = {}
 
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
 
@@ -135,7 +135,7 @@ class State:
             asked: of these the file is asked before, if memory does not know them.
         """
         facts = self.facts
-        if self.is_loaded and not facts.asking and facts.unknown(asked) is None:
+        if self.is_loaded and not facts.asking and not facts.unknown(asked):
             return decide()
         facts.asking += 1
         return await asyncio.shield(asyncio.ensure_future(self._ask(asked, decide)))
@@ -201,25 +201,17 @@ class State:
         unwritten = self.database.journal.unwritten()
         seen = {str(key[0]) for table, key in unwritten if table == "sightings"}
         facts.load(part)
-        rows = self._told_again()
+        rows: Rows = {}
+        # What was counted from 0 without the file goes on from its counts.
+        for key, (times, *_) in part.rows["told"]:
+            if (ours := unwritten.get(("told", key))) is not None:
+                facts.put("told", key, (times + ours[0], *ours[1:]), rows)
         if isinstance(earlier, bytes) and self.read_late is not None:
             self.is_joining = True
             both = self.read_late(earlier, facts.value(CHECKPOINT), seen)
             if both is not None:
                 facts.name({CHECKPOINT: both}, rows)
         self.database.put(rows)
-
-    def _told_again(self) -> Rows:
-        """Return the counts that began without the file, with those of the file."""
-        told = (
-            (change, row)
-            for change, row in self.database.journal.unwritten().items()
-            if change[0] == "told" and row is not None
-        )
-        return {
-            change: (self.facts.told.get(str(change[1][0]), 0), *row[1:])
-            for change, row in told
-        }
 
     def add(  # noqa: PLR0913 - each is a part of it
         self,

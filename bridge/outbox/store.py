@@ -23,7 +23,7 @@ from bridge.outbox.deliveries import Deliveries, log_drop
 from bridge.outbox.image import Added
 from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
 from bridge.outbox.pruning import Pruning
-from bridge.outbox.reads import Asked
+from bridge.outbox.reads import RECENT, Asked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
@@ -42,7 +42,6 @@ Sign = Callable[[CloudEvent, int | None], CloudEvent]
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
 _URGENT_AFTER_START = 300.0
 _NUMBER = "chain"  # the name of the number of the last signed event
-_RESULTS = 50  # events about commands, that memory keeps
 
 
 def _ignore(_: str) -> None:
@@ -159,11 +158,10 @@ class Outbox:
             if settle is not None:
                 self._settle(settle, now, rows)
             if checkpoint is not None:
-                self.observations.again -= checkpoint.again
-                self.facts.note(checkpoint, now, rows)
+                self.observations.note(checkpoint, now, rows)
             self.facts.name(named or {}, rows)
             for decision in decisions:
-                self.facts.decide(decision, now, rows)
+                self.approvals.decide(decision, now, rows)
             added = list[Added]()
             for one in ready:
                 added.append(self._add(one, now, rows))
@@ -245,7 +243,7 @@ class Outbox:
                 raise error
             for outgoing in dropped:
                 log_drop(outgoing, error)
-                before = self.facts.followers(outgoing.key)
+                before = self.observations.followers(outgoing.key)
                 for sink in self.router.sinks(outgoing.subject, before):
                     self.image.lost(sink)
         return found
@@ -260,7 +258,7 @@ class Outbox:
     def _add(self, one: Ready, now: float, rows: Rows) -> Added:
         """Add an event: its count, its followers, and a delivery for each sink."""
         outgoing, event = one.outgoing, one.outgoing.event
-        sinks = self.facts.tell(outgoing, self.router, now, rows)
+        sinks = self.observations.tell(outgoing, self.router, now, rows)
         if one.number is not None:
             self.facts.name({_NUMBER: b"%d" % one.number}, rows)
         content = Content(
@@ -273,7 +271,7 @@ class Outbox:
         )
         if ".command." in event.type:
             self.facts.results.append(one.body)
-            del self.facts.results[:-_RESULTS]
+            del self.facts.results[:-RECENT]
         not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
         return self.state.add(
             content, sinks, now, rows, one.window, not_before=not_before
@@ -289,7 +287,7 @@ class Outbox:
             return  # it was settled before
         self.image.end(one, settle.state, rows, now=now, error=settle.error)
         if settle.success is not None:
-            self.facts.succeed(settle.success, rows)
+            self.commands.succeed(settle.success, rows)
         self.wakeups.wake(one.sink)
 
 
@@ -299,16 +297,11 @@ def _asked(
     settle: Settlement | None,
 ) -> Asked:
     """Return what must be known to decide a commit."""
-    causes, keys, messages = list[str](), set[str](), set[str]()
-    for event in events:
-        causes.append(event.cause)
-        if event.key is not None:
-            keys.add(event.key)
+    keys = {event.key for event in events if event.key is not None}
     if settle is not None and settle.success is not None:
         keys.add(settle.success.key)
-    for decision in decisions:
-        messages.add(decision.message)
-    return Asked(causes, keys, messages)
+    causes = [event.cause for event in events]
+    return {"cause": causes, "key": keys, "message": {d.message for d in decisions}}
 
 
 def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | None]:

@@ -100,7 +100,7 @@ async def test_event_that_was_numbered_in_memory_keeps_its_number_on_the_disk(
     disk: Disk,
 ) -> None:
     async def publish(outbox: Outbox) -> None:
-        count = (await outbox.facts.counts(["c"])).get("c", 0)
+        count = (await outbox.observations.counts(["c"])).get("c", 0)
         await outbox.commit([outgoing(f"c/{count}", key="K", cause="c")], now=NOW)
 
     async with opened(disk.state) as outbox:

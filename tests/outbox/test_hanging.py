@@ -775,7 +775,7 @@ class Model:
 
     async def publish(self, outbox: Outbox, cause: str) -> None:
         """Publish the same once more, as the poller does: ``n`` makes it another."""
-        count = (await outbox.facts.counts([cause])).get(cause, 0)
+        count = (await outbox.observations.counts([cause])).get(cause, 0)
         event = outgoing(f"{cause}/{count}", key=cause, cause=cause)
         await outbox.commit([event], now=NOW)
         self.put.append((cause, (await publish_counts(outbox, cause))[cause] - 1))

@@ -623,7 +623,7 @@ async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
 
 
 async def count(outbox: Outbox, cause: str) -> int:
-    return (await outbox.facts.counts([cause])).get(cause, 0)
+    return (await outbox.observations.counts([cause])).get(cause, 0)
 
 
 async def with_many_rows(outbox: Outbox) -> None:

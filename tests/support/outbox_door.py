@@ -157,7 +157,7 @@ class Door:
 
     async def times(self, cause: str) -> int:
         """Return how often an event of a cause was published."""
-        return (await self.outbox.facts.counts([cause])).get(cause, 0)
+        return (await self.outbox.observations.counts([cause])).get(cause, 0)
 
     async def with_old_facts(self) -> None:
         """Let the file know of more EventIds and causes than memory holds."""
