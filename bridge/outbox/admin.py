@@ -167,8 +167,8 @@ async def _change(
 
     def read(db: sqlite3.Connection) -> tuple[Page[Delivery], _Known]:
         page = asked.read(db)
-        records = reads.waiting(db, [one.id for one in page.found])
-        known = {record.id: record for record in records}
+        records = reads.records(db, "id", [one.id for one in page.found])
+        known = {record.id: record for record, _ in records}
         return page, _Known(known, last_delivered(db, page.found))
 
     def then(

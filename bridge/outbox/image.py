@@ -23,8 +23,8 @@ from msgspec import Struct, field
 
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox import reads
-from bridge.outbox.line import Lines, Waiting, Window
-from bridge.outbox.records import Content, Delivery, DeliveryState, Item, Tally
+from bridge.outbox.line import Lines, Waiting
+from bridge.outbox.records import Delivery, DeliveryState, Item, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
@@ -295,7 +295,7 @@ class Image(Struct):
             self._read_ahead(page)
         is_urgent = lines.has_windows
         return [
-            _delivery(
+            reads.delivery(
                 one, item, lines.window(one) if is_urgent or one.urgent_until else None
             )
             for one in found
@@ -341,7 +341,7 @@ class Image(Struct):
         self._unsent = set(numbers)
         found = (read[number] for number in reversed(numbers) if number in read)
         self._remember(one for one in found if one.damage is None)  # the next one last
-        return {number: read.get(number) or _lost(number) for number in numbers}
+        return {number: read.get(number, reads.LOST) for number in numbers}
 
     # -- what the file has ---------------------------------------------------
 
@@ -387,41 +387,6 @@ class Image(Struct):
         """Count deliveries no more that were deleted in the file."""
         for (sink, state), gone in counts.items():
             self.count(sink, state, -gone)
-
-
-def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
-    content, damage = item.content, item.damage
-    urgent_from, urgent_until = window or (None, None)
-    if damage is None and one.attempts < 0:
-        damage = "a number beside it cannot be read in the state file"
-    if damage is None and content.kind == "event" and content.key != one.key:
-        damage = "it names the content of another event in the state file"
-    return Delivery(  # by place: it is made for each attempt
-        one.id,
-        one.sink,
-        content.kind,  # type: ignore[arg-type]  # any text, if damaged
-        "pending",
-        one.key,
-        content.event_id,
-        content.cloud_event_id,
-        content.type,
-        b"" if damage is not None else content.body,
-        max(one.attempts, 0),
-        one.due,
-        item.created,
-        item.not_before,
-        urgent_from,
-        urgent_until,
-        one.last_error,
-        one.born,
-        damage,
-    )
-
-
-def _lost(number: int) -> Item:
-    content = Content("unreadable", None, None, None, "unreadable", b"")
-    damage = "the content of this delivery is missing in the state file"
-    return Item(number, content, created=0.0, damage=damage)
 
 
 def put(

@@ -2,14 +2,21 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
 
-from bridge.outbox.line import Waiting
-from bridge.outbox.records import Content, Item
+from bridge.outbox.line import Waiting, Window
+from bridge.outbox.records import (
+    STATES,
+    UNREADABLE,
+    Content,
+    Delivery,
+    DeliveryState,
+    Item,
+)
 from bridge.outbox.storage.journal import (
     checksum_of_decision,
     damage_of,
@@ -49,14 +56,25 @@ class Snapshot(Struct):
 
 _DELIVERIES = """SELECT d.id, d.item, d.sink, d.key, d.due, coalesce(i.created, 0.0),
     d.attempts, d.urgent_from, d.urgent_until, d.last_error, d.reason, d.born,
-    d.waits_for_sink FROM deliveries d LEFT JOIN items i ON i.id = d.item"""
+    d.waits_for_sink, d.state FROM deliveries d LEFT JOIN items i ON i.id = d.item"""
 
 
-def waiting(db: sqlite3.Connection, numbers: Sequence[int]) -> list[Waiting]:
-    """Return the records of deliveries, in whatever state they are."""
-    query = f"{_DELIVERIES} WHERE d.id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text  # nosec B608
-    rows = db.execute(query, (json.dumps(numbers),))
-    return [_waiting(row, {}) for row in rows]
+def records(
+    db: sqlite3.Connection, column: str, numbers: Iterable[int]
+) -> list[tuple[Waiting, DeliveryState]]:
+    """Return deliveries and their states, in the order of their ids.
+
+    Args:
+        db: the state file.
+        column: ``id`` or ``item``.
+        numbers: the values of this column.
+    """
+    query = f"""{_DELIVERIES} WHERE d.{column} IN (SELECT value FROM json_each(?))
+        ORDER BY d.id"""  # noqa: S608 - our own text  # nosec B608
+    rows = db.execute(query, (json.dumps(list(numbers)),))
+    return [
+        (_waiting(row, {}), row[-1] if row[-1] in STATES else "dead") for row in rows
+    ]
 
 
 def snapshot(db: sqlite3.Connection) -> Snapshot:
@@ -65,7 +83,8 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
     same = dict[Any, Any]()  # equal times are one object: that saves a third
     every = [_waiting(row, same) for row in db.execute(pending)]
     counts: dict[str, dict[str, int]] = {}
-    for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
+    query = "SELECT sink, state, count(*) FROM deliveries GROUP BY sink, state"
+    for sink, state, n in db.execute(query):
         if state != "pending":
             counts.setdefault(sink, {})[state] = n
     numbers = dict(db.execute("SELECT name, seq FROM sqlite_sequence"))
@@ -103,7 +122,7 @@ def _waiting(row: Sequence[Any], same: dict[Any, Any]) -> Waiting:
     """Return the record of a row; numbers that are damaged make it due at once."""
     values = [
         same.setdefault(value, value) if isinstance(value, float) else value
-        for value in row
+        for value in row[:-1]
     ]
     is_right = type(values[6]) is int and all(
         isinstance(values[place], int | float) or values[place] is None
@@ -172,15 +191,64 @@ def _item(row: Sequence[Any]) -> Item:
         return value if isinstance(value, str) else None
 
     readable = Content(
-        kind=text(content.kind) or "unreadable",
+        kind=text(content.kind) or UNREADABLE,
         key=text(content.key),
         event_id=text(content.event_id),
         cloud_event_id=text(content.cloud_event_id),
-        type=text(content.type) or "unreadable",
+        type=text(content.type) or UNREADABLE,
         body=b"",
     )
     return Item(number, readable, created=0.0, damage=damage)
 
+
+def delivery(
+    one: Waiting,
+    item: Item,
+    window: Window | None,
+    state: DeliveryState = "pending",
+) -> Delivery:
+    """Return a delivery with its content; it says if it must not be sent.
+
+    Args:
+        one: the record of the delivery.
+        item: its content.
+        window: when it is urgent; None = it is not.
+        state: its state.
+    """
+    content, damage = item.content, item.damage
+    urgent_from, urgent_until = window or (None, None)
+    if damage is None and one.attempts < 0:
+        damage = "a number beside it cannot be read in the state file"
+    if damage is None and content.kind == "event" and content.key != one.key:
+        damage = "it names the content of another event in the state file"
+    return Delivery(  # by place: it is made for each attempt
+        one.id,
+        one.sink,
+        content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        state,
+        one.key,
+        content.event_id,
+        content.cloud_event_id,
+        content.type,
+        b"" if damage is not None else content.body,
+        max(one.attempts, 0),
+        one.due,
+        item.created,
+        item.not_before,
+        urgent_from,
+        urgent_until,
+        one.last_error,
+        one.born,
+        damage,
+    )
+
+
+LOST = Item(  # in place of a content that the file does not have
+    0,
+    Content(UNREADABLE, None, None, None, UNREADABLE, b""),
+    created=0.0,
+    damage="the content of this delivery is missing in the state file",
+)
 
 # -- Named values ----------------------------------------------------------------------
 
