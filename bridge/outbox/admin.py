@@ -160,7 +160,6 @@ async def _change(
             a running forwarder.
     """
     state, database = outbox.state, outbox.database
-    await state.ready()
     if database.fault is not None:
         text = f"the state file cannot be written: {database.fault}"
         raise OutboxUnavailableError(text)

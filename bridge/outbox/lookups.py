@@ -103,7 +103,6 @@ class Approvals(Struct):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        await self.state.ready()
         facts = self.state.facts
         await facts.demand({"message": (message,)})
         found, own = facts.rows("approvals", message), f"{message}#{sequence}"
@@ -116,7 +115,6 @@ class Approvals(Struct):
 
     async def open_initiatives(self) -> list[Decision]:
         """Return the intents of rules that have no outcome yet."""
-        await self.state.ready()
         return list(starmap(_decision, self.state.facts.intents.items()))
 
     async def delete(self, message: str, key: str) -> None:
@@ -129,12 +127,10 @@ class Approvals(Struct):
 
     async def posted(self) -> frozenset[str]:
         """Return the keys of the EventIds for which a POST has begun."""
-        await self.state.ready()
         return frozenset(key for _, key in self.state.facts.posted)
 
     async def recent_outcomes(self, limit: int) -> list[bytes]:
         """Return the data of the last outcomes as JSON, newest first."""
-        await self.state.ready()
         rows = [row for _, row in self.state.facts.every("approvals")]
         rows.sort(key=itemgetter(-1))
         found = (data for *_, data, _, _ in reversed(rows) if data is not None)
@@ -201,7 +197,6 @@ class Commands(Struct, frozen=True):
 
     async def successes(self, key: str) -> list[Success]:
         """Return the successes for an EventId that still count, in order of sinks."""
-        await self.state.ready()
         await self.state.facts.learn({"key": (key,)})
         return list(self.known_successes(key).values())
 
@@ -280,7 +275,6 @@ class Commands(Struct, frozen=True):
 
     async def recent_results(self, limit: int) -> list[dict[str, object]]:
         """Return the last events about commands, newest first."""
-        await self.state.ready()
         found = map(value_of, reversed(self.state.facts.results))
         return [event for event in found if event is not None][:limit]
 
@@ -300,7 +294,6 @@ class Ages(Struct, frozen=True):
 
     async def load(self, sink: str) -> float:
         """Return the saved running time of a sink."""
-        await self.state.ready()
         return self.state.saved_running(sink)
 
     async def save(self, sink: str, seconds: float) -> None:
@@ -382,7 +375,6 @@ class Observations(Struct):
         Raises:
             OutboxError: the state file does not answer.
         """
-        await self.state.ready()
         facts = self.state.facts
         if not facts.rows("sightings", key):
             await facts.demand({"key": (key,)})
@@ -390,7 +382,6 @@ class Observations(Struct):
 
     async def load_again(self) -> None:
         """Add to ``again`` the keys that earlier runs have saved."""
-        await self.state.ready()
         names = self.state.facts.meta
         found = (name for name in names if name.startswith(AGAIN))
         self.again |= {name.removeprefix(AGAIN) for name in found}
@@ -404,12 +395,10 @@ class Observations(Struct):
 
     async def load(self, name: str) -> bytes | None:
         """Return the value saved as ``name``; None = not found, b"" = damaged."""
-        await self.state.ready()
         return self.state.facts.value(name)
 
     async def save(self, named: Mapping[str, bytes]) -> None:
         """Save values under their names; nobody waits for the disk."""
-        await self.state.ready()
         rows: Rows = {}
         self.state.facts.name(named, rows)
         self.state.database.put(rows)

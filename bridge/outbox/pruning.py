@@ -44,7 +44,6 @@ class Pruning(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be written now.
         """
-        await self.state.ready()
         rows = Rows()
         facts = self.state.facts
         jumps = clock_jumps.noted(facts.value)
@@ -92,7 +91,6 @@ class Pruning(Struct, frozen=True):
             by: how far forward, in seconds; negative = back.
             now: seconds since the epoch, by the clock as it is now.
         """
-        await self.state.ready()
         rows = Rows()
         facts = self.state.facts
         jumps = clock_jumps.after(clock_jumps.noted(facts.value), by, now)

@@ -40,7 +40,6 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        await self.outbox.state.ready()
         facts, sink, found = self.outbox.facts, self.sink, dict[str, bytes]()
         if not facts.has_all("sink_memory"):
             found = await self.outbox.database.read(lambda db: reads.memory(db, sink))
@@ -53,7 +52,6 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        await self.outbox.state.ready()
         facts = self.outbox.facts
         await facts.demand({"key": (key,)})
         row = facts.rows("sink_memory", key).get((self.sink, key))
@@ -127,7 +125,6 @@ class Runs(Struct, frozen=True):
             body=event.to_json(),
         )
         state = self.outbox.state
-        await state.ready()
         rows = Rows()
         added = state.add(content, (self.sink,), now, rows)
         await asyncio.shield(state.write(rows, [added]))

@@ -86,8 +86,6 @@ class State:
         ) = None
         self.reads = 0
         self.is_joining = False
-        self.is_loaded = False
-        self._loading = asyncio.Lock()
 
     # -- what the file has ---------------------------------------------------
 
@@ -97,29 +95,20 @@ class State:
         return not (self.database.is_blank or self.is_joining)
 
     async def load(self) -> None:
-        """Read what the file has; every question does that before the first answer.
+        """Read what the file has, before anything else.
 
         Raises:
             OutboxError: the file cannot be read.
         """
-        async with self._loading:
-            if self.is_loaded:
-                return
-            try:
-                await self.database.read(_loaded, then=self._load)
-            except OutboxUnavailableError:
-                if not self.database.is_degraded:
-                    raise
-                self.database.is_blank = True  # the disk has failed since the opening
-                await self.database.read(_loaded, then=self._load)
-            self.database.snapshot, self.database.adopt = self._look, self._adopt
-            self.database.healed = self.wakeups.wake_all
-            self.is_loaded = True
-
-    async def ready(self) -> None:
-        """Load the file unless that was done."""
-        if not self.is_loaded:
-            await self.load()
+        try:
+            await self.database.read(_loaded, then=self._load)
+        except OutboxUnavailableError:
+            if not self.database.is_degraded:
+                raise
+            self.database.is_blank = True  # the disk has failed since the opening
+            await self.database.read(_loaded, then=self._load)
+        self.database.snapshot, self.database.adopt = self._look, self._adopt
+        self.database.healed = self.wakeups.wake_all
 
     async def in_turn(
         self,
@@ -135,7 +124,7 @@ class State:
             asked: of these the file is asked before, if memory does not know them.
         """
         facts = self.facts
-        if self.is_loaded and not facts.asking and not facts.unknown(asked):
+        if not facts.asking and not facts.unknown(asked):
             return decide()
         facts.asking += 1
         return await asyncio.shield(asyncio.ensure_future(self._ask(asked, decide)))
@@ -166,7 +155,6 @@ class State:
     ) -> "asyncio.Future[bool]":
         try:
             async with self.facts.order:
-                await self.ready()
                 await self.facts.learn(asked)
                 return decide()
         finally:

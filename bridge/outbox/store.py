@@ -11,6 +11,7 @@ or after the disk was silent for 3 s; then its event says that it is not durable
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -108,6 +109,19 @@ class Outbox:
         self.pruning = Pruning(state)
         self.sign: Sign | None = None
         self._number_on_disk: int | None = None  # of the last signed event
+
+    @classmethod
+    async def of(
+        cls, database: Database, router: Router, lost: Callable[[str], None] = _ignore
+    ) -> Self:
+        """Return the outbox of an open file, with what the file has in memory.
+
+        Raises:
+            OutboxError: the file cannot be read.
+        """
+        outbox = cls(database, router, lost)
+        await outbox.state.load()
+        return outbox
 
     # -- commits -------------------------------------------------------------
 

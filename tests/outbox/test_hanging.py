@@ -66,9 +66,8 @@ async def opened(
             path, may_degrade=True, timings=timings, connect=disk.open
         ) as database:
             disk.follow(database, patience, WITHIN)
-            outbox = Outbox(database, router({A: route()}))
+            outbox = await Outbox.of(database, router({A: route()}))
             outbox.image.limits = limits or Limits()
-            await outbox.state.load()
             yield outbox
     finally:
         disk.thaw()
@@ -409,7 +408,7 @@ async def test_start_on_a_disk_that_hangs_is_in_memory(
     async with Database.open(
         state_path, may_degrade=True, timings=timings, connect=disk.open
     ) as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
         assert not outbox.state.knows_earlier_runs
         assert await names(outbox) == ["2"]
@@ -848,8 +847,7 @@ async def test_thread_that_dies_at_a_commit_of_an_event_ends_the_forwarder(
         state_path, may_degrade=True, connect=lambda path: connect(path, Torn)
     )
     async with asyncio.timeout(WITHIN), opening as database:
-        outbox = Outbox(database, router({A: route()}))
-        await outbox.state.load()
+        outbox = await Outbox.of(database, router({A: route()}))
         is_torn = True
         assert not await outbox.commit([outgoing("1")], now=NOW)
 

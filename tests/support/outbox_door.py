@@ -81,9 +81,8 @@ class Door:
         database = await self._stack.enter_async_context(serving)
 
         disk.follow(database, _PATIENCE, WITHIN)
-        self.outbox = Outbox(database, self.router)
+        self.outbox = await Outbox.of(database, self.router)
         self.outbox.image.limits = Limits(events=self.room)
-        await self.outbox.state.load()
         return self
 
     async def __aexit__(self, *_: object) -> None:
