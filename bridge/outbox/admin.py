@@ -199,7 +199,7 @@ def _revive(
             continue
         one = known or read.records[delivery.id]
         one.due, one.attempts, one.waits_for_sink = now, 0, False
-        one.born = outbox.state.running_of(one.sink, rows)
+        one.born = outbox.ages.at(one.sink, rows)
         put(rows, one, "pending")
         sent.append(delivery)
         if known is None:

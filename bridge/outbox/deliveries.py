@@ -159,7 +159,7 @@ class Deliveries(Struct):
             self.state.image.sinks[one.sink].change(one)
             put(rows, one, "pending")
         if running is not None:
-            self.state.save_running(delivery.sink, running, rows)
+            self.state.ages.note(delivery.sink, running, rows)
         return self.state.write(rows)
 
     def dead_letter(

@@ -5,7 +5,7 @@ file.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice, starmap
 from operator import itemgetter
@@ -277,30 +277,6 @@ class Commands(Struct, frozen=True):
         """Return the last events about commands, newest first."""
         found = map(value_of, reversed(self.state.facts.results))
         return [event for event in found if event is not None][:limit]
-
-
-# -- Reads and saves the running times of the sinks ------------------------------------
-
-
-class Ages(Struct, frozen=True):
-    """The running times in seconds; ``bridge.outbox.state`` explains them."""
-
-    state: State
-
-    @property
-    def clocks(self) -> dict[str, Callable[[], float]]:
-        """By the sink's name, a function that returns its running time now."""
-        return self.state.clocks
-
-    async def load(self, sink: str) -> float:
-        """Return the saved running time of a sink."""
-        return self.state.saved_running(sink)
-
-    async def save(self, sink: str, seconds: float) -> None:
-        """Save the running time of a sink; nobody waits for it."""
-        rows: Rows = {}
-        self.state.save_running(sink, seconds, rows)
-        self.state.database.put(rows)
 
 
 # -- Reads and saves what was observed and published, and named values -----------------

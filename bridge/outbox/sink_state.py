@@ -52,9 +52,10 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        facts = self.outbox.facts
-        await facts.demand({"key": (key,)})
-        row = facts.rows("sink_memory", key).get((self.sink, key))
+        facts, place = self.outbox.facts, (self.sink, key)
+        if place not in facts.rows("sink_memory", key):
+            await facts.demand({"key": (key,)})
+        row = facts.rows("sink_memory", key).get(place)
         return None if row is None else row[0]
 
     async def keep(self, key: str, value: bytes) -> None:

@@ -53,6 +53,49 @@ class Wakeups(Struct, frozen=True):
             event.set()
 
 
+# -- The running time of each sink, the clock for the ages of its deliveries ----------
+
+
+class Ages(Struct):
+    """The running time of each sink, in seconds.
+
+    It is the time for which the forwarder has run and the sink was not parked. Each
+    delivery stores the running time of its insertion (``born``). The difference to the
+    present running time is its age, which does not depend on the wall clock.
+
+    Attributes:
+        clocks: by the sink's name, a function that returns its running time now. For a
+            sink without a function, the saved running time counts.
+    """
+
+    facts: Facts
+    clocks: dict[str, Callable[[], float]] = field(default_factory=dict)
+
+    def at(self, sink: str, rows: Rows) -> float:
+        """Return the running time of a sink; save it if it may be new."""
+        clock = self.clocks.get(sink)
+        if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
+            return self.saved(sink)
+        now = clock()
+        self.note(sink, now, rows)
+        return now
+
+    def saved(self, sink: str) -> float:
+        """Return the saved running time of a sink; 0 = there is none."""
+        found = self.facts.meta.get(f"{_RUNNING}{sink}")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    def note(self, sink: str, seconds: float, rows: Rows) -> None:
+        """Save the running time of a sink together with other rows."""
+        self.facts.name({f"{_RUNNING}{sink}": seconds}, rows)
+
+    def save(self, sink: str, seconds: float) -> None:
+        """Save the running time of a sink; nobody waits for it."""
+        rows: Rows = {}
+        self.note(sink, seconds, rows)
+        self.facts.database.put(rows)
+
+
 # -- The state in memory, and its way to the disk --------------------------------------
 
 
@@ -60,8 +103,6 @@ class State:
     """What is known and what waits.
 
     Attributes:
-        clocks: by the sink's name, a function that returns its running time now. For a
-            sink without a function, the saved running time counts.
         reads: how often memory was filled from the file; 2 = it was read late.
         is_joining: whether the file was read late, and no document was compared with
             the checkpoint of the earlier run yet.
@@ -80,7 +121,7 @@ class State:
         self.wakeups = Wakeups()
         self.facts = Facts(database)
         self.image = Image(database, lost, self.wakeups.wake)
-        self.clocks = dict[str, Callable[[], float]]()
+        self.ages = Ages(self.facts)
         self.read_late: (
             Callable[[bytes, bytes | None, Collection[str]], bytes | None] | None
         ) = None
@@ -230,40 +271,13 @@ class State:
                 created=now,
                 urgent_from=window[0],
                 urgent_until=window[1],
-                born=self.running_of(sink, rows),
+                born=self.ages.at(sink, rows),
                 is_sendable=False,
             )
             image.next_delivery += 1
             places.append(one)
         image.add(item, places, rows)
         return item, places
-
-    # -- the running time of each sink, the clock for the ages of its deliveries
-    #
-    # It is the number of seconds for which the forwarder has run and the sink was not
-    # parked. Each delivery stores the running time of its insertion (``born``). The
-    # difference to the present running time is its age, which does not depend on the
-    # wall clock.
-
-    def running_of(self, sink: str, rows: Rows) -> float:
-        """Return the running time of a sink, in seconds; save it if it may be new."""
-        clock, found = self.clocks.get(sink), self.saved_running(sink)
-        if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
-            return found
-        now = clock()
-        self.save_running(sink, now, rows)
-        return now
-
-    def saved_running(self, sink: str) -> float:
-        """Return the saved running time of a sink; 0 = there is none."""
-        found = self.facts.meta.get(f"{_RUNNING}{sink}")
-        return float(found) if isinstance(found, int | float) else 0.0
-
-    def save_running(self, sink: str, seconds: float, rows: Rows) -> None:
-        """Save the running time of a sink together with other rows."""
-        name = f"{_RUNNING}{sink}"
-        self.facts.meta[name] = seconds
-        rows["meta", (name,)] = (seconds,)
 
     def write(
         self,

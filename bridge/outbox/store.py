@@ -22,7 +22,7 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.deliveries import Deliveries, log_drop
 from bridge.outbox.image import Added
-from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
+from bridge.outbox.lookups import Approvals, Commands, Observations
 from bridge.outbox.pruning import Pruning
 from bridge.outbox.reads import RECENT, Asked
 from bridge.outbox.records import (
@@ -103,7 +103,7 @@ class Outbox:
         self.image, self.wakeups = state.image, state.wakeups
         self.observations = Observations(state)
         self.deliveries = Deliveries(state, self.observations)
-        self.ages = Ages(state)
+        self.ages = state.ages
         self.approvals = Approvals(state)
         self.commands = Commands(state)
         self.pruning = Pruning(state)

@@ -13,9 +13,9 @@ from bridge.outbox import store
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.image import Image
 from bridge.outbox.line import Lines
-from bridge.outbox.lookups import Ages, Observations
+from bridge.outbox.lookups import Observations
 from bridge.outbox.records import Delivery
-from bridge.outbox.state import Wakeups
+from bridge.outbox.state import Ages, Wakeups
 from bridge.pipeline import attempt, circuit
 from bridge.pipeline.attempt import Attempts, RelayPolicy
 from bridge.pipeline.circuit import Circuit
@@ -208,12 +208,12 @@ def sink_that_refuses_everything_is_never_parked(patch: Patch) -> None:
 
 @bug
 def age_counts_a_minute_more_with_each_life(patch: Patch) -> None:
-    load = Ages.load
+    saved = Ages.saved
 
-    async def older(self: Ages, sink: str) -> float:
-        return await load(self, sink) + 120.0
+    def older(self: Ages, sink: str) -> float:
+        return saved(self, sink) + 120.0
 
-    patch.setattr(Ages, "load", older)
+    patch.setattr(Ages, "saved", older)
 
 
 @bug
