@@ -26,10 +26,9 @@ from bridge.outbox.storage.journal import Rows
 
 _STATE, _POSTED, _RULE = 2, 3, 5  # columns of approvals
 _NO_ROWS: dict[Key, Row] = {}
-_Groups = dict[str, dict[Key, Row]]
 
 
-def _no_rows() -> dict[str, _Groups]:
+def _no_rows() -> reads.Known:
     return {table: {} for table in ASKED_BY}
 
 
@@ -57,7 +56,7 @@ class Facts(Struct):
     posted: set[Key] = field(default_factory=set)
     intents: dict[Key, Row] = field(default_factory=dict)
     results: list[bytes] = field(default_factory=list)
-    _rows: dict[str, _Groups] = field(default_factory=_no_rows)
+    _rows: reads.Known = field(default_factory=_no_rows)
     _known: dict[str, dict[str, None]] = field(default_factory=_none_known)
     _whole: set[str] = field(default_factory=set)  # the file has no more rows of these
 
@@ -119,7 +118,9 @@ class Facts(Struct):
         """Take the newest rows of the file, beside what is known already."""
         self._whole = set(found.whole)
         self._take(found.rows)
-        self._known = {c: dict.fromkeys(groups) for c, groups in found.groups.items()}
+        self._known = {
+            column: dict.fromkeys(found.groups.get(column, ())) for column in TABLES_OF
+        }
         self.results = [*found.results, *self.results][-RECENT:]
 
     def load_meta(self, found: Mapping[str, bytes | float]) -> None:
@@ -131,12 +132,20 @@ class Facts(Struct):
 
     def _take(self, rows: reads.Known) -> None:
         """Take rows; what is known of them already is newer."""
+        is_written = not self.database.journal.waiting()
+        for table, groups in rows.items():
+            if is_written and table != "approvals" and not self._rows[table]:
+                self._rows[table] = groups  # as at each start
+            else:
+                for found in groups.values():
+                    self._merge(table, found)
+
+    def _merge(self, table: str, found: Mapping[Key, Row]) -> None:
         is_unwritten = self.database.journal.has
-        for table, found in rows.items():
-            for key, row in found:
-                is_known = key in self.rows(table, group_of(table, key))
-                if not is_known and not is_unwritten((table, key)):
-                    self._keep(table, key, row)
+        for key, row in found.items():
+            is_known = key in self.rows(table, group_of(table, key))
+            if not is_known and not is_unwritten((table, key)):
+                self._keep(table, key, row)
 
     def unknown(self, asked: Asked) -> Asked:
         """Return of which of these not all is known; empty = of none."""

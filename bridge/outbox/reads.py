@@ -268,7 +268,8 @@ def meta(db: sqlite3.Connection) -> dict[str, bytes | float]:
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]  # the other columns, in the order of ``Table.columns``
-Known = dict[str, list[tuple[Key, Row]]]  # rows by their table
+Groups = dict[str, dict[Key, Row]]  # rows by cause, EventId or message, and key
+Known = dict[str, Groups]  # by their table
 Asked = Mapping[str, Collection[str]]  # groups by the column of ``ASKED_BY``
 
 # The tables that say something of EventIds, and the column by which each is asked. The
@@ -315,42 +316,56 @@ class Part(Struct):
 
 
 def newest(db: sqlite3.Connection) -> Part:
-    """Return the newest groups, all open intents, and all records of a POST."""
-    groups, whole = {column: dict[str, None]() for column in TABLES_OF}, set[str]()
-    for name, column in ASKED_BY.items():
-        query = f"SELECT {column} FROM {name} ORDER BY at DESC LIMIT {NEWEST}"  # noqa: S608 - our own names  # nosec B608
+    """Return the newest rows, all open intents, and all records of a POST."""
+    rows, whole = Known(), set[str]()
+    for name in ASKED_BY:
+        query = f"SELECT {_columns(name)} FROM {name} t ORDER BY at DESC LIMIT {NEWEST}"  # noqa: S608 - our own names  # nosec B608
         found = db.execute(query).fetchall()
+        rows[name] = _grouped(name, reversed(found))
         if len(found) < NEWEST:
             whole.add(name)
         elif name == "approvals":
             query = "SELECT message FROM approvals WHERE posted OR state = 'intent'"
-            found += db.execute(query).fetchall()
-        of_row = _message_of if name == "approvals" else str
-        groups[column].update((of_row(one), None) for (one,) in reversed(found))
-    return Part(of(db, groups), groups, frozenset(whole), results(db, RECENT))
+            also = dict.fromkeys(_message_of(one) for (one,) in db.execute(query))
+            rows |= of(db, {"message": also | dict.fromkeys(rows[name])})
+        elif len(TABLES[name].key) > 1:
+            rows[name] = {}  # some rows of an EventId may be missing
+    groups = {
+        column: dict.fromkeys(group for name in sorted(names) for group in rows[name])
+        for column, names in TABLES_OF.items()
+        if names <= whole or len(names) == 1
+    }
+    return Part(rows, groups, frozenset(whole), results(db, RECENT))
 
 
 def of(db: sqlite3.Connection, asked: Asked) -> Known:
     """Return all rows of these causes, EventIds and messages."""
     return {
-        name: _rows(db, name, asked[column])
+        name: _grouped(name, _rows(db, name, asked[column]))
         for name, column in ASKED_BY.items()
         if column in asked
     }
 
 
-def _rows(
-    db: sqlite3.Connection, name: str, groups: Collection[str]
-) -> list[tuple[Key, Row]]:
-    table = TABLES[name]
-    names = ", ".join(f"t.{column.name}" for column in table.typed)
+def _rows(db: sqlite3.Connection, name: str, groups: Collection[str]) -> sqlite3.Cursor:
     last = "g.value || '#:'" if name == "approvals" else "g.value"
-    query = f"""SELECT {names} FROM json_each(?) g CROSS JOIN {name} t
+    query = f"""SELECT {_columns(name)} FROM json_each(?) g CROSS JOIN {name} t
         ON t.{ASKED_BY[name]} BETWEEN g.value AND {last}"""  # noqa: S608 - our own names  # nosec B608
-    found, width = db.execute(query, (json.dumps(list(groups)),)), len(table.key)
+    return db.execute(query, (json.dumps(list(groups)),))
+
+
+def _columns(name: str) -> str:
+    return ", ".join(f"t.{column.name}" for column in TABLES[name].typed)
+
+
+def _grouped(name: str, found: Iterable[Row]) -> Groups:
+    groups, width, end = Groups(), len(TABLES[name].key), None
     if name == "approvals":
-        return [(row[:width], row[width:-1]) for row in found if _is_intact(row)]
-    return [(row[:width], row[width:]) for row in found]
+        found, end = filter(_is_intact, found), -1  # the checksum is not kept
+    for row in found:
+        key = row[:width]
+        groups.setdefault(group_of(name, key), {})[key] = row[width:end]
+    return groups
 
 
 def _is_intact(row: Row) -> bool:

@@ -232,9 +232,10 @@ class State:
         facts.load(part)
         rows: Rows = {}
         # What was counted from 0 without the file goes on from its counts.
-        for key, (times, *_) in part.rows["told"]:
-            if (ours := unwritten.get(("told", key))) is not None:
-                facts.put("told", key, (times + ours[0], *ours[1:]), rows)
+        for (table, key), ours in unwritten.items():
+            theirs = part.rows["told"].get(str(key[0]), {}).get(key)
+            if table == "told" and ours is not None and theirs is not None:
+                facts.put(table, key, (theirs[0] + ours[0], *ours[1:]), rows)
         if isinstance(earlier, bytes) and self.read_late is not None:
             self.is_joining = True
             both = self.read_late(earlier, facts.value(CHECKPOINT), seen)
