@@ -15,9 +15,9 @@ from msgspec import Struct
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox.clock_jumps import as_set_now, noted
+from bridge.outbox.facts import Observations
 from bridge.outbox.image import put
 from bridge.outbox.line import Lines, Waiting
-from bridge.outbox.lookups import Observations
 from bridge.outbox.reads import PAGE
 from bridge.outbox.records import Delivery, Tally
 from bridge.outbox.state import State

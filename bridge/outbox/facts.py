@@ -10,17 +10,30 @@ a message. Of a group all rows are known, or its rows are those that were change
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 
 from msgspec import Struct, field
 
+from bridge.events.build import OutgoingEvent
+from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.reads import ASKED_BY, RECENT, TABLES_OF, Asked, Key, Row, group_of
-from bridge.outbox.records import INTENT
+from bridge.outbox.reads import (
+    ASKED_BY,
+    PLACES,
+    RECENT,
+    TABLES_OF,
+    Asked,
+    Key,
+    Row,
+    group_of,
+    message_of,
+)
+from bridge.outbox.records import AGAIN, CHECKPOINT, INTENT, Checkpoint
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
@@ -78,16 +91,16 @@ class Facts(Struct):
     def put(self, table: str, key: Key, row: Row | None, rows: Rows) -> None:
         """Change a row in memory and, with ``rows``, in the file; None = delete it."""
         rows[table, key] = row
-        self._know(ASKED_BY[table], group_of(table, key))
+        group = key[PLACES[table]]
+        if table == "approvals":
+            group = message_of(group)
+            self._note(key, row)
+        known = self._known[ASKED_BY[table]]
+        known[group] = known.pop(group, None)  # it was used last
         if row is None:
             self._drop(table, key)
         else:
-            self._keep(table, key, row)
-
-    def _keep(self, table: str, key: Key, row: Row) -> None:
-        self._rows[table].setdefault(group_of(table, key), {})[key] = row
-        if table == "approvals":
-            self._note(key, row)
+            self._rows[table].setdefault(group, {})[key] = row
 
     def _drop(self, table: str, key: Key) -> None:
         known, group = self._rows[table], group_of(table, key)
@@ -106,11 +119,6 @@ class Facts(Struct):
             self.posted.add(key)
         if row is not None and row[_STATE] == INTENT and row[_RULE] is not None:
             self.intents[key] = row
-
-    def _know(self, column: str, group: str) -> None:
-        """Note that all is known of a cause, EventId or message, which is used now."""
-        known = self._known[column]
-        known[group] = known.pop(group, None)
 
     # -- what the file has ---------------------------------------------------
 
@@ -145,7 +153,9 @@ class Facts(Struct):
         for key, row in found.items():
             is_known = key in self.rows(table, group_of(table, key))
             if not is_known and not is_unwritten((table, key)):
-                self._keep(table, key, row)
+                self._rows[table].setdefault(group_of(table, key), {})[key] = row
+                if table == "approvals":
+                    self._note(key, row)
 
     def unknown(self, asked: Asked) -> Asked:
         """Return of which of these not all is known; empty = of none."""
@@ -175,8 +185,7 @@ class Facts(Struct):
     def _learned(self, asked: Asked, found: reads.Known) -> None:
         self._take(found)
         for column, groups in asked.items():
-            for group in groups:
-                self._know(column, group)
+            self._known[column].update(dict.fromkeys(groups))
 
     def forget(self, gone: Mapping[str, Iterable[Key]]) -> None:
         """Forget the rows with these keys, which were deleted in the file."""
@@ -216,3 +225,105 @@ class Facts(Struct):
         """Return a named value; None = there is none, b"" = it is damaged."""
         found = self.meta.get(name)
         return found if isinstance(found, bytes) else None
+
+
+# -- Reads and saves what was observed and published, and named values -----------------
+
+
+class Observations(Struct):
+    """What the bridge needs to know about its earlier runs.
+
+    Attributes:
+        again: keys of the EventIds whose events must be published again from the
+            document, because one of these events was damaged before its delivery.
+    """
+
+    facts: Facts
+    again: frozenset[str] = frozenset()
+
+    # -- published -----------------------------------------------------------
+
+    async def counts(self, causes: Sequence[str]) -> dict[str, int]:
+        """Return how often events of these causes were published."""
+        facts, asked = self.facts, {"cause": causes}
+        if facts.asking or facts.unknown(asked):
+            async with facts.order:
+                await facts.learn(asked)
+        found = dict[str, int]()
+        for cause in causes:
+            (found[cause], *_) = facts.rows("told", cause).get((cause,), (0,))
+        return found
+
+    def followers(self, key: str | None) -> frozenset[str]:
+        """Return the sinks that got an earlier event of an EventId."""
+        return frozenset(map(itemgetter(1), self.facts.rows("followers", key)))
+
+    def tell(
+        self, event: OutgoingEvent, router: Router, now: float, rows: Rows
+    ) -> tuple[str, ...]:
+        """Note that an event is published, and who follows it; return its sinks."""
+        put, cause, key = self.facts.put, event.cause, event.key
+        sinks = router.sinks(event.subject, self.followers(key))
+        (times, *_) = self.facts.rows("told", cause).get((cause,), (0,))
+        put("told", (cause,), (times + 1, now, key), rows)
+        if key is not None and event.is_last:
+            self._gone(key, now, rows)
+        elif key is not None and event.subject.transition is not None:
+            for sink in sinks:
+                put("followers", (key, sink), (now,), rows)
+        return sinks
+
+    def _gone(self, key: str, now: float, rows: Rows) -> None:
+        """Note that an EventId has gone: another with its name is another event."""
+        facts = self.facts
+        for table in ("followers", "command_successes"):
+            for place in list(facts.rows(table, key)):
+                facts.put(table, place, None, rows)
+        row = facts.rows("appearances", key).get((key,), (0,))
+        facts.put("appearances", (key,), (row[0] + 1, now), rows)
+
+    # -- observed ------------------------------------------------------------
+
+    def note(self, checkpoint: Checkpoint, now: float, rows: Rows) -> None:
+        """Save what is known of the document from now on."""
+        facts = self.facts
+        self.again -= checkpoint.again
+        facts.name({CHECKPOINT: checkpoint.body}, rows)
+        for key in checkpoint.again:
+            facts.name({f"{AGAIN}{key}": None}, rows)
+        for key in checkpoint.sightings:
+            facts.put("sightings", (key,), (now,), rows)
+
+    async def was_seen(self, key: str) -> bool:
+        """Whether an EventId was in a document within the retention.
+
+        Raises:
+            OutboxError: the state file does not answer.
+        """
+        facts = self.facts
+        if not facts.rows("sightings", key):
+            await facts.demand({"key": (key,)})
+        return bool(facts.rows("sightings", key))
+
+    async def load_again(self) -> None:
+        """Add to ``again`` the keys that earlier runs have saved."""
+        names = self.facts.meta
+        found = (name for name in names if name.startswith(AGAIN))
+        self.again |= {name.removeprefix(AGAIN) for name in found}
+
+    def publish_again(self, key: str, rows: Rows) -> None:
+        """Have the events of an EventId published again from the document."""
+        self.again |= {key}
+        self.facts.name({f"{AGAIN}{key}": b""}, rows)
+
+    # -- named values --------------------------------------------------------
+
+    async def load(self, name: str) -> bytes | None:
+        """Return the value saved as ``name``; None = not found, b"" = damaged."""
+        return self.facts.value(name)
+
+    async def save(self, named: Mapping[str, bytes]) -> None:
+        """Save values under their names; nobody waits for the disk."""
+        rows: Rows = {}
+        self.facts.name(named, rows)
+        self.facts.database.put(rows)

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox import reads
-from bridge.outbox.line import Lines, Waiting
+from bridge.outbox.line import Lines, Waiting, Window
 from bridge.outbox.records import Delivery, DeliveryState, Item, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
@@ -295,7 +295,7 @@ class Image(Struct):
             self._read_ahead(page)
         is_urgent = lines.has_windows
         return [
-            reads.delivery(
+            delivery(
                 one, item, lines.window(one) if is_urgent or one.urgent_until else None
             )
             for one in found
@@ -387,6 +387,48 @@ class Image(Struct):
         """Count deliveries no more that were deleted in the file."""
         for (sink, state), gone in counts.items():
             self.count(sink, state, -gone)
+
+
+def delivery(
+    one: Waiting,
+    item: Item,
+    window: Window | None,
+    state: DeliveryState = "pending",
+) -> Delivery:
+    """Return a delivery with its content; it says if it must not be sent.
+
+    Args:
+        one: the record of the delivery.
+        item: its content.
+        window: when it is urgent; None = it is not.
+        state: its state.
+    """
+    content, damage = item.content, item.damage
+    urgent_from, urgent_until = window or (None, None)
+    if damage is None and one.attempts < 0:
+        damage = "a number beside it cannot be read in the state file"
+    if damage is None and content.kind == "event" and content.key != one.key:
+        damage = "it names the content of another event in the state file"
+    return Delivery(  # by place: it is made for each attempt
+        one.id,
+        one.sink,
+        content.kind,  # type: ignore[arg-type]  # any text, if damaged
+        state,
+        one.key,
+        content.event_id,
+        content.cloud_event_id,
+        content.type,
+        b"" if damage is not None else content.body,
+        max(one.attempts, 0),
+        one.due,
+        item.created,
+        item.not_before,
+        urgent_from,
+        urgent_until,
+        one.last_error,
+        one.born,
+        damage,
+    )
 
 
 def put(

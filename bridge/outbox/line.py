@@ -151,7 +151,9 @@ class Lines(Struct):
         head = line.steps[0]
         line.add(one)
         if line.steps[0] is not head:
-            self._follow(head)
+            head.is_head = False
+            self._urgent.discard(head.id)
+            self._for_sink.discard(head.id)
             self._lead(one)
         elif one.urgent_until is not None:
             self._hasten(head)
@@ -168,8 +170,9 @@ class Lines(Struct):
     def remove(self, one: Waiting) -> None:
         """Take a delivery out of its line."""
         del self.waiting[one.id]
-        was_head = one.is_head
-        self._follow(one)
+        was_head, one.is_head = one.is_head, False
+        self._urgent.discard(one.id)
+        self._for_sink.discard(one.id)
         line = None if one.key is None else self._lines.get(one.key)
         if one.key is None or not isinstance(line, Line):
             if one.key is not None:
@@ -202,12 +205,6 @@ class Lines(Struct):
             self._hasten(one)
             if one.waits_for_sink:
                 self._for_sink.add(one.id)
-
-    def _follow(self, one: Waiting) -> None:
-        """Note that a delivery is not the head of its line any more."""
-        one.is_head = False
-        self._urgent.discard(one.id)
-        self._for_sink.discard(one.id)
 
     def _hasten(self, head: Waiting) -> None:
         """Note when a head is urgent, now or else next."""

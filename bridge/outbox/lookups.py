@@ -1,11 +1,11 @@
-"""What is known of approvals, commands, events and the document, for other packages.
+"""What is known of approvals and commands, for other packages.
 
 Each has its rows in ``bridge.outbox.facts``: what memory does not have is asked of the
 file.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice, starmap
 from operator import itemgetter
@@ -14,15 +14,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from bridge.events.build import OutgoingEvent
-from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.reads import Key, Row
 from bridge.outbox.records import (
-    AGAIN,
-    CHECKPOINT,
-    Checkpoint,
     CommandStanding,
     Decision,
     Success,
@@ -277,104 +272,3 @@ class Commands(Struct, frozen=True):
         """Return the last events about commands, newest first."""
         found = map(value_of, reversed(self.state.facts.results))
         return [event for event in found if event is not None][:limit]
-
-
-# -- Reads and saves what was observed and published, and named values -----------------
-
-
-class Observations(Struct):
-    """What the bridge needs to know about its earlier runs.
-
-    Attributes:
-        again: keys of the EventIds whose events must be published again from the
-            document, because one of these events was damaged before its delivery.
-    """
-
-    state: State
-    again: frozenset[str] = frozenset()
-
-    # -- published -----------------------------------------------------------
-
-    async def counts(self, causes: Sequence[str]) -> dict[str, int]:
-        """Return how often events of these causes were published."""
-        facts, asked = self.state.facts, {"cause": causes}
-        if facts.asking or facts.unknown(asked):
-            async with facts.order:
-                await facts.learn(asked)
-        return {cause: self._times(cause) for cause in causes}
-
-    def _times(self, cause: str) -> int:
-        row = self.state.facts.rows("told", cause).get((cause,))
-        return 0 if row is None else max(row[0], 1)
-
-    def followers(self, key: str | None) -> frozenset[str]:
-        """Return the sinks that got an earlier event of an EventId."""
-        return frozenset(sink for _, sink in self.state.facts.rows("followers", key))
-
-    def tell(
-        self, event: OutgoingEvent, router: Router, now: float, rows: Rows
-    ) -> tuple[str, ...]:
-        """Note that an event is published, and who follows it; return its sinks."""
-        put, cause, key = self.state.facts.put, event.cause, event.key
-        sinks = router.sinks(event.subject, self.followers(key))
-        put("told", (cause,), (self._times(cause) + 1, now, key), rows)
-        if key is not None and event.is_last:
-            self._gone(key, now, rows)
-        elif key is not None and event.subject.transition is not None:
-            for sink in sinks:
-                put("followers", (key, sink), (now,), rows)
-        return sinks
-
-    def _gone(self, key: str, now: float, rows: Rows) -> None:
-        """Note that an EventId has gone: another with its name is another event."""
-        facts = self.state.facts
-        for table in ("followers", "command_successes"):
-            for place in list(facts.rows(table, key)):
-                facts.put(table, place, None, rows)
-        row = facts.rows("appearances", key).get((key,), (0,))
-        facts.put("appearances", (key,), (row[0] + 1, now), rows)
-
-    # -- observed ------------------------------------------------------------
-
-    def note(self, checkpoint: Checkpoint, now: float, rows: Rows) -> None:
-        """Save what is known of the document from now on."""
-        facts = self.state.facts
-        self.again -= checkpoint.again
-        facts.name({CHECKPOINT: checkpoint.body}, rows)
-        facts.name({f"{AGAIN}{key}": None for key in checkpoint.again}, rows)
-        for key in checkpoint.sightings:
-            facts.put("sightings", (key,), (now,), rows)
-
-    async def was_seen(self, key: str) -> bool:
-        """Whether an EventId was in a document within the retention.
-
-        Raises:
-            OutboxError: the state file does not answer.
-        """
-        facts = self.state.facts
-        if not facts.rows("sightings", key):
-            await facts.demand({"key": (key,)})
-        return bool(facts.rows("sightings", key))
-
-    async def load_again(self) -> None:
-        """Add to ``again`` the keys that earlier runs have saved."""
-        names = self.state.facts.meta
-        found = (name for name in names if name.startswith(AGAIN))
-        self.again |= {name.removeprefix(AGAIN) for name in found}
-
-    def publish_again(self, key: str, rows: Rows) -> None:
-        """Have the events of an EventId published again from the document."""
-        self.again |= {key}
-        self.state.facts.name({f"{AGAIN}{key}": b""}, rows)
-
-    # -- named values --------------------------------------------------------
-
-    async def load(self, name: str) -> bytes | None:
-        """Return the value saved as ``name``; None = not found, b"" = damaged."""
-        return self.state.facts.value(name)
-
-    async def save(self, named: Mapping[str, bytes]) -> None:
-        """Save values under their names; nobody waits for the disk."""
-        rows: Rows = {}
-        self.state.facts.name(named, rows)
-        self.state.database.put(rows)

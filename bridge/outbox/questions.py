@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from bridge.outbox import reads
+from bridge.outbox.image import delivery
 from bridge.outbox.line import Waiting
 from bridge.outbox.records import (
     REPLIES,
@@ -147,11 +148,11 @@ class Find(Query[Page[Delivery]], frozen=True, kw_only=True, tag=True):
         most = min(self.most, PAGE)
         numbers = sorted(self.selection.ids(db, f"> {self.at:d}", "ASC", most))[:most]
         found, size = list[Delivery](), 0
-        for delivery in _deliveries(db, numbers):
-            size += len(delivery.body)
+        for one in _deliveries(db, numbers):
+            size += len(one.body)
             if found and size > _BYTES:
                 return Page(found, found[-1].id)
-            found.append(delivery)
+            found.append(one)
         return Page(found, numbers[-1] if len(numbers) == most else None)
 
 
@@ -185,7 +186,7 @@ def _deliveries(db: sqlite3.Connection, numbers: Iterable[int]) -> list[Delivery
 def _delivery(one: Waiting, state: DeliveryState, item: Item) -> Delivery:
     since, until = one.urgent_from, one.urgent_until
     window = None if since is None or until is None else (since, until)
-    return reads.delivery(one, item, window, state)
+    return delivery(one, item, window, state)
 
 
 def last_delivered(

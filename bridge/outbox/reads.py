@@ -8,12 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from bridge.outbox.line import Waiting, Window
+from bridge.outbox.line import Waiting
 from bridge.outbox.records import (
     STATES,
     UNREADABLE,
     Content,
-    Delivery,
     DeliveryState,
     Item,
 )
@@ -201,48 +200,6 @@ def _item(row: Sequence[Any]) -> Item:
     return Item(number, readable, created=0.0, damage=damage)
 
 
-def delivery(
-    one: Waiting,
-    item: Item,
-    window: Window | None,
-    state: DeliveryState = "pending",
-) -> Delivery:
-    """Return a delivery with its content; it says if it must not be sent.
-
-    Args:
-        one: the record of the delivery.
-        item: its content.
-        window: when it is urgent; None = it is not.
-        state: its state.
-    """
-    content, damage = item.content, item.damage
-    urgent_from, urgent_until = window or (None, None)
-    if damage is None and one.attempts < 0:
-        damage = "a number beside it cannot be read in the state file"
-    if damage is None and content.kind == "event" and content.key != one.key:
-        damage = "it names the content of another event in the state file"
-    return Delivery(  # by place: it is made for each attempt
-        one.id,
-        one.sink,
-        content.kind,  # type: ignore[arg-type]  # any text, if damaged
-        state,
-        one.key,
-        content.event_id,
-        content.cloud_event_id,
-        content.type,
-        b"" if damage is not None else content.body,
-        max(one.attempts, 0),
-        one.due,
-        item.created,
-        item.not_before,
-        urgent_from,
-        urgent_until,
-        one.last_error,
-        one.born,
-        damage,
-    )
-
-
 LOST = Item(  # in place of a content that the file does not have
     0,
     Content(UNREADABLE, None, None, None, UNREADABLE, b""),
@@ -287,16 +244,17 @@ TABLES_OF = {
     column: frozenset(name for name, of in ASKED_BY.items() if of == column)
     for column in ASKED_BY.values()
 }
-_PLACES = {name: TABLES[name].key.index(of) for name, of in ASKED_BY.items()}
+PLACES = {name: TABLES[name].key.index(of) for name, of in ASKED_BY.items()}
 
 
 def group_of(table: str, key: Key) -> str:
     """Return the cause, EventId or message that a row belongs to."""
-    group: str = key[_PLACES[table]]
-    return _message_of(group) if table == "approvals" else group
+    group: str = key[PLACES[table]]
+    return message_of(group) if table == "approvals" else group
 
 
-def _message_of(name: str) -> str:
+def message_of(name: str) -> str:
+    """Return the hash of a message of approvals."""
     return name.split("#", 1)[0]
 
 
@@ -326,7 +284,7 @@ def newest(db: sqlite3.Connection) -> Part:
             whole.add(name)
         elif name == "approvals":
             query = "SELECT message FROM approvals WHERE posted OR state = 'intent'"
-            also = dict.fromkeys(_message_of(one) for (one,) in db.execute(query))
+            also = dict.fromkeys(message_of(one) for (one,) in db.execute(query))
             rows |= of(db, {"message": also | dict.fromkeys(rows[name])})
         elif len(TABLES[name].key) > 1:
             rows[name] = {}  # some rows of an EventId may be missing

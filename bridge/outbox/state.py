@@ -77,7 +77,7 @@ class Ages(Struct):
         if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
             return self.saved(sink)
         now = clock()
-        self.note(sink, now, rows)
+        self.facts.name({f"{_RUNNING}{sink}": now}, rows)
         return now
 
     def saved(self, sink: str) -> float:

@@ -21,8 +21,9 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.deliveries import Deliveries, log_drop
+from bridge.outbox.facts import Observations
 from bridge.outbox.image import Added
-from bridge.outbox.lookups import Approvals, Commands, Observations
+from bridge.outbox.lookups import Approvals, Commands
 from bridge.outbox.pruning import Pruning
 from bridge.outbox.reads import RECENT, Asked
 from bridge.outbox.records import (
@@ -101,7 +102,7 @@ class Outbox:
         self.router = router
         self.database, self.facts = database, state.facts
         self.image, self.wakeups = state.image, state.wakeups
-        self.observations = Observations(state)
+        self.observations = Observations(self.facts)
         self.deliveries = Deliveries(state, self.observations)
         self.ages = state.ages
         self.approvals = Approvals(state)
@@ -311,11 +312,16 @@ def _asked(
     settle: Settlement | None,
 ) -> Asked:
     """Return what must be known to decide a commit."""
-    keys = {event.key for event in events if event.key is not None}
+    causes, keys, messages = list[str](), set[str](), set[str]()
+    for event in events:
+        causes.append(event.cause)
+        if event.key is not None:
+            keys.add(event.key)
     if settle is not None and settle.success is not None:
         keys.add(settle.success.key)
-    causes = [event.cause for event in events]
-    return {"cause": causes, "key": keys, "message": {d.message for d in decisions}}
+    for decision in decisions:
+        messages.add(decision.message)
+    return {"cause": causes, "key": keys, "message": messages}
 
 
 def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | None]:

@@ -11,9 +11,9 @@ from bridge.foundation.pace import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox import store
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.facts import Observations
 from bridge.outbox.image import Image
 from bridge.outbox.line import Lines
-from bridge.outbox.lookups import Observations
 from bridge.outbox.records import Delivery
 from bridge.outbox.state import Ages, Wakeups
 from bridge.pipeline import attempt, circuit

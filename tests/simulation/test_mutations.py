@@ -13,8 +13,9 @@ from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.facts import Observations
 from bridge.outbox.line import Lines, Waiting
-from bridge.outbox.lookups import Approvals, Observations
+from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import CHECKPOINT, Decision, Delivery
 from bridge.outbox.storage.journal import Journal
 from bridge.outbox.store import Outbox
