@@ -31,7 +31,6 @@ from bridge.outbox.reads import (
     Key,
     Row,
     group_of,
-    message_of,
 )
 from bridge.outbox.records import AGAIN, CHECKPOINT, INTENT, Checkpoint
 from bridge.outbox.storage.database import Database
@@ -93,17 +92,18 @@ class Facts(Struct):
         rows[table, key] = row
         group = key[PLACES[table]]
         if table == "approvals":
-            group = message_of(group)
-            self._note(key, row)
+            group = group.split("#", 1)[0]
         known = self._known[ASKED_BY[table]]
         known[group] = known.pop(group, None)  # it was used last
         if row is None:
-            self._drop(table, key)
+            self._drop(table, group, key)
         else:
             self._rows[table].setdefault(group, {})[key] = row
+            if table == "approvals":
+                self._note(key, row)
 
-    def _drop(self, table: str, key: Key) -> None:
-        known, group = self._rows[table], group_of(table, key)
+    def _drop(self, table: str, group: str, key: Key) -> None:
+        known = self._rows[table]
         if (found := known.get(group)) is not None:
             found.pop(key, None)
             if not found:
@@ -151,9 +151,9 @@ class Facts(Struct):
     def _merge(self, table: str, found: Mapping[Key, Row]) -> None:
         is_unwritten = self.database.journal.has
         for key, row in found.items():
-            is_known = key in self.rows(table, group_of(table, key))
-            if not is_known and not is_unwritten((table, key)):
-                self._rows[table].setdefault(group_of(table, key), {})[key] = row
+            group = group_of(table, key)
+            if key not in self.rows(table, group) and not is_unwritten((table, key)):
+                self._rows[table].setdefault(group, {})[key] = row
                 if table == "approvals":
                     self._note(key, row)
 
@@ -193,7 +193,7 @@ class Facts(Struct):
         for table, keys in gone.items():
             for key in keys:
                 if not is_unwritten((table, key)):
-                    self._drop(table, key)
+                    self._drop(table, group_of(table, key), key)
 
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""

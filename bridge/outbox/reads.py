@@ -250,11 +250,10 @@ PLACES = {name: TABLES[name].key.index(of) for name, of in ASKED_BY.items()}
 def group_of(table: str, key: Key) -> str:
     """Return the cause, EventId or message that a row belongs to."""
     group: str = key[PLACES[table]]
-    return message_of(group) if table == "approvals" else group
+    return _message_of(group) if table == "approvals" else group
 
 
-def message_of(name: str) -> str:
-    """Return the hash of a message of approvals."""
+def _message_of(name: str) -> str:
     return name.split("#", 1)[0]
 
 
@@ -284,7 +283,7 @@ def newest(db: sqlite3.Connection) -> Part:
             whole.add(name)
         elif name == "approvals":
             query = "SELECT message FROM approvals WHERE posted OR state = 'intent'"
-            also = dict.fromkeys(message_of(one) for (one,) in db.execute(query))
+            also = dict.fromkeys(_message_of(one) for (one,) in db.execute(query))
             rows |= of(db, {"message": also | dict.fromkeys(rows[name])})
         elif len(TABLES[name].key) > 1:
             rows[name] = {}  # some rows of an EventId may be missing
