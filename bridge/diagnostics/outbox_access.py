@@ -159,7 +159,8 @@ async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbo
             text = f"the state file {path} is not whole: {odd}; see 'check --connect'"
             raise OutboxCorruptError(text)
         database = await stack.enter_async_context(Database.open(path))
-        yield Outbox(database, Router(routes={}, scope="all", identity=Identity()))
+        router = Router(routes={}, scope="all", identity=Identity())
+        yield await Outbox.of(database, router)
 
 
 @asynccontextmanager

@@ -290,7 +290,7 @@ class Observer(Struct):
         events = [make(repeats=0) for make in makers]
         if not events:
             return events
-        earlier = await self.outbox.facts.counts([one.cause for one in events])
+        earlier = await self.outbox.observations.counts([one.cause for one in events])
         counts = dict[str, int]()
         for place, one in enumerate(events):
             times = counts.get(one.cause, earlier.get(one.cause, 0))

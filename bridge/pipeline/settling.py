@@ -88,7 +88,7 @@ class DueTimes(Struct):
 
     async def _begin(self) -> None:
         """Continue after a restart."""
-        seconds = await self.outbox.ages.load(self.sink)
+        seconds = self.outbox.ages.saved(self.sink)
         self.circuit.running = RunningTime(seconds)
         self.circuit.running.run(self.clock.monotonic())
         self._kept_at = self.clock.monotonic()
@@ -99,7 +99,7 @@ class DueTimes(Struct):
         now = self.clock.monotonic()
         if self.has_pending and (is_last or now >= self._kept_at + _KEEP_EVERY):
             self._kept_at = now
-            await self.outbox.ages.save(self.sink, self.running())
+            self.outbox.ages.save(self.sink, self.running())
 
 
 # -- Applies the answer to an attempt --------------------------------------------------

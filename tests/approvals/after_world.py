@@ -319,7 +319,7 @@ class Stage:
             may_degrade: whether the state file is kept in memory while its disk fails.
         """
         async with Database.open(self.path, may_degrade=may_degrade) as database:
-            outbox = Outbox(around(database), router())
+            outbox = await Outbox.of(around(database), router())
             life = Life(
                 outbox=outbox,
                 file=outbox,

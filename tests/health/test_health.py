@@ -415,7 +415,7 @@ async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
         timings=Timings(patience=0.05),
         connect=disk.open,
     ) as database:
-        status_source.outbox = Outbox(database, bridge.outbox.router)
+        status_source.outbox = await Outbox.of(database, bridge.outbox.router)
         disk.freeze()
         await status_source.outbox.commit([], now=1.8e9, named={"x": b"y"})
 

@@ -623,7 +623,7 @@ async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
 
 
 async def count(outbox: Outbox, cause: str) -> int:
-    return (await outbox.facts.counts([cause])).get(cause, 0)
+    return (await outbox.observations.counts([cause])).get(cause, 0)
 
 
 async def with_many_rows(outbox: Outbox) -> None:
@@ -908,8 +908,7 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
         Database.open(state_path, connect=disk.open) as database,
         asyncio.TaskGroup() as group,
     ):
-        outbox = Outbox(database, TWO)
-        await outbox.state.load()
+        outbox = await Outbox.of(database, TWO)
         disk.freeze("COMMIT")
         events = [outgoing("1"), outgoing("2")]
         commit = group.create_task(
@@ -991,7 +990,7 @@ async def test_log_is_written_back_in_quiet_moments(
                 return 0  # not even the tables are there, or it is being written
 
     async with Database.open(state_path, timings=at_once) as database:
-        outbox = Outbox(database, TWO)
+        outbox = await Outbox.of(database, TWO)
         await put(outbox, "0")
         before = count()
         for number in range(20):

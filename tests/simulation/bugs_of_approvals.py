@@ -21,7 +21,7 @@ from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.image import Image
 from bridge.outbox.pruning import Pruning
-from bridge.outbox.state import State
+from bridge.outbox.state import Ages
 from bridge.outbox.storage.journal import Journal, Rows
 from bridge.outbox.store import Outbox
 from bridge.pipeline.settling import DueTimes
@@ -271,4 +271,4 @@ def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
         pass
 
     patch.setattr(DueTimes, "keep", keep)
-    patch.setattr(State, "save_running", lambda *_: None)
+    patch.setattr(Ages, "note", lambda *_: None)

@@ -128,7 +128,7 @@ class Forwarder:
         metrics = Metrics([*ROUTES, *acts], "1", acting=acts)
         routes = ROUTES | dict.fromkeys(acts, CONFIG.route)
         router = Router(routes=routes, scope="all", identity=ME)
-        outbox = Outbox(life.database, router, lost=life.lose)
+        outbox = await Outbox.of(life.database, router, lost=life.lose)
         outbox.image.limits = Limits(events=life.world.plan.room)
         outbox.approvals = WatchedApprovals(
             outbox.state,
