@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 
 import orjson
 from msgspec import Struct
@@ -44,8 +45,8 @@ _USUAL_TIME = re.compile(
 EVENT_SOURCES = ("Platform", "User")
 
 
-class ScheduledEvent(Struct, frozen=True, kw_only=True):
-    """One element of ``Events``.
+class ScheduledEvent(Struct, frozen=True, kw_only=True, dict=True):
+    """One element of ``Events``; what is read from it is computed once.
 
     Attributes:
         event_id: ``EventId`` as received. To compare events, use ``key``.
@@ -55,27 +56,27 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True):
     event_id: str
     raw: Mapping[str, object]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The EventId in capitals, for comparisons: case does not matter."""
         return self.event_id.upper()
 
-    @property
+    @cached_property
     def status(self) -> str | None:
         """``EventStatus``, known or not."""
         return self._text("EventStatus")
 
-    @property
+    @cached_property
     def event_type(self) -> str | None:
         """``EventType``, known or not."""
         return self._text("EventType")
 
-    @property
+    @cached_property
     def event_source(self) -> str | None:
         """``EventSource``: Platform or User; absent before 2019-08-01."""
         return self._text("EventSource")
 
-    @property
+    @cached_property
     def resources(self) -> tuple[str, ...]:
         """The names of the affected VMs, as received."""
         names = self.raw.get("Resources")
@@ -83,13 +84,13 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True):
             return ()
         return tuple(name for name in names if isinstance(name, str))
 
-    @property
+    @cached_property
     def has_resources(self) -> bool:
         """Whether ``Resources`` is an array in which every name is a string."""
         names = self.raw.get("Resources")
-        return isinstance(names, list) and all(isinstance(name, str) for name in names)
+        return isinstance(names, list) and len(names) == len(self.resources)
 
-    @property
+    @cached_property
     def duration(self) -> int | None:
         """``DurationInSeconds``: -1 = unknown, 0 = no interruption; None if absent."""
         value = self.raw.get("DurationInSeconds")
@@ -97,13 +98,13 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True):
             return value
         return None
 
-    @property
+    @cached_property
     def not_before(self) -> datetime | None:
         """``NotBefore`` in UTC; None if absent (after the start) or invalid."""
         text = self._text("NotBefore")
         return parse_time(text) if text else None
 
-    @property
+    @cached_property
     def canonical(self) -> dict[str, object]:
         """The object in the form that is compared and hashed: the same on every VM."""
         event: dict[str, object] = {**self.raw, "EventId": self.key}
@@ -347,8 +348,3 @@ def exact(value: object) -> str:
     In Python 1, 1.0 and True are equal; in JSON they differ.
     """
     return json.dumps(value, sort_keys=True)
-
-
-def bare(resource: str) -> str:
-    """Return a resource name for comparisons: lower case, no leading underscore."""
-    return resource.removeprefix("_").casefold()

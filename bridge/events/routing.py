@@ -12,8 +12,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.document import bare
-from bridge.events.identity import Identity
+from bridge.events.identity import Identity, bare
 from bridge.foundation.sections import Section
 
 _MOST_NAMES = 10
