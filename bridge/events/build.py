@@ -8,6 +8,7 @@ Source: config/events.md.
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
+from math import floor
 from uuid import UUID
 
 from msgspec import Struct
@@ -133,6 +134,7 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
     event, is_gone = transition.event, transition.is_gone
     values, not_before = cause_of(transition), event.not_before
     (own_id, cause), at = ids_of(values, repeats), rfc3339(observed_at)
+    notice = not_before and floor((not_before - observed_at).total_seconds())
     data: dict[str, object] = {
         "transition": transition.kind.value,
         "event": event.raw,
@@ -142,7 +144,7 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         "documentIncarnation": incarnation,
         "observedAt": at,
         "notBefore": rfc3339(not_before) if not_before else None,
-        "noticeSeconds": _notice(not_before, observed_at),
+        "noticeSeconds": notice,
         "affectsThisVm": event_context.identity.is_named_in(event.resources),
         "unobservedSeconds": transition.unobserved,
         **paused_for(paused),
@@ -166,7 +168,7 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         cause=cause,
         subject=Subject(
             transition=transition.kind.value,
-            events=_objects(event, transition.previous),
+            events=tuple(filter(None, (event, transition.previous))),
         ),
         key=event.key,
         not_before=None if is_gone else not_before,
@@ -248,7 +250,7 @@ def from_outcome(
     return OutgoingEvent(
         event=fitted(cloud_event),
         cause=own_id,
-        subject=Subject(events=_objects(outcome.event, None)),
+        subject=Subject(events=(outcome.event,) if outcome.event else ()),
         key=outcome.event_id.upper() if outcome.event_id else None,
     )
 
@@ -325,18 +327,6 @@ def from_document(
         cause=cause,
         subject=Subject(is_lifecycle=True),
     )
-
-
-def _objects(
-    event: ScheduledEvent | None, previous: ScheduledEvent | None
-) -> tuple[Mapping[str, object], ...]:
-    return tuple(one.raw for one in (event, previous) if one is not None)
-
-
-def _notice(not_before: datetime | None, observed_at: datetime) -> int | None:
-    if not_before is None:
-        return None
-    return int((not_before - observed_at).total_seconds() // 1)
 
 
 def attributes_of(event: ScheduledEvent, own_id: str) -> dict[str, str | int]:

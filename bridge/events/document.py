@@ -79,10 +79,7 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def resources(self) -> tuple[str, ...]:
         """The names of the affected VMs, as received."""
-        names = self.raw.get("Resources")
-        if not isinstance(names, list):
-            return ()
-        return tuple(name for name in names if isinstance(name, str))
+        return resources_of(self.raw)
 
     @cached_property
     def has_resources(self) -> bool:
@@ -340,6 +337,14 @@ def parse_time(text: str) -> datetime | None:
         except (ValueError, TypeError, IndexError, OverflowError):
             continue
     return None
+
+
+def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the names in ``Resources``, without values that are not strings."""
+    names = event.get("Resources")
+    if not isinstance(names, list):
+        return ()
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def exact(value: object) -> str:

@@ -403,6 +403,19 @@ class Preset(Struct, frozen=True, kw_only=True):
     assumed: bytes = b"{}"
 
 
+def once(
+    render: Callable[[CloudEvent], Rendered],
+    known: Preset | None,
+    event: CloudEvent,
+    verdict: Verdict,
+    _: datetime,
+) -> Talk:
+    """POST an event once, which is all that most services need."""
+    headers, body = render(event)
+    more = dict(known.headers(event)) if known else {}
+    return verdict((yield Call(headers=headers | more, body=body)))
+
+
 # -- The requests of an event for display, without their secrets -----------------------
 
 NOTHING = "nothing is sent: the service has no place for this event"
