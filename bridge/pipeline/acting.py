@@ -221,9 +221,7 @@ class ActingRelay(Relay):
         log.info("command begins", extra=extra)
         try:
             if action is Action.RESTORE or run.step.done is not None:
-                await self._deliveries.void(
-                    run.step.key
-                )  # the success no longer counts
+                await self._deliveries.void(run.step.key)  # it counts no more
             ending = await self._attempted(run)
             self._stop_what_is_void(await self._deliveries.standings([run.delivery]))
             await self._conclude(run, ending)
