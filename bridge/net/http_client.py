@@ -110,6 +110,11 @@ class Answer(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = field(default_factory=dict)
     said: str = ""
 
+    @property
+    def summary(self) -> str:
+        """Who answered, and the status, for errors."""
+        return f"{self.target} answered {self.status}"
+
     def __repr__(self) -> str:  # headers may hold a secret
         return f"Answer(status={self.status}, body={self.body!r})"
 

@@ -35,13 +35,13 @@ from bridge.sinks.webhook.presets.preset import (
     NO_AUTH,
     RENDER,
     ContentMode,
-    Judge,
     Many,
     Preset,
     Rendered,
     Standing,
     SuccessConfig,
     Talker,
+    Verdict,
     by_rule,
     by_status,
     once,
@@ -86,7 +86,7 @@ class Shape(Struct, frozen=True, kw_only=True):
         return by_preset or self.mode == "template"
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> Verdict:
         """The function that decides what an answer means."""
         if self.success is not None:
             return partial(by_rule, self.success)

@@ -71,11 +71,11 @@ from bridge.sinks.webhook.config import (
 from bridge.sinks.webhook.presets.preset import (
     NOTHING,
     Call,
-    Judge,
     Many,
     Rendered,
     Standing,
     Talker,
+    Verdict,
     advanced,
     assumed,
     excerpt,
@@ -134,8 +134,8 @@ class BatchingWebhook(Struct, kw_only=True):
     def _meaning(self, answer: Answer, count: int) -> Sequence[DeliveryError | None]:
         config = self.sink.config
         if self.many.judge is not None and config.success is None:
-            return self.many.judge(answer, answer.target, count)
-        if (error := self.sink.verdict(answer)) is not None:
+            return self.many.judge(answer, count)
+        if (error := self.sink.judge(answer)) is not None:
             raise error
         return [None] * count
 
@@ -194,7 +194,7 @@ class RemindingWebhook(Struct, kw_only=True):
         for call in self.standing.again(firing, over, self.clock.now()):
             name = hash32(call.body.hex())
             answer = await self.sink.attempt(partial(self.sink.called, call, name))
-            if error := self.sink.verdict(answer):
+            if error := self.sink.judge(answer):
                 raise error
 
     def _note(self, fault: str) -> None:
@@ -314,7 +314,7 @@ class WebhookSink:
     config: WebhookKeys
     shape: Shape
     talk: Talker
-    judge: Judge
+    judge: Verdict
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
     own: dict[str, str]
@@ -456,19 +456,15 @@ class WebhookSink:
         is_busy = isinstance(error, TransientDeliveryError) and answer.status != 501
         if error and is_busy and self.config.handshake == "required":
             raise error
-        return granted_rate(answer, origin=origin, target=target)
+        return granted_rate(answer, origin)
 
     async def _post(self, event: CloudEvent) -> None:
-        talk = self.talk(event, self.verdict, self.clock.now())
+        talk = self.talk(event, self.judge, self.clock.now())
         answer: Answer | None = None
         while isinstance(step := advanced(talk, answer), Call):
             answer = await self.called(step, event.id)
         if step is not None:
             raise step
-
-    def verdict(self, answer: Answer) -> DeliveryError | None:
-        """Return what an answer means; None is success."""
-        return self.judge(answer, answer.target)
 
     async def called(self, call: Call, name: str) -> Answer:
         """Make one request.
