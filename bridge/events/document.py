@@ -286,21 +286,15 @@ def is_deep(value: object, most: int = _MAX_DEPTH) -> bool:
 
 def _incarnation(value: object) -> int | None:
     """Return the incarnation; None if it is absent or does not fit into 64 bits."""
-    number = _number(value)
-    return number if number is not None and abs(number) < 2**63 else None
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
     if isinstance(value, str):
-        text = value.strip()
-        digits = text.removeprefix("-")
+        digits = value.strip().removeprefix("-")
         is_whole = digits.isascii() and digits.isdigit() and len(digits) < 20
-        return int(text) if is_whole else None
-    return value if isinstance(value, int) else None
+        value = int(value) if is_whole else None
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if abs(value) < 2**63 else None
 
 
 def misspelt(word: str, known: Sequence[str]) -> str | None:

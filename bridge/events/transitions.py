@@ -269,7 +269,7 @@ class _Look(Struct):
             kind=kind,
             event=event,
             previous=previous,
-            changes=_changes(previous, event),
+            changes=_changes(previous, event) if previous else (),
             announced=announced if kind in GONE else self.announced(event),
             unobserved=None if unobserved is None else int(unobserved),
         )
@@ -284,9 +284,7 @@ def _differ(before: ScheduledEvent, after: ScheduledEvent) -> bool:
     return exact(before.canonical) != exact(after.canonical)
 
 
-def _changes(previous: ScheduledEvent | None, event: ScheduledEvent) -> tuple[str, ...]:
-    if previous is None:
-        return ()
+def _changes(previous: ScheduledEvent, event: ScheduledEvent) -> tuple[str, ...]:
     before, after = previous.canonical, event.canonical
     return tuple(
         sorted(
