@@ -264,7 +264,6 @@ class Patience(msgspec.Struct):
     Attributes:
         started: when the process started, in monotonic seconds.
         is_first: whether no read has succeeded yet.
-        is_patient: whether the next request may take two minutes.
         failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
         reminded: when a failure was logged last, in monotonic seconds.
         loudest: the highest level at which these failures were logged.
@@ -276,7 +275,6 @@ class Patience(msgspec.Struct):
 
     started: float
     is_first: bool = True
-    is_patient: bool = True
     failures: int = 0
     refusals: int = 0
     timeouts: int = 0
@@ -288,8 +286,7 @@ class Patience(msgspec.Struct):
 
     def good(self) -> None:
         """Note a read that has succeeded."""
-        self.is_first = self.is_patient = False
-        self.failures = self.timeouts = 0
+        self.is_first, self.failures, self.timeouts = False, 0, 0
         self.outcome, self.wait, self.refusals = "ok", 0.0, 0
         self.reminded, self.loudest = float("-inf"), logging.NOTSET
 
@@ -303,7 +300,6 @@ class Patience(msgspec.Struct):
         """
         self.failures += 1
         self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
-        self.is_patient = self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS
         self.outcome = error.outcome
         is_limited = error.outcome == "429"
         count = self.failures
@@ -321,3 +317,7 @@ class Patience(msgspec.Struct):
         self.is_asked_for = bool(wish)
         if wish:
             self.wait = max(self.wait, min(wish, _LONGEST_WISH))
+
+    def is_patient(self) -> bool:
+        """Return whether the next request may take two minutes."""
+        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS

@@ -304,9 +304,8 @@ class Poller:
         config = self.client.config
         is_stale = began - self._unconditional >= _UNCONDITIONAL_EVERY
         etag = None if self.requests or is_stale else self._etag
-        timeout = config.request_timeout
-        if self._patience.is_patient:
-            timeout = config.first_request_timeout
+        is_patient = self._patience.is_patient()
+        timeout = config.first_request_timeout if is_patient else config.request_timeout
         try:
             answer = await self._fetch(etag, timeout, began)
         finally:
