@@ -188,7 +188,7 @@ def webhook_answer(packed: bytes) -> None:
 def slack_answer(packed: bytes) -> None:
     """Whatever Slack answers is its object, or one of the errors of a delivery."""
     try:
-        found = read_slack(answer_of(packed), TARGET)
+        found = read_slack(answer_of(packed))
     except DeliveryError as error:
         brief(error)
         return

@@ -79,4 +79,4 @@ def test_slack_knows_what_a_nested_answer_means() -> None:
     for body in BODIES:
         answer = Answer(status=200, body=body, retry_after=None)
         with pytest.raises(DeliveryError):
-            read(answer, "Slack")
+            read(answer)
