@@ -107,7 +107,6 @@ class DueTimes(Struct):
 
 _MOMENT = 0.02  # seconds
 _MOST_LANDED = 500  # deliveries per transaction
-_BACKLOG = 16  # deliveries that wait beside those under way
 
 Probe = Callable[[], Awaitable[None]]
 
@@ -140,11 +139,6 @@ class Settling(Struct):
     def __post_init__(self) -> None:
         self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
         self._seconds = self.metrics.delivery_seconds.labels(self.sink)
-
-    @property
-    def under_way(self) -> set[int]:
-        """Ids of deliveries in flight, or delivered but not yet recorded as such."""
-        return self.attempts.at.keys() | self.landed.keys()
 
     def settle(self, attempt: Attempt) -> None:
         """Apply the answer to an attempt at a stored delivery.
@@ -180,18 +174,11 @@ class Settling(Struct):
 
     # -- successes -----------------------------------------------------------
 
-    async def has_time(self, now: float) -> bool:
-        """Return whether ``record`` may wait for further successes.
-
-        It may only during a backlog: others use the slots meanwhile, many more wait,
-        and none of them is urgent.
-        """
-        if not self.attempts.is_full or len(self.landed) >= _MOST_LANDED:
-            return False
-        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
-        if more < _BACKLOG or self.clock.monotonic() >= self.record_at:
-            return False
-        return not await self.outbox.deliveries.has_urgent(self.sink, now=now)
+    @property
+    def is_overdue(self) -> bool:
+        """Whether ``record`` may wait no longer, even during a backlog."""
+        is_late = self.clock.monotonic() >= self.record_at
+        return is_late or len(self.landed) >= _MOST_LANDED
 
     def record(self) -> None:
         """Count the deliveries in ``landed``, and record them in the outbox."""

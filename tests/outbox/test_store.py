@@ -42,6 +42,7 @@ from tests.support.builders import (
     route,
     router,
 )
+from tests.support.example_events import seen
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
 
@@ -567,7 +568,8 @@ async def test_any_number_of_causes_can_be_asked_for(outbox: Outbox) -> None:
 
 
 def step(name: str, event_type: str, *, is_last: bool = False) -> object:
-    subject = Subject(transition="updated", events=(imds_event(EventType=event_type),))
+    event = seen(imds_event(EventType=event_type))
+    subject = Subject(transition="updated", events=(event,))
     return outgoing(name, key="K", subject=subject, is_last=is_last)
 
 

@@ -89,10 +89,10 @@ def result_of_a_command_is_published_in_a_commit_of_its_own(patch: Patch) -> Non
 def command_is_settled_before_it_is_run(patch: Patch) -> None:
     act = ActingRelay._act
 
-    async def early(self: ActingRelay, run: Any, outbox: Runs) -> None:
+    async def early(self: ActingRelay, run: Any) -> None:
         good = Ending(fate=Fate.SUCCEEDED)
-        await self._settle(outbox, run, good, attempts=1)
-        await act(self, run, outbox)
+        await self._settle(run, good, attempts=1)
+        await act(self, run)
 
     patch.setattr(ActingRelay, "_act", early)
 
