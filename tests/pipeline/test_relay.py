@@ -943,6 +943,7 @@ async def test_success_in_a_backlog_waits_a_moment_for_others_to_be_recorded(
     await rig.pass_by(0.02)
 
     assert (before, (await rig.tally).delivered) == (0, 1)
+    assert rig.sample("delivery_seconds_sum") == pytest.approx(0.0, abs=0.001)
 
 
 async def test_success_is_recorded_at_once_if_little_is_due(rig: Rig) -> None:
