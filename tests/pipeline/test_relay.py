@@ -998,13 +998,16 @@ async def test_clock_set_back_does_not_delay_what_was_never_tried(rig: Rig) -> N
     assert names(rig.sink.taken) == ["1"]
 
 
-async def test_clock_set_back_keeps_the_order_of_waiting(rig: Rig) -> None:
+@pytest.mark.parametrize("hours", [-6, 6])
+async def test_clock_that_is_set_keeps_the_order_of_waiting(
+    rig: Rig, hours: float
+) -> None:
     """What was to wait 100 s goes on to wait about as long."""
     rig.sink.faults.append(throttled(100))
     await rig.put(outgoing("1"))
     await rig.look()
 
-    rig.clock.jump(-6 * 3600)
+    rig.clock.jump(hours * 3600)
     await rig.pass_by(90)
 
     assert len(rig.sink.tried) == 1
