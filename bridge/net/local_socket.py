@@ -34,7 +34,12 @@ def address_of(path: Path) -> str:
 
 
 def identity_of(path: Path) -> FileId | None:
-    """Return device and inode of the socket beside a file; None = there is none."""
+    """Return device and inode of the socket beside a file; None = there is none.
+
+    A pipe of Windows has neither, cannot be removed, and takes a look for a connection.
+    """
+    if sys.platform == "win32":
+        return 0, 0
     try:
         found = os.stat(address_of(path))  # noqa: PTH116 - called every 10 s
     except OSError:
@@ -108,7 +113,13 @@ def is_answered(path: Path) -> bool:
         PermissionError: this user may not connect to it.
     """
     if sys.platform == "win32":
-        return Path(address_of(path)).exists()
+        try:
+            os.stat(address_of(path))  # noqa: PTH116 - a Path raises some of the errors
+        except PermissionError:
+            raise
+        except OSError as error:  # it is busy with others, if it is there
+            return not isinstance(error, FileNotFoundError)
+        return True
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
         with socket.socket(socket.AF_UNIX) as found:
             found.settimeout(_PATIENCE)
