@@ -245,7 +245,8 @@ class StatusSource(Struct):
         )
 
     async def measure(self) -> None:
-        """Update the gauges whose values are in the state file."""
+        """Update the gauges that nothing else sets."""
+        self.metrics.ready.set(not self.missing())
         if self.outbox is None:
             return
         now = self.clock.now().timestamp()

@@ -112,7 +112,9 @@ def _title(count: int, vm: str, imds: ImdsReport, now: datetime) -> str:
 def _nothing(imds: ImdsReport) -> str:
     """Return what an empty list of events means."""
     if parse_time(imds.last_success or "") is not None:
-        return "Nothing is scheduled."
+        is_now = imds.state == "ok"
+        then = "was scheduled when IMDS answered last"
+        return "Nothing is scheduled." if is_now else f"Nothing {then}."
     if imds.state == _UNTOLD:
         return f"not known, no forwarder has read a document yet: {_TEST}"
     return f"not known, IMDS has not answered yet ({_plain(imds.state)}): {_TEST}"

@@ -83,6 +83,7 @@ METRICS = {
     "sebridge_commands_total",
     "sebridge_command_seconds",
     "sebridge_state_degraded",
+    "sebridge_ready",
     "sebridge_build_info",
 }
 
@@ -233,7 +234,10 @@ async def test_bridge_is_unready_once_imds_is_overdue(
     status, text = await bridge.get("/readyz")
 
     assert status == (200 if is_ready else 503)
-    assert is_ready or json.loads(text) == ["imds: no good document (ok)"]
+    assert is_ready or json.loads(text) == ["imds: no good document (overdue)"]
+    state = (await bridge.json("/status"))["imds"]["state"]
+    assert state == ("ok" if is_ready else "overdue")
+    assert (await bridge.metrics())["sebridge_ready"] == is_ready
 
 
 async def test_readiness_reports_the_failure_of_imds(bridge: Bridge) -> None:
