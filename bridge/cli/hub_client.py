@@ -296,6 +296,8 @@ def _nothing(found: Fleet) -> str:
         return "No event can be shown until a bridge has been heard"
     if found.bridges.silent:
         return "No event is known, but the hub may have missed some: see Silent"
+    if not found.bridges.states.keys() - {"stopped", "gone"}:
+        return "No event is known, and no bridge runs that could report one"
     return "Azure has announced no maintenance for the machines of this hub"
 
 
