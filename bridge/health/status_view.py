@@ -83,15 +83,20 @@ class Overview(Struct, frozen=True, kw_only=True):
 def overview(status: StatusReport, now: datetime) -> Overview:
     """Make the overview of a status."""
     me = _plain(status.vm.get("vmName"))
+    others = (
+        _deliveries(status),
+        _receivers(status.receivers, now),
+        _approvals(status.approvals, now),
+    )
+    if status.imds.state == "starting" and status.missing is None:
+        others = tuple(structs.replace(one, empty="Not known yet.") for one in others)
     return Overview(
         title=_title(len(status.document.events), me, status.imds, now),
         notices=tuple(_notices(status)),
         facts=tuple(_facts(status, now)),
         tables=(
             _events(status, me, now),
-            _deliveries(status),
-            _receivers(status.receivers, now),
-            _approvals(status.approvals, now),
+            *others,
             *_commands(status.commands, now),
         ),
     )

@@ -79,6 +79,12 @@ def test_old_document_without_events_is_no_news(state: str) -> None:
     assert found.empty == "Nothing was scheduled when IMDS answered last."
 
 
+def test_starting_bridge_does_not_say_what_it_does_not_know() -> None:
+    found = overview(nothing_known("starting"), START).tables[1:]
+
+    assert {one.empty for one in found} == {"Not known yet."}
+
+
 def test_event_of_a_state_file_is_no_longer_under_way() -> None:
     """No forwarder runs: it may have ended long ago."""
     imds = {"lastSuccess": "2026-03-02T11:27:00Z", "state": "not answering"}
