@@ -107,6 +107,20 @@ async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
     assert as_json["missing"] == world.missing
 
 
+async def test_status_of_a_hub_behind_a_proxy_says_what_it_lacks(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat()])
+    world.more["listening"] = {"b": None}
+    assert "has not read all" in (await run("status", "--hub", world.url)).stdout
+    world.more["not_connected"] = {"b": "no such name"}
+
+    found = await run("status", "--hub", world.url)
+
+    assert found.exit_code == 1
+    assert "Not ready: source b is not connected" in found.stdout
+
+
 async def test_status_of_a_hub_whose_bridges_have_stopped_does_not_reassure(
     world: HubWorld,
 ) -> None:
