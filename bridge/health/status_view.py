@@ -83,7 +83,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 def overview(status: StatusReport, now: datetime) -> Overview:
     """Make the overview of a status."""
     me = _plain(status.vm.get("vmName"))
-    others = (
+    others: tuple[Table, ...] = (
         _deliveries(status),
         _receivers(status.receivers, now),
         _approvals(status.approvals, now),
