@@ -235,18 +235,13 @@ class Api:
             raise BadQueryError("about is missing: whom or what it is about")
         if not person.may_decide:
             return VoteResult(status=403, words="you may look, but not decide")
-        vote = VoteRequest(
-            key=key,
-            action=given.decision,
-            via=given.via,
+        asked = replace(
+            given,
             reason=clean(" ".join(given.reason.split())),
-            content=given.content,
-            person=person,
-            id=uuid.uuid4().hex,
             address=clean(given.address),
-            is_overridden=given.override,
             about=clean(given.about),
         )
+        vote = VoteRequest(key=key, asked=asked, person=person, id=uuid.uuid4().hex)
         return await self.store.write(
             lambda c: handle_vote(c, vote, self.config, situation)
         )
