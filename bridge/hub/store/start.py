@@ -26,7 +26,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, func, inspect, select, text
+from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy import table as table_of
 
 from bridge.foundation.errors import (
@@ -50,7 +50,7 @@ from bridge.foundation.sqlite_files import (
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, salvage
-from bridge.hub.store.engine import NO_TOKEN, unmade
+from bridge.hub.store.engine import NO_TOKEN, file_errors
 from bridge.hub.store.tables import metadata
 from bridge.net.entra import blocking_credential
 
@@ -75,7 +75,8 @@ def examine(path: Path) -> None:
     """
     reach(path)
     _refuse(path)
-    _use_fresh(path)
+    with file_errors(path):
+        use_fresh(path)
     odd = passed_over(path)
     if odd == BAD_LOG:
         _leave_log(path)
@@ -211,22 +212,14 @@ def _renew(path: Path, why: str) -> None:
     new, fresh = Path(f"{path}.restored"), fresh_of(path)
     drop(new)
     found = _rescued(path, new)
-    try:
+    with file_errors(path):
         new.rename(fresh)
         kept = _set_aside(path, "damaged")
-    except OSError as error:
-        raise unmade(path, error) from error
-    _use_fresh(path)
+        use_fresh(path)
+    more = {"fault": why, "kept": str(kept), "unreadable": found.unreadable}
     log.error(
         "store is damaged: what can be read of it is kept",
-        extra={
-            "fault": why,
-            "kept": str(kept),
-            "events": found.copied.get("events", 0),
-            "decisions": found.copied.get("decisions", 0),
-            "votes": found.copied.get("votes", 0),
-            "unreadable": found.unreadable,
-        },
+        extra={**more, **{name: found.copied.get(name, 0) for name in _COUNTED}},
     )
 
 
@@ -234,23 +227,16 @@ def _rescued(path: Path, new: Path) -> salvage.Salvage:
     make_private(new)
     database = engine.open_sqlite(new, writes=True)
     try:
-        with engine.store_errors(), database.begin() as connection:
-            migrate(connection)
-        _emptied_log(database)
-        found = salvage.rescue(path, new)
-        with engine.store_errors():
+        with file_errors(path), engine.store_errors():
+            with database.begin() as connection:
+                migrate(connection)
+            with closing(database.raw_connection()) as connection_:  # empties its log
+                connection_.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            found = salvage.rescue(path, new)
             salvage.keep_again(database, found)
-    except (OSError, sqlite3.Error) as error:
-        raise unmade(path, error) from error
     finally:
         database.dispose()
     return found
-
-
-def _emptied_log(database: Engine) -> None:
-    """Bring everything from the log into the file."""
-    with closing(database.raw_connection()) as connection:
-        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def begin_anew(path: Path, held: Mapping[str, int]) -> None:
@@ -267,12 +253,7 @@ def begin_anew(path: Path, held: Mapping[str, int]) -> None:
     make_private(path)
     log.error(
         "store of a version before 0.1.0 is moved aside",
-        extra={
-            "kept": str(kept),
-            "events": held.get("events", 0),
-            "decisions": held.get("decisions", 0),
-            "votes": held.get("votes", 0),
-        },
+        extra={"kept": str(kept), **{name: held.get(name, 0) for name in _COUNTED}},
     )
 
 
@@ -289,13 +270,6 @@ def _set_aside(path: Path, why: str) -> Path:
     except OSError as error:
         text = f"hub.store: {path} cannot be moved aside: {error}"
         raise HubStoreError(text) from error
-
-
-def _use_fresh(path: Path) -> None:
-    try:
-        use_fresh(path)
-    except OSError as error:
-        raise unmade(path, error) from error
 
 
 # -- Updates the schema of a store to the version of this hub --------------------------
