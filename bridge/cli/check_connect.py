@@ -53,6 +53,7 @@ async def _every_finding(config: Config | HubFile) -> list[Finding]:
     running = await status_query.running(config)
     missing = None if running is None else running.missing or []
     found = await doctor.examine(config, SystemClock())
+    found += status_query.examine_sinks(running, (one.name for one in config.sinks))
     found += host_checks.examine(config, os.environ, missing=missing)
     return found + await status_query.examine_traffic(
         config.traffic, is_running=running is not None
