@@ -151,7 +151,7 @@ class StatusSource(Struct):
             return ["starting: asking IMDS who this VM is", *self._closed_ports()]
         found = []
         if self.poller.is_overdue():
-            found.append(f"imds: no good document ({self.poller.imds_state})")
+            found.append(f"imds: no good document ({self.imds_state})")
         found += [
             f"approvals: {name} is not attached ({receiver.last_error or 'not yet'})"
             for name, receiver in self.receivers.items()
@@ -174,6 +174,14 @@ class StatusSource(Struct):
             text = f"state: cannot be written ({database.fault})"
             found.append(text + database.is_blank * _BLANK)
         return found + self._closed_ports()
+
+    @property
+    def imds_state(self) -> str:
+        """``Poller.imds_state``, or ``overdue`` if its last success is long ago."""
+        if self.poller is None:
+            return "starting"
+        state = self.poller.imds_state
+        return "overdue" if state == "ok" and self.poller.is_overdue() else state
 
     def _closed_ports(self) -> list[str]:
         return [port.fault for port in self.ports if port.fault is not None]
