@@ -200,7 +200,8 @@ class Settling(Struct):
         if self.landed:
             now = self.clock.now().timestamp()
             landed, ahead = self.landed.values(), now - self.clock.monotonic()
-            self.outbox.deliveries.delivered(*[one for one, _ in landed], now=now)
+            sent, _ = zip(*landed, strict=True)
+            self.outbox.deliveries.delivered(*sent, now=now)
             self._delivered.inc(len(landed))
             for delivery, at in landed:
                 self._seconds.observe(max(0.0, at + ahead - delivery.created))
