@@ -30,10 +30,13 @@ from bridge.hub.answers import (
     EventRow,
     HubState,
 )
+from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
     KEY_STATES,
     WAITING,
     Approval,
+    BridgeAsked,
+    BridgeDecided,
     Decided,
     KeyList,
     KeysAsked,
@@ -108,6 +111,7 @@ class Api:
             web.get("/api/v1/events", self.events),
             web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
+            web.post("/api/v1/bridges", self.decide_bridge),
             web.get("/api/v1/hub", self.state),
             web.get("/api/v1/timeline", self.timeline),
             web.get("/api/v1/report", self.report),
@@ -149,15 +153,44 @@ class Api:
     async def bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
         limit, situation = limit_of(request.query), self.situation()
-        after = word_in(request.query, "cursor")
-        found = await self.store.read(
-            lambda connection: lists.fleet(
-                connection, situation, after=after, limit=limit
-            )
+        state, text, after = (
+            word_in(request.query, name) for name in ("state", "q", "cursor")
         )
-        more = found[-1].vm_id if len(found) >= limit else None
-        rows = tuple(made(Bridge, row) for row in found)
-        return answer(request, BridgeList(bridges=rows, next=more))
+        if state and state not in {*Liveness}:
+            raise BadQueryError(f"state must be one of {', '.join(Liveness)}")
+
+        def read(connection: Connection) -> BridgeList:
+            found, more = lists.fleet(
+                connection, situation, state=state, text=text, after=after, limit=limit
+            )
+            return BridgeList(
+                bridges=tuple(made(Bridge, row) for row in found),
+                total=lists.count_bridges(connection, text),
+                next=more or None,
+            )
+
+        return answer(request, await self.store.read(read))
+
+    async def decide_bridge(self, request: web.Request) -> web.Response:
+        """Say that a bridge is gone."""
+        if refused := self._refusal(request):
+            return refused
+        asked = asked_in(BridgeAsked, await request.read())
+        refused_ = await self.forget(request, asked.vm_id)
+        if refused_ is not None:
+            return fault(refused_.status, refused_.words)
+        return answer(request, BridgeDecided(vm_id=asked.vm_id))
+
+    async def forget(self, request: web.Request, vm_id: str) -> Refusal | None:
+        """Say that a bridge is gone, for the person who sent a request."""
+        person, now = request[PERSON], self.situation().now
+        if not person.may_decide:
+            return Refusal(status=403, words="you may look, but not decide")
+        found = await self.store.write(lambda c: lists.forget_bridge(c, vm_id, now))
+        if not found:
+            return Refusal(status=404, words="nothing is known of this bridge")
+        log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
+        return None
 
     async def state(self, request: web.Request) -> web.Response:
         """Show what the hub cannot do now, and who asks."""
@@ -235,18 +268,13 @@ class Api:
             raise BadQueryError("about is missing: whom or what it is about")
         if not person.may_decide:
             return VoteResult(status=403, words="you may look, but not decide")
-        vote = VoteRequest(
-            key=key,
-            action=given.decision,
-            via=given.via,
+        asked = replace(
+            given,
             reason=clean(" ".join(given.reason.split())),
-            content=given.content,
-            person=person,
-            id=uuid.uuid4().hex,
             address=clean(given.address),
-            is_overridden=given.override,
             about=clean(given.about),
         )
+        vote = VoteRequest(key=key, asked=asked, person=person, id=uuid.uuid4().hex)
         return await self.store.write(
             lambda c: handle_vote(c, vote, self.config, situation)
         )

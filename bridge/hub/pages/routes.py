@@ -59,7 +59,7 @@ class Pages:
         self._api = api
         self._frame = Frame(api.store, clock, api.situation, api.config.public_url)
         self.fault = self._frame.fault
-        self._machines = MachinePages(self._frame, api.reporting)
+        self._machines = MachinePages(self._frame, api)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the pages."""
@@ -165,13 +165,14 @@ class Pages:
         address = shown.with_query("/bridges", **given)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found, more, total = lists.search(
+            found, more = lists.fleet(
                 connection,
                 situation,
                 state=asked["state"],
                 text=asked["q"],
                 after=after,
             )
+            total = lists.count_bridges(connection, asked["q"])
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
