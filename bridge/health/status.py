@@ -23,6 +23,10 @@ _BLANK = (
     ", nor read: what earlier runs did is not known, so no rule approves, and no "
     "command restores"
 )
+_NAMELESS = (
+    "imds: this VM's name is not known, so every scope lets each event through: "
+    "restart the bridge once instance metadata answers, or set [identity]"
+)
 _PATIENCE = 1.0  # seconds; a probe waits for the answer
 
 
@@ -177,7 +181,7 @@ class StatusSource(Struct):
     async def notes(self) -> list[str]:
         """Return what needs attention, but does not affect readiness.
 
-        These are a VM out of rotation, failing sinks, dead letters, and the like. A
+        These are a VM out of rotation, or of unknown name, failing sinks, and so on. A
         state file that does not answer at once leaves the dead letters out.
         """
         if self.outbox is None:
@@ -194,6 +198,10 @@ class StatusSource(Struct):
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)
         found = [f"traffic: out of rotation ({why})"] if why else []
+        context = self.event_context
+        is_waiting = self.poller is None or self.poller.observer.is_waiting
+        if context and context.identity.vm_name is None and not is_waiting:
+            found.append(_NAMELESS)
         if (difference := self._clock_difference()) is not None:
             found.append(difference)
         if (signing := self._signing_fault()) is not None:
@@ -245,7 +253,8 @@ class StatusSource(Struct):
         )
 
     async def measure(self) -> None:
-        """Update the gauges whose values are in the state file."""
+        """Update the gauges that nothing else sets."""
+        self.metrics.ready.set(not self.missing())
         if self.outbox is None:
             return
         now = self.clock.now().timestamp()

@@ -273,8 +273,9 @@ class Poller:
 
     @property
     def imds_state(self) -> str:
-        """``ok``, ``starting``, or how the last request failed."""
-        return self._patience.outcome
+        """``ok``, ``starting``, ``overdue``, or how the last request failed."""
+        outcome = self._patience.outcome
+        return "overdue" if outcome == "ok" and self.is_overdue() else outcome
 
     def is_overdue(self) -> bool:
         """Return whether IMDS has not answered for three intervals, at least 30 s."""

@@ -104,7 +104,13 @@ def is_answered(path: Path) -> bool:
         PermissionError: this user may not connect to it.
     """
     if sys.platform == "win32":
-        return Path(address_of(path)).exists()
+        try:
+            os.stat(address_of(path))  # noqa: PTH116 - a Path raises some of the errors
+        except PermissionError:
+            raise
+        except OSError as error:  # it is busy with others, if it is there
+            return not isinstance(error, FileNotFoundError)
+        return True
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
         with socket.socket(socket.AF_UNIX) as found:
             found.settimeout(_PATIENCE)

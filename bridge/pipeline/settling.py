@@ -117,7 +117,8 @@ class Settling(Struct):
 
     Attributes:
         probe: asks whether the address of the sink answers; None = it cannot be asked.
-        landed: deliveries that succeeded but are not yet recorded in the outbox; by id.
+        landed: deliveries that succeeded but are not yet recorded in the outbox; by id,
+            each with the time of its success in monotonic seconds.
         record_at: when they are recorded at the latest, in monotonic seconds.
         is_parked: whether the log and the metrics say that the sink is parked.
     """
@@ -131,7 +132,7 @@ class Settling(Struct):
     attempts: Attempts
     times: DueTimes
     probe: Probe | None = None
-    landed: dict[int, Delivery] = field(default_factory=dict)
+    landed: dict[int, tuple[Delivery, float]] = field(default_factory=dict)
     record_at: float = 0.0
     is_parked: bool = False
     _delivered: Any = None  # metrics of this sink, which cost more to look up
@@ -158,9 +159,10 @@ class Settling(Struct):
             self._fail(attempt, error)
             return
         self._recover(attempt)
+        now = self.clock.monotonic()
         if not self.landed:
-            self.record_at = self.clock.monotonic() + _MOMENT
-        self.landed[attempt.delivery.id] = attempt.delivery
+            self.record_at = now + _MOMENT
+        self.landed[attempt.delivery.id] = attempt.delivery, now
         if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
             log.info("delivered", extra=fields_of(attempt.delivery))
         self.attempts.decided(attempt)
@@ -197,11 +199,12 @@ class Settling(Struct):
         """Count the deliveries in ``landed``, and record them in the outbox."""
         if self.landed:
             now = self.clock.now().timestamp()
-            self.outbox.deliveries.delivered(*self.landed.values(), now=now)
-            self._delivered.inc(len(self.landed))
-            for delivery in self.landed.values():
-                self._seconds.observe(max(0.0, now - delivery.created))
-                if delivery.not_before is not None and now > delivery.not_before:
+            landed, ahead = self.landed.values(), now - self.clock.monotonic()
+            self.outbox.deliveries.delivered(*[one for one, _ in landed], now=now)
+            self._delivered.inc(len(landed))
+            for delivery, at in landed:
+                self._seconds.observe(max(0.0, at + ahead - delivery.created))
+                if delivery.not_before is not None and at + ahead > delivery.not_before:
                     self.metrics.late.labels(self.sink).inc()
             self.landed.clear()
 

@@ -252,6 +252,6 @@ def due_times_stay_when_the_clock_is_set_back(patch: Patch) -> None:
 @bug
 def attempt_that_failed_is_no_news(patch: Patch) -> None:
     def put_off(self: Settling, one: Any, error: Any) -> None:
-        self.landed[one.delivery.id] = one.delivery
+        self.landed[one.delivery.id] = one.delivery, self.clock.monotonic()
 
     patch.setattr(Settling, "_put_off", put_off)

@@ -3,6 +3,8 @@
 of a version before the first release → moved aside; a fresh file
 damaged, or only its log is there     → moved aside; its readable rows are copied into
                                         a fresh file
+its log is none                       → the log is moved aside, with an error
+empty                                 → said
 a directory, of another program, not  → HubStoreError, which says what to do
 to be read or written
 
@@ -34,8 +36,14 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import PARTS, enter, make_private, no_file
 from bridge.foundation.sqlite_files import (
+    BAD_LOG,
+    EMPTY,
+    LOG_ALONE,
     drop,
     fresh_of,
+    has_log,
+    log_of,
+    passed_over,
     set_aside,
     text_of,
     use_fresh,
@@ -69,9 +77,23 @@ def examine(path: Path) -> None:
     _refuse(path)
     with file_errors(path):
         use_fresh(path)
+    odd = passed_over(path)
+    if odd == BAD_LOG:
+        _leave_log(path)
     if (fault := _fault(path)) is not None:
         _renew(path, fault)
+    elif odd == EMPTY:
+        log.warning("store is empty: starting afresh", extra={"path": str(path)})
     make_private(path)
+
+
+def _leave_log(path: Path) -> None:
+    """Move a log aside that SQLite would pass over and delete."""
+    kept = _set_aside(log_of(path), "unread")
+    log.error(
+        "log of the store cannot be read: starting without it",
+        extra={"kept": str(kept)},
+    )
 
 
 def reach(path: Path) -> None:
@@ -117,9 +139,7 @@ def _fault(path: Path) -> str | None:
         HubStoreError: it is a database of another program.
     """
     if not path.exists() or path.stat().st_size == 0:
-        log_ = Path(f"{path}-wal")
-        has_log = log_.exists() and log_.stat().st_size > 0
-        return "its content is gone, and only its log is there" if has_log else None
+        return LOG_ALONE if has_log(path) else None
     try:
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as db:
             db.text_factory = text_of
@@ -243,7 +263,7 @@ def _set_aside(path: Path, why: str) -> Path:
     Raises:
         HubStoreError: it cannot be renamed.
     """
-    there = path if path.exists() else Path(f"{path}-wal")
+    there = path if path.exists() else log_of(path)
     try:
         changed = datetime.fromtimestamp(there.stat().st_mtime, UTC)
         return set_aside(path, why, changed)
