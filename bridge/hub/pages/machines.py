@@ -19,6 +19,7 @@ from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
+from bridge.hub.server import RefusedError
 from bridge.hub.store import lists
 from bridge.hub.store.lists import machines_named
 from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
@@ -142,9 +143,10 @@ class MachinePages:
         form = await frame.form(request, look, lambda f: (_FORGET, f.get("vm_id", "")))
         if isinstance(form, web.Response):
             return form
-        found = await self._api.forget(request, form.get("vm_id", ""))
-        if found is not None:
-            return await frame.again(request, look, form, found.status, found.words)
+        try:
+            await self._api.forget(request, form.get("vm_id", ""))
+        except RefusedError as error:
+            return await frame.again(request, look, form, error.status, str(error))
         return done(request)
 
 

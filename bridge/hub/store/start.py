@@ -219,7 +219,7 @@ def _renew(path: Path, why: str) -> None:
     more = {"fault": why, "kept": str(kept), "unreadable": found.unreadable}
     log.error(
         "store is damaged: what can be read of it is kept",
-        extra={**more, **{name: found.copied.get(name, 0) for name in _COUNTED}},
+        extra={**more, **_counts_for_log(found.copied)},
     )
 
 
@@ -253,8 +253,16 @@ def begin_anew(path: Path, held: Mapping[str, int]) -> None:
     make_private(path)
     log.error(
         "store of a version before 0.1.0 is moved aside",
-        extra={"kept": str(kept), **{name: held.get(name, 0) for name in _COUNTED}},
+        extra={"kept": str(kept), **_counts_for_log(held)},
     )
+
+
+def _counts_for_log(found: Mapping[str, int]) -> dict[str, int]:
+    return {
+        "events": found.get("events", 0),
+        "decisions": found.get("decisions", 0),
+        "votes": found.get("votes", 0),
+    }
 
 
 def _set_aside(path: Path, why: str) -> Path:
