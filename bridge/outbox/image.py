@@ -309,12 +309,8 @@ class Image(Struct):
         ahead: Callable[[], Sequence[Waiting]],
     ) -> list[int]:
         """Return what is read together: the contents that are missing, and a page."""
-        held, read, more = (
-            self._held,
-            self._read,
-            chain(ahead(), lines.waiting.values()),
-        )
-        numbers = (one.item for one in more)
+        held, read = self._held, self._read
+        numbers = (one.item for one in chain(ahead(), lines.waiting.values()))
         unknown = (n for n in numbers if n not in read and n not in held)
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
@@ -329,10 +325,9 @@ class Image(Struct):
     async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read contents; return nothing if the disk does not answer."""
         job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
-        try:
+        with suppress(OutboxError):
             return await self.database.read(job, then)
-        except OutboxError:
-            return {}
+        return {}
 
     def _keep(
         self, numbers: Sequence[int], read: Mapping[int, Item]

@@ -312,7 +312,9 @@ def _rows(db: sqlite3.Connection, name: str, groups: Collection[str]) -> sqlite3
 
 
 def _columns(name: str) -> str:
-    return ", ".join(f"t.{column.name}" for column in TABLES[name].typed)
+    """Return the columns of a table; what was published once has no smaller count."""
+    names = [f"t.{column.name}" for column in TABLES[name].typed]
+    return ", ".join("max(t.times, 1)" if n == "t.times" else n for n in names)
 
 
 def _grouped(name: str, found: Iterable[Row]) -> Groups:
