@@ -7,16 +7,17 @@ runs, the jump is recorded. Otherwise all rows would become older at once.
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock, is_settled
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.lock import FileId, identity_of, lock_of
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Observer
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,15 @@ _SHRINK_EVERY = 60.0
 _SHRINK_STEP = 20  # rows at a time, so as not to delete too many
 _STEP = 500
 _JUMP = 60.0  # rows are kept for days: a smaller jump of the clock does not matter
+
+
+class Watching(Protocol):
+    """Knows which scheduled events are in the document now."""
+
+    @property
+    def watch(self) -> Watch:
+        """What is known of the scheduled events."""
+        ...
 
 
 @dataclass(slots=True)
@@ -38,7 +48,7 @@ class Housekeeping:
     """
 
     outbox: Outbox
-    observer: Observer
+    observer: Watching
     clock: Clock
     retention: float
     max_size: int
