@@ -196,7 +196,8 @@ async def test_retry_after_is_passed_on(kind: str, value: str, stage: Stage) -> 
 @pytest.mark.parametrize("kind", OVER_HTTP)
 async def test_silent_server_is_a_timeout(kind: str, stage: Stage) -> None:
     stage.inbox.is_silent = True
-    async with stage.opened(kind) as sink:
+    options = {**stage.options(kind), "timeout": "500ms"}
+    async with opened_sink(stage.resources, options) as sink:
         failure = await failed(sink)
 
     assert isinstance(failure, TransientDeliveryError)

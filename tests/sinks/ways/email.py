@@ -20,7 +20,6 @@ def _beside(place: Place, _: Servers) -> Options:
 WAY = SinkWay(
     over="network",
     least=_least,
-    more=lambda _: {"timeout": "500ms"},
     unreachable={"port": 9},
     beside=_beside,
 )

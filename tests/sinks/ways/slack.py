@@ -16,7 +16,6 @@ def _beside(place: Place, servers: Servers) -> Options:
 WAY = SinkWay(
     over="http",
     least=lambda servers: {"webhook_url": f"{servers.http}/services/{SECRET}"},
-    more=lambda _: {"timeout": "500ms"},
     address="webhook_url",
     secrets=(SECRET,),
     beside=_beside,

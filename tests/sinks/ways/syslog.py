@@ -5,6 +5,5 @@ from tests.sinks.ways.way import SinkWay
 WAY = SinkWay(
     over="network",
     least=lambda servers: {"host": "127.0.0.1", "port": servers.logs},
-    more=lambda _: {"timeout": "500ms"},
     unreachable={"port": 9},
 )

@@ -16,7 +16,6 @@ def _more(_: Servers) -> Options:
     return {
         "headers": {"x-key": SECRET},
         "auth": {"type": "bearer", "token": SECRET},
-        "timeout": "500ms",
     }
 
 
