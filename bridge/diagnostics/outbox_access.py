@@ -144,12 +144,15 @@ def demand_file(path: Path) -> None:
 
 
 @asynccontextmanager
-async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbox]:
+async def outbox_of(
+    path: Path, *, changes: bool = False, loads: bool = False
+) -> AsyncIterator[Outbox]:
     """Open a state file that no forwarder uses.
 
     Args:
         path: the state file.
         changes: whether it will be changed: then no forwarder can start meanwhile.
+        loads: whether more is asked than a ``Question`` that changes nothing.
 
     Raises:
         OutboxLockedError: a forwarder uses it.
@@ -168,7 +171,10 @@ async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbo
             raise OutboxCorruptError(text)
         database = await stack.enter_async_context(Database.open(path))
         router = Router(routes={}, scope="all", identity=Identity())
-        yield await Outbox.of(database, router)
+        if loads or changes:
+            yield await Outbox.of(database, router)
+        else:
+            yield Outbox(database, router)  # a question reads what it needs
 
 
 @asynccontextmanager

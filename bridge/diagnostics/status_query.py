@@ -109,7 +109,7 @@ def _existing(path: Path) -> Path:
 async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
     path = _existing(Path(config.state.path))
     async with AsyncExitStack() as stack:
-        outbox = await stack.enter_async_context(outbox_of(path))
+        outbox = await stack.enter_async_context(outbox_of(path, loads=True))
         identity = await remembered(outbox.database) or Identity()
         body = await outbox.observations.load(CHECKPOINT)
         watch = Watch.from_json(body) if body else Watch()
