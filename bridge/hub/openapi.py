@@ -77,7 +77,9 @@ def _paths() -> Json:
         "The bridges, in the order of their vmIds.",
         "BridgeList",
         [
-            _query("state", {**TEXT, "enum": list(Liveness)}, "Only bridges of it."),
+            _query(
+                "state", {**TEXT, "enum": list(Liveness)}, "Only bridges in this state."
+            ),
             _query("q", WORD, "The beginning of the name of a bridge's machine."),
             _cursor(WORD),
             _LIMIT,

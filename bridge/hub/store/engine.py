@@ -326,7 +326,7 @@ def file_errors(path: Path) -> Iterator[None]:
         raise HubStoreAwayError(words) from error
 
 
-def _is_at(path: Path | str, number: int) -> bool:
+def _is_at(path: Path, number: int) -> bool:
     """Whether a file that is open is the one at a path."""
     try:
         return os.path.samefile(path, number)  # noqa: PTH121 - a Path takes no number
@@ -345,8 +345,8 @@ class Place(Struct):
     """
 
     path: Path
-    _file: int = -1  # the numbers of the open file, and of its log
-    _log: int = -1
+    _file: int = -1  # the numbers of the open file, and of its log if it has one
+    _log: int | None = None
     _anchor: sqlite3.Connection | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -366,17 +366,19 @@ class Place(Struct):
             anchor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self.release()
             self._file = os.open(self.path, how)
-            self._log = os.open(self._log_path, how)
+            has_log = self._log_path.exists()  # not where WAL does not work
+            self._log = os.open(self._log_path, how) if has_log else None
             self._anchor = anchor
 
     @property
-    def _log_path(self) -> str:
-        return f"{self.path}-wal"
+    def _log_path(self) -> Path:
+        return Path(f"{self.path}-wal")
 
     def release(self) -> None:
         """Close the connection; all others must be closed before."""
         if self._anchor is not None:
-            os.close(self._log)
+            if self._log is not None:
+                os.close(self._log)
             self._anchor.close()
             os.close(self._file)
         self._anchor = None
@@ -398,7 +400,7 @@ class Place(Struct):
         if not self._is_database():
             words = f"{self.path} was overwritten: {_RESTART}"
             raise HubStoreAwayError(f"the store is away ({words})")
-        if not _is_at(self._log_path, self._log):
+        if self._log is not None and not _is_at(self._log_path, self._log):
             raise RemovedError(f"the store is away ({self._log_path} was removed)")
 
     def _is_database(self) -> bool:
