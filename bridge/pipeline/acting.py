@@ -322,18 +322,19 @@ class ActingRelay(Relay):
         """Count the result of a run, and log it."""
         fate, metrics = ending.fate, self.metrics
         metrics.commands.labels(self.sink, fate.value).inc()
-        extra = {**fields_of(run.delivery), "fault": ending.reason}
+        ended = {**fields_of(run.delivery), "fault": ending.reason}
         if fate is Fate.SUCCEEDED:
             self._circuit.succeeded(self.clock.monotonic(), run.began)
             metrics.deliveries.labels(self.sink, "delivered").inc()
-            seconds = {"seconds": round(ending.seconds, 3)}
-            log.info("command succeeded", extra=fields_of(run.delivery) | seconds)
+            seconds = round(ending.seconds, 3)
+            done = {**fields_of(run.delivery), "seconds": seconds}
+            log.info("command succeeded", extra=done)
         elif fate is Fate.SKIPPED:
-            log.info("command skipped", extra=extra)
+            log.info("command skipped", extra=ended)
         else:
             self._note_failure(_error_of(ending))
             metrics.deliveries.labels(self.sink, "dead").inc()
-            log.error("command failed", extra=extra)
+            log.error("command failed", extra=ended)
 
 
 def _error_of(ending: Ending) -> TransientDeliveryError:
