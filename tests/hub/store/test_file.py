@@ -13,6 +13,7 @@ import pytest
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
+from bridge.hub.store.engine import Place
 from bridge.hub.store.store import Store, glance, open_store
 from bridge.hub.store.tables import decisions, events, votes
 from tests.hub.test_sources import rows
@@ -346,3 +347,18 @@ async def test_pages_that_are_overwritten_and_put_back(tmp_path: Path) -> None:
 
         assert store.health.fault is None
         assert len(await rows(store, events)) == 32
+
+
+def test_file_without_a_log_is_held(tmp_path: Path) -> None:
+    """Where WAL does not work, as on some network file systems, there is none."""
+    path = tmp_path / "hub.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE events (event_key)")
+    place = Place(path)
+    place.hold()
+    try:
+        place.check()
+    finally:
+        place.release()
+
+    assert not Path(f"{path}-wal").exists()
