@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.rotation import Rotation
 from bridge.approvals.rules import ReplyRules
@@ -145,12 +144,11 @@ class ApprovalWorkers:
         )
 
     def _context(self) -> ApprovalContext:
-        config, terms = self.config, self._terms()
+        config = self.config
         return ApprovalContext(
             entity=config.entity_path,
-            terms=terms,
+            terms=self._terms(),
             approvers=Approvers(config.signed_by) if config.signed_by else None,
-            successes=SuccessCheck() if terms.commands else None,
             abandons_unknown=config.on_unknown == "abandon",
             max_delivery_count=config.max_delivery_count,
             replies=self.reply_rules,

@@ -201,7 +201,9 @@ class Forwarder:
     async def _build(self, *, is_waiting: bool) -> list[Worker]:
         """Build the workers that observe and deliver."""
         around, config = self.around, self.config
-        self.outbox = Outbox(self.database, self._router(), lost=self._note_loss)
+        self.outbox = await Outbox.of(
+            self.database, self._router(), lost=self._note_loss
+        )
         self.sink_workers = [await self._sink_worker(sink) for sink in config.sinks]
         self.observer = Observer(
             outbox=self.outbox,

@@ -17,15 +17,14 @@ each content and reason, also across restarts.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import orjson
+from msgspec import Struct
 
-from bridge.approvals.context import ApprovalContext, Pending
+from bridge.approvals.context import ApprovalContext, Pending, intent_of
 from bridge.approvals.message import Approval
-from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
+from bridge.approvals.policy import Conclusion, Request, rule_that_approves
 from bridge.approvals.requests import Requests
 from bridge.approvals.rules import Ruling, content_of
 from bridge.events.cloudevent import hash32
@@ -35,16 +34,13 @@ from bridge.events.watch import Known, Moment
 from bridge.foundation.workers import waking
 from bridge.outbox.records import Decision
 
-log = logging.getLogger(__name__)
-
 _LOOK_EVERY, _SLACK = 1.25, 0.5  # about each second, with a look at IMDS
 _IDLE, _IDLE_SLACK = 60.0, 30.0  # while no event is known
 _LEAST_WAIT = 0.001
 _REST = 30.0  # seconds before an event is considered again, after an outcome or failure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withheld:
+class Withheld(Struct, frozen=True, kw_only=True):
     """An event to which an auto-approve rule applies, but which is held.
 
     Attributes:
@@ -74,26 +70,13 @@ class AutoApprover:
     _resting: dict[str, float] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Approve events until ``stop`` is set; first continue the stored intents."""
-        wake = self.context.outbox.wakeups.rules
-        is_first = True
+        """Approve events until ``stop`` is set."""
+        wake, state = self.context.outbox.wakeups.rules, self.context.outbox.state
         async with asyncio.TaskGroup() as flows, waking(stop, wake):
             while not stop.is_set():
                 wake.clear()
-                left = float("inf")
-                if self.context.outbox.state.knows_earlier_runs:
-                    if is_first:
-                        await self._go_on(flows)
-                        is_first = False
-                    left = await self.step(flows)
-                if not stop.is_set():
-                    await self._pause(wake, left)
-
-    async def _go_on(self, flows: asyncio.TaskGroup) -> None:
-        """Go on with what an earlier run has begun."""
-        for intent in await self.context.outbox.approvals.open_initiatives():
-            initiative = Initiative(rule=str(intent.rule), content=intent.message)
-            self._begin(intent.event_id, initiative, flows)
+                left = await self.step(flows) if state.knows_earlier_runs else _IDLE
+                await self._pause(wake, left)
 
     async def _pause(self, wake: asyncio.Event, left: float) -> None:
         """Wait until a delay is over or the next look is due, or ``wake`` is set."""
@@ -108,18 +91,13 @@ class AutoApprover:
     async def step(self, flows: asyncio.TaskGroup) -> float:
         """Begin a flow for each event to approve now; publish which ones are withheld.
 
-        Returns:
-            The seconds until the first delay is over; infinite if there is none.
-
-        Raises:
-            OutboxError: the state file cannot be read or written.
+        What an earlier run has begun goes on first. Return the seconds until the first
+        delay is over; infinite if there is none.
         """
-        watch, clock = self.context.poller.watch, self.context.clock
-        self._resting = {
-            content: until
-            for content, until in self._resting.items()
-            if until > clock.monotonic()
-        }
+        watch, now = self.context.poller.watch, self.context.clock.monotonic()
+        self._resting = {one: end for one, end in self._resting.items() if end > now}
+        for intent in await self.context.outbox.approvals.open_initiatives():
+            self._begin(intent, flows)
         withheld, left = {}, float("inf")
         for key, known in watch.known.items():
             is_there = known.seen == watch.seen  # the last document contained it
@@ -127,96 +105,68 @@ class AutoApprover:
             if ruling is None or ruling.rule is None:
                 continue
             event = known.event
-            initiative = Initiative(rule=ruling.rule, content=content_of(event))
             if ruling.hold is not None:
-                withheld[key] = await self._withhold(event, initiative, ruling.hold)
+                withheld[key] = await self._withhold(event, ruling.rule, ruling.hold)
             elif ruling.left:
                 left = min(left, ruling.left)
             else:
-                self._begin(event.event_id, initiative, flows)
+                content, rule = content_of(event), ruling.rule
+                self._begin(intent_of(content, event.event_id, rule=rule), flows)
         self.withheld = withheld
         return left
 
     async def _ruling(self, known: Known) -> Ruling | None:
-        clock, terms = self.context.clock, self.context.terms
         context, event = self.context, known.event
         found = context.evidences(event, await context.standings(event.key))
-        now = Moment(at=clock.now(), monotonic=clock.monotonic())
-        return rule_that_approves(known, now, terms, found)
+        now = Moment(at=context.clock.now(), monotonic=context.clock.monotonic())
+        return rule_that_approves(known, now, context.terms, found)
 
     async def _withhold(
-        self, event: ScheduledEvent, initiative: Initiative, reason: str
+        self, event: ScheduledEvent, rule: str, reason: str
     ) -> Withheld:
         """Publish that an event is withheld, unless that was published before."""
-        found = Withheld(
-            event_id=event.event_id,
-            content=initiative.content,
-            rule=initiative.rule,
-            reason=reason,
-        )
-        kind = OutcomeKind.WITHHELD
-        key = hash32([kind.value, found.content, reason])
+        content, kind = content_of(event), OutcomeKind.WITHHELD
+        event_id = event.event_id
+        found = Withheld(event_id=event_id, content=content, rule=rule, reason=reason)
+        name = hash32([kind.value, content, reason])
         is_known = self.withheld.get(event.key) == found
-        if not is_known and not await self.context.outbox.approvals.of_message(key):
-            request = self._request(event.event_id, initiative)
+        if not is_known and not await self.context.outbox.approvals.of_message(name):
+            intent = intent_of(name, event_id, rule=rule)
             conclusion = Conclusion(kind=kind, event=event, reason=reason)
-            await asyncio.shield(self._conclude(request, initiative, conclusion, key))
+            await self._conclude(intent, conclusion, content)
         return found
 
-    def _begin(
-        self, event_id: str, initiative: Initiative, flows: asyncio.TaskGroup
-    ) -> None:
-        if initiative.content in self._resting:
-            return
-        self._resting[initiative.content] = float("inf")
-        request = self._request(event_id, initiative)
-        flows.create_task(self._approve(request, initiative))
+    def _begin(self, intent: Decision, flows: asyncio.TaskGroup) -> None:
+        if intent.message not in self._resting:
+            self._resting[intent.message] = float("inf")
+            flows.create_task(self._approve(intent))
 
-    def _request(self, event_id: str, initiative: Initiative) -> Request:
-        by = f"rule:{initiative.rule}"
-        return Request(
-            approval=Approval(event_ids=(event_id,), approved_by=by),
-            event_id=event_id,
-            enqueued_at=self.context.clock.now(),
-            initiative=initiative,
-        )
-
-    async def _approve(self, request: Request, initiative: Initiative) -> None:
-        context, content = self.context, initiative.content
+    async def _approve(self, intent: Decision) -> None:
+        context, content = self.context, intent.message
         decisions = await context.outbox.approvals.of_message(content)
-        earlier, rest = decisions.get(request.key), _REST
+        earlier, rest = decisions.get(intent.key), _REST
         if earlier is None or earlier.is_intent:
+            request = Request(
+                approval=Approval(event_ids=(intent.event_id,)),
+                event_id=intent.event_id,
+                enqueued_at=context.clock.now(),
+                rule=intent.rule,
+                content=content,
+            )
             was_tried = earlier is not None and earlier.posted
-            one = Pending(context, request, content, None, was_tried)
+            one = Pending(context, request, intent, was_tried)
             end = await Requests.pursue(one)
             if end is not None:
                 if end.kind is OutcomeKind.FAILED or not await one.withdraw():
-                    await asyncio.shield(
-                        self._conclude(request, initiative, end, content)
-                    )
+                    await self._conclude(intent, end, content)
                 rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
         self._resting[content] = context.clock.monotonic() + rest
 
     async def _conclude(
-        self,
-        request: Request,
-        initiative: Initiative,
-        conclusion: Conclusion,
-        message: str,
+        self, intent: Decision, conclusion: Conclusion, content: str
     ) -> None:
-        """Publish the outcome of a rule's request, and store it under ``message``."""
+        """Publish and store the outcome of a rule's request."""
         unclaimed = dict.fromkeys(("messageId", "enqueuedAt", "reason", "expiresAt"))
-        claims = {"approvedBy": request.approval.approved_by, **unclaimed}
-        outgoing = self.context.outgoing(
-            conclusion, request.event_id, claims, (initiative.content, None)
-        )
-        decision = Decision(
-            message=message,
-            key=request.key,
-            event_id=request.event_id,
-            sequence=None,
-            state=conclusion.kind.value,
-            data=orjson.dumps(outgoing.event.data),
-            rule=initiative.rule,
-        )
-        await self.context.conclude(outgoing, decision)
+        claims = {"approvedBy": f"rule:{intent.rule}", **unclaimed}
+        outgoing = self.context.outgoing(conclusion, intent, content, claims)
+        await self.context.conclude(outgoing, intent)

@@ -100,11 +100,8 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     @property
     def entities(self) -> Mapping[str, str]:
         """The names of the entity by their keys; see ``SinkConfig.entities``."""
-        return {
-            "queue": self.queue,
-            "topic": self.topic,
-            "subscription": self.subscription,
-        }
+        keys = ("queue", "topic", "subscription")
+        return {key: getattr(self, key) for key in keys}
 
     @property
     def entity_path(self) -> str:

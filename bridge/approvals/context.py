@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
+from bridge.approvals.evidence import Evidences, SuccessCheck
 from bridge.approvals.policy import (
     Conclusion,
     Post,
@@ -63,12 +64,9 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
         abandons_unknown: whether a message about an unknown event is abandoned, because
             another VM may know the event.
         max_delivery_count: how often the entity delivers a message.
-        chance: returns a random number in [0, 1) at each call.
-        rotation: takes this VM out of rotation before an event of its own is approved;
-            None without a traffic probe.
+        rotation: None without a traffic probe.
         approvers: checks who has signed an approval; None = everybody may approve.
-        successes: decides which successes of commands count; None if no rule requires
-            a command.
+        successes: decides which successes of commands count.
     """
 
     entity: str
@@ -83,24 +81,17 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
     max_delivery_count: int = 10
     rotation: Rotation | None = None
     approvers: Approvers | None = None
-    successes: SuccessCheck | None = None
+    successes: SuccessCheck = field(default_factory=SuccessCheck)
 
     async def standings(self, key: str) -> Mapping[str, CommandStanding]:
-        """Return how the commands that rules require stand for an event, by name.
-
-        Raises:
-            OutboxError: the state file cannot be read.
-        """
-        if self.successes is None:
-            return {}
-        return await self.outbox.commands.standings(key, self.terms.commands)
+        """Return how the commands that rules require stand for an event, by name."""
+        names = self.terms.commands
+        return await self.outbox.commands.standings(key, names) if names else {}
 
     def evidences(
         self, event: ScheduledEvent, standings: Mapping[str, CommandStanding]
     ) -> Evidences:
         """Return the results, for an event, of the commands that rules require."""
-        if self.successes is None:
-            return NO_EVIDENCE
         # Until the time is certain, no success gets a monotonic time.
         monotonic = self.clock.monotonic() if is_settled(self.clock) else None
         now = Moment(at=self.clock.now(), monotonic=monotonic)
@@ -109,42 +100,40 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
     def outgoing(
         self,
         conclusion: Conclusion,
-        event_id: str | None,
+        record: Decision,
+        name: str | None,
         claims: Mapping[str, object],
-        cause: tuple[str | None, int | None],
     ) -> OutgoingEvent:
-        """Return the event about a conclusion.
+        """Return the event about the conclusion of a request.
 
         Args:
             conclusion: what it is about.
-            event_id: as it was asked for; None = the whole message.
+            record: the request's.
+            name: the MessageId, or the content of the event for a rule.
             claims: who asked, and what else the message says of itself.
-            cause: MessageId and sequence number, or the content for a rule.
         """
         outcome = Outcome(
             outcome=conclusion.kind.value,
-            event_id=event_id,
+            event_id=record.event_id or None,
             event=conclusion.event,
             imds_status=conclusion.imds_status,
             confirmed=conclusion.confirmed,
             reason=conclusion.reason,
             request=claims,
-            origin=(self.entity, *cause),
+            origin=(self.entity, name, record.sequence),
         )
         return from_outcome(self.event_context, outcome, self.clock.now())
 
     async def conclude(
-        self, outgoing: OutgoingEvent, decision: Decision, reply: Reply | None = None
+        self, outgoing: OutgoingEvent, record: Decision, reply: Reply | None = None
     ) -> None:
-        """Store the outcome of an EventId in one commit, count and log it.
+        """Store an outcome in one commit, count and log it.
 
-        Args:
-            outgoing: the event about the outcome.
-            decision: the record of the outcome.
-            reply: the reply, with the last outcome of a message; else None.
+        The reply to a message is stored with its last outcome.
         """
         now = self.clock.now().timestamp()
         data: Mapping[str, Any] = outgoing.event.data
+        decision = replace(record, state=data["outcome"], data=orjson.dumps(data))
         await self.outbox.commit([outgoing], now=now, decisions=[decision], reply=reply)
         self.poller.metrics.start_requests.labels(decision.state).inc()
         log.info(
@@ -159,18 +148,34 @@ class ApprovalContext(Struct, frozen=True, kw_only=True):
         )
 
 
+def intent_of(
+    message: str, event_id: str, sequence: int | None = None, rule: str | None = None
+) -> Decision:
+    """Return the record of a request that has no conclusion yet.
+
+    ``message`` is its key, or the content of the event for a rule; an ``event_id`` that
+    is "" means the whole message.
+    """
+    return Decision(
+        message=message,
+        key=event_id.upper(),
+        event_id=event_id,
+        sequence=sequence,
+        state=INTENT,
+        rule=rule,
+    )
+
+
 class Pending(Struct, eq=False):
     """One EventId of a message, or of a rule, until its conclusion.
 
     Times are monotonic seconds.
 
     Attributes:
-        message: the key of the message, or the content of the event for a rule.
-        sequence: the sequence number of the message; None for a rule.
+        record: its intent, without the mark.
         was_tried: whether a POST may have been sent before the restart.
-        was_sent: whether a POST was sent since then.
+        standing: what is known of it besides the document.
         is_marked: whether the mark is on disk, or has waited for it for long.
-        may_have_worked: whether a POST was in doubt, or was begun before the restart.
         rest: called whenever it waits: for a time, for IMDS or for its turn.
         key: the EventId in capitals, for comparisons.
         number: its own, in the order of arrival.
@@ -191,13 +196,11 @@ class Pending(Struct, eq=False):
 
     context: ApprovalContext
     request: Request
-    message: str
-    sequence: int | None
+    record: Decision
     was_tried: bool
     rest: Callable[[], None] = lambda: None
-    was_sent: bool = False
+    standing: Standing = field(default_factory=Standing)
     is_marked: bool = False
-    may_have_worked: bool = False
     key: str = ""
     number: int = 0
     began: float = 0.0
@@ -208,7 +211,6 @@ class Pending(Struct, eq=False):
     step: Post | Wait | None = None
     shown: ScheduledEvent | None = None
     nearness: float = math.inf
-    was_seen: bool = False
     event: ScheduledEvent | None = None
     absent_since: float | None = None
     status: int | None = None
@@ -216,7 +218,7 @@ class Pending(Struct, eq=False):
     failures: int = 0
     fault: str | None = None
     proven: float = -math.inf
-    standings: Mapping[str, CommandStanding] = field(default_factory=dict)
+    commands: Mapping[str, CommandStanding] = field(default_factory=dict)
     work: Callable[[], Awaitable[None]] | None = None
     bell: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
@@ -224,7 +226,8 @@ class Pending(Struct, eq=False):
 
     def __post_init__(self) -> None:
         self.key = self.request.key
-        self.may_have_worked = self.is_marked = self.was_tried
+        self.standing.may_have_worked = self.standing.was_posted = self.was_tried
+        self.is_marked = self.was_tried
 
     @property
     def known(self) -> ScheduledEvent | None:
@@ -234,26 +237,24 @@ class Pending(Struct, eq=False):
         known = watch.known.get(self.key)
         return known.event if known else None
 
-    @property
-    def was_posted(self) -> bool:
-        """Whether a POST was sent, or may have been sent before the restart."""
-        return self.was_tried or self.was_sent
-
     async def store(self) -> None:
         """Store the intent; an intent that is already stored stays as it is."""
-        await self._save(posted=False)
+        await self._save(self.record)
 
     async def mark(self) -> None:
         """Store that a POST begins; then look up the commands again."""
-        await self._save(posted=True)
+        await self._save(replace(self.record, posted=True))
         self.is_marked = True
         await self.prove()
 
+    async def _save(self, intent: Decision) -> None:
+        now = self.context.clock.now().timestamp()
+        await self.context.outbox.approvals.save(intent, now=now)
+
     async def unmark(self) -> None:
         """Undo ``mark`` if no POST was sent."""
-        if not self.was_posted:
+        if await self.withdraw():
             self.is_marked = False
-            await self._delete()
             await self.store()
 
     async def withdraw(self) -> bool:
@@ -261,55 +262,34 @@ class Pending(Struct, eq=False):
 
         Otherwise a redelivery would treat the outcome as unknown.
         """
-        if not self.was_posted:
-            await self._delete()
-        return not self.was_posted
-
-    async def _delete(self) -> None:
-        await self.context.outbox.approvals.delete(self.message, self.key)
-
-    async def _save(self, *, posted: bool) -> None:
-        initiative = self.request.initiative
-        intent = Decision(
-            message=self.message,
-            key=self.key,
-            event_id=self.request.event_id,
-            sequence=self.sequence,
-            state=INTENT,
-            posted=posted,
-            rule=initiative.rule if initiative else None,
-        )
-        now = self.context.clock.now().timestamp()
-        await self.context.outbox.approvals.save(intent, now=now)
+        was_posted = self.standing.was_posted
+        if not was_posted:
+            await self.context.outbox.approvals.delete(self.record.message, self.key)
+        return not was_posted
 
     async def prove(self) -> None:
         """Look up the commands that a rule requires."""
         self.proven = math.inf
-        if self.request.initiative is not None:
+        if self.request.rule is not None:
             self.proven = self.context.clock.monotonic()
-            self.standings = await self.context.standings(self.key)
+            self.commands = await self.context.standings(self.key)
 
     def decide(self, look: Look, now: float) -> Conclusion | Post | Wait:
         """Decide by a look, for the present time even if the look is older."""
-        context, by_rule = self.context, self.request.initiative is not None
+        context, by_rule = self.context, self.request.rule is not None
         look = replace(look, now=_time_by(look, now))
         event = look.document.events.get(self.key)
         self.event, self.shown = event or self.event, self.known
-        self.was_seen = self.was_seen or self.shown is not None
         not_before = event.not_before if event else None
         self.nearness = not_before.timestamp() if not_before else math.inf
         if self.absent_since is None and is_absent(self.key, look):
             self.absent_since = now
-        found = NO_EVIDENCE
+        standing = self.standing
+        standing.was_seen |= self.shown is not None
+        if self.absent_since is not None:
+            standing.absent_for = now - self.absent_since
         if event is not None and by_rule:
-            found = context.evidences(event, self.standings)
-        standing = Standing(
-            may_have_worked=self.may_have_worked,
-            was_seen=self.was_seen,
-            absent_for=0.0 if self.absent_since is None else now - self.absent_since,
-            was_posted=self.was_posted,
-            found=found,
-        )
+            standing.found = context.evidences(event, self.commands)
         step = decide(self.request, look, standing, context.terms)
         if _is_expired(step) and not is_settled(context.clock):
             return Wait()  # one odd Date must not refuse an approval
@@ -330,7 +310,7 @@ class Pending(Struct, eq=False):
         if answer.result is not StartResult.REFUSED:
             self.refusals = 0
             if answer.result is StartResult.IN_DOUBT:
-                self.may_have_worked = True
+                self.standing.may_have_worked = True
             return self.fail(answer.text, answer.retry_after, now)
         self.refusals += 1
         if self.refusals == _MOST_REFUSALS:
@@ -353,7 +333,7 @@ class Pending(Struct, eq=False):
             extra={"eventId": self.request.event_id, "fault": fault},
         )
         left = max(self.left(now), 0.0)
-        if not left and (self.is_last or not self.may_have_worked):
+        if not left and (self.is_last or not self.standing.may_have_worked):
             return self.failed()
         self.is_last = not left
         unit = self.context.chance()

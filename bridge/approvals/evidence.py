@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct, field
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import ScheduledEvent, bare
-from bridge.events.identity import Identity
+from bridge.events.document import ScheduledEvent
+from bridge.events.identity import Identity, bare
 from bridge.events.material import is_material
 from bridge.events.watch import Moment
 from bridge.outbox.records import CommandStanding, Success
@@ -52,21 +52,14 @@ _WORST = (Lack.FAILED, Lack.NOT_RUN, Lack.WAITS)
 def reason_to_hold(after: Sequence[str], found: Evidences) -> str | None:
     """Return why an event is held: the worst lack, and the name of its command.
 
-    Args:
-        after: the names of the commands that must have succeeded.
-        found: the results of commands, by name.
-
-    Returns:
-        The reason; None if all commands have succeeded.
+    None if all commands that are named in ``after`` have succeeded.
     """
-    lacks = {
-        name: found[name].lack if name in found else Lack.NOT_RUN for name in after
-    }
-    for lack in _WORST:
-        for name, own in lacks.items():
-            if own is lack:
-                return f"{lack.value} {name}"
-    return None
+    missing = Evidence(lack=Lack.NOT_RUN)
+    held = [(lack, name) for name in after if (lack := found.get(name, missing).lack)]
+    if not held:
+        return None
+    lack, name = min(held, key=lambda one: _WORST.index(one[0]))
+    return f"{lack.value} {name}"
 
 
 def names_others(event: ScheduledEvent, me: Identity) -> bool:

@@ -52,7 +52,7 @@ _MAX_APPROVED_BY = 256  # a claim of the sender, which every outcome repeats
 _MAX_REASON = 2048
 _MOST_WRAPPINGS = 3
 
-_PROPERTY_PREFIXES = ("cloudEvents_", "cloudEvents:")
+_ATTRIBUTE = re.compile("^cloudEvents[_:]")
 # Java leaves out the seconds of a full minute.
 _RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -139,17 +139,16 @@ def parse(
         if inner is None:
             raise
         return parse(inner, properties, prefix=prefix, wrappings=wrappings - 1)
-    values = {name: _timestamp(value) for name, value in properties.items()}
-    context = _context(values)
-    said = _members(_without_context(values), _IN_PROPERTIES, "the property ")
+    context, others = _split(properties)
+    said = _members(others, _IN_PROPERTIES, "the property ")
     if any(name.casefold() == "startrequests" for name in root):
         _check_form(root, context, prefix)
         attributes = _members(context, _IN_ATTRIBUTES, "the attribute ")
-        return _approval(_members(root, _IN_BODY), said, attributes)
+        return _approval([*_members(root, _IN_BODY), *said, *attributes])
     if "specversion" in root:
         _check(root, prefix)
         data = _members(_data(root), _IN_BODY, "data.")
-        return _approval(data, said, _members(root, _IN_ATTRIBUTES))
+        return _approval([*data, *said, *_members(root, _IN_ATTRIBUTES)])
     inner = _content_data(root) if wrappings else None
     if inner is None:
         raise MalformedApprovalError("the body has no StartRequests")
@@ -164,7 +163,7 @@ def _content_data(root: Mapping[str, object]) -> bytes | None:
             limit, which has no effect there.
     """
     members = _members(root, _IN_WRAPPER, "beside contentData: ")
-    text = _one(members.get("contentData", ()), "contentData")
+    text = _one(_values(members, "contentData"), "contentData")
     if not isinstance(text, str):
         return None
     given = text.encode("utf-8", "replace")
@@ -217,7 +216,7 @@ def _shown(name: str) -> str:
     return printable(name[:_LONGEST_NAME])
 
 
-Members = dict[str, list[object]]  # all values that are given for a member
+Members = list[tuple[str, object]]  # with all values that are given for a member
 
 
 def _members(
@@ -233,17 +232,22 @@ def _members(
     Raises:
         MalformedApprovalError: another member looks like a limit.
     """
-    members: Members = {}
+    members: Members = []
     for name, value in found.items():
-        member = names.get(name.casefold())
-        if member is not None and value is not None:
-            members.setdefault(member, []).append(value)
-        elif value is not None and _looks_like_limit(name):
+        if value is None:
+            continue
+        if member := names.get(name.casefold()):
+            members.append((member, value))
+        elif _looks_like_limit(name):
             raise MalformedApprovalError(
                 f"{place}{_shown(name)} has no effect there: the limits are expiresAt "
                 f"and approvedEvent, beside StartRequests"
             )
     return members
+
+
+def _values(members: Members, name: str) -> list[object]:
+    return [value for member, value in members if member == name]
 
 
 def _looks_like_limit(name: str) -> bool:
@@ -261,23 +265,17 @@ def _check_form(
         _check(context, prefix)
 
 
-def _without_context(properties: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name: value
-        for name, value in properties.items()
-        if not name.startswith(_PROPERTY_PREFIXES)
-    }
-
-
-def _context(properties: Mapping[str, object]) -> dict[str, object]:
-    """Return the attributes of a binary CloudEvent; empty if it is not one."""
-    attributes = [
-        (name.removeprefix(prefix), value)
-        for name, value in properties.items()
-        for prefix in _PROPERTY_PREFIXES
-        if name.startswith(prefix)
-    ]
-    return _unique(attributes)
+def _split(
+    properties: Mapping[str, object],
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the attributes of a binary CloudEvent, if any, and other properties."""
+    attributes, others = [], {}
+    for name, value in properties.items():
+        if _ATTRIBUTE.match(name):
+            attributes.append((_ATTRIBUTE.sub("", name), _timestamp(value)))
+        else:
+            others[name] = _timestamp(value)
+    return _unique(attributes), others
 
 
 def _check(attributes: Mapping[str, object], prefix: str) -> None:
@@ -301,21 +299,15 @@ def _data(event: Mapping[str, object]) -> dict[str, object]:
         raise MalformedApprovalError("data_base64 is no base64") from error
 
 
-def _approval(body: Members, *others: Members) -> Approval:
-    """Make the approval of all that is given: in the body, and outside of it."""
-    places = (body, *others)
-
-    def given(name: str) -> list[object]:
-        return [value for place in places for value in place.get(name, ())]
-
+def _approval(given: Members) -> Approval:
+    """Make the approval of all that is given, in the body and then outside of it."""
+    seen = map(_approved_event, _values(given, "approvedEvent"))
     return Approval(
-        event_ids=_event_ids(_one(body.get("StartRequests", ()), "StartRequests")),
-        approved_by=_claim(given("approvedBy"), _MAX_APPROVED_BY),
-        reason=_claim(given("reason"), _MAX_REASON),
-        expires_at=_one(map(_expiry, given("expiresAt")), "expiresAt"),
-        approved_event=_one(
-            map(_approved_event, given("approvedEvent")), "approvedEvent"
-        ),
+        event_ids=_event_ids(_one(_values(given, "StartRequests"), "StartRequests")),
+        approved_by=_claim(_values(given, "approvedBy"), _MAX_APPROVED_BY),
+        reason=_claim(_values(given, "reason"), _MAX_REASON),
+        expires_at=_one(map(_expiry, _values(given, "expiresAt")), "expiresAt"),
+        approved_event=_one(seen, "approvedEvent"),
     )
 
 
@@ -344,7 +336,7 @@ def _event_ids(requests: object) -> tuple[str, ...]:
 def _event_id(entry: object, place: str) -> str:
     fields = entry if isinstance(entry, dict) else {}
     members = _members(fields, _IN_ENTRY, f"{place}.")
-    event_id = _one(members.get("EventId", ()), f"{place}.EventId")
+    event_id = _one(_values(members, "EventId"), f"{place}.EventId")
     if not isinstance(event_id, str) or not event_id.strip():
         raise MalformedApprovalError(f"{place} has no EventId")
     if len(event_id) > _MAX_EVENT_ID:
@@ -395,9 +387,8 @@ def _approved_event(value: object) -> Mapping[str, object]:
     event: dict[str, object] = {}
     for name, inner in _object(value, "approvedEvent").items():
         member = _IN_EVENT.get(name.casefold(), name)
-        if inner is None or event.get(member) is None:
-            event.setdefault(member, inner)
-            event[member] = event[member] if inner is None else inner
-        elif event[member] != inner:
+        if event.get(member) is None:
+            event[member] = inner
+        elif inner is not None and event[member] != inner:
             raise _given_twice(f"approvedEvent.{member}")
     return event

@@ -26,7 +26,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.approvals.context import ApprovalContext, Pending
+from bridge.approvals.context import ApprovalContext, Pending, intent_of
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
@@ -87,29 +87,26 @@ class Handling:
     key: str
     on_rest: Callable[[], None] = lambda: None
     rests: bool = False
-    _began: datetime = field(init=False)
+    _sent: datetime = field(init=False)
     _approval: Approval | None = None
     _checked: Checked = field(default_factory=Checked)
     _earlier: Mapping[str, Decision] = field(default_factory=dict)
-    # Of each EventId, with the data of its event.
-    _ends: dict[str, tuple[Conclusion, bytes]] = field(default_factory=dict)
-    _unknown: dict[str, tuple[Request, Conclusion]] = field(default_factory=dict)
+    _count: int = 1  # how many EventIds it has; the whole message is one, too
     _busy: set[str] = field(default_factory=set)
+    # Of each EventId, with the data of its event.
+    _ends: dict[str, tuple[Conclusion, Mapping[str, Any]]] = field(default_factory=dict)
+    _unknown: dict[str, Conclusion] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._began = self.context.clock.now()
+        self._sent = self.message.enqueued_at or self.context.clock.now()
 
     async def run(self, stop: asyncio.Event) -> Settlement | None:
-        """Return how to settle the message; None if ``stop`` came first.
-
-        Raises:
-            OutboxError: the state file cannot be read or written.
-        """
+        """Return how to settle the message; None if ``stop`` came first."""
         self._earlier = await self.context.outbox.approvals.of_message(
             self.key, self.message.sequence_number
         )
         try:
-            self._approval = self._parse()
+            self._approval = approval = self._parse()
             if (approvers := self.context.approvers) is not None:
                 checked = await self._check(approvers, stop)
                 if checked is None:
@@ -118,17 +115,14 @@ class Handling:
         except MalformedApprovalError as error:
             return await self._refuse(str(error))
         requests = [
-            Request(
-                approval=self._approval,
-                event_id=event_id,
-                enqueued_at=self.message.enqueued_at or self._began,
-            )
-            for event_id in self._approval.event_ids
+            Request(approval=approval, event_id=event_id, enqueued_at=self._sent)
+            for event_id in approval.event_ids
         ]
+        self._count = len(requests)
         self._busy = {request.key for request in requests}
         async with asyncio.TaskGroup() as flows:
             for request in requests:
-                flows.create_task(self._decide(request, len(requests)))
+                flows.create_task(self._decide(request))
         return await self._settle(requests, stop)
 
     def _parse(self) -> Approval:
@@ -145,22 +139,17 @@ class Handling:
 
         While the keys cannot be read, the message waits.
         """
-        context = self.context
+        context, body = self.context, self.message.body
         source = context.event_context.source
         own = None if source.startswith(_MAKESHIFT) else source
-        sent = self.message.enqueued_at or self._began
-        while (found := approvers.check(self.message.body, own, sent)) is None:
+        while (found := approvers.check(body, own, self._sent)) is None:
             self.rest()
             if await context.clock.wait(stop, _READ_KEYS_AGAIN):
                 return None
         return await self._once(found) if found.name else found
 
     async def _once(self, checked: Checked) -> Checked:
-        """Deny another message with the id of an earlier signed one.
-
-        No other handling comes in between: the store handles one statement at a time,
-        and ``save`` of a second message does not replace the first one's content.
-        """
+        """Deny another message with the id of an earlier signed one."""
         approvals, now = self.context.outbox.approvals, self.context.clock.now()
         name = hash32([self.context.entity, checked.name])
         mine = Decision(
@@ -183,53 +172,50 @@ class Handling:
         if not self._busy:
             self.rest()
 
-    async def _refuse(self, reason: str) -> Settlement | None:
+    async def _refuse(self, reason: str) -> Settlement:
         """Store the outcome "invalid" for the whole message."""
-        kind = OutcomeKind.INVALID
-        conclusion = Conclusion(kind=kind, reason=reason)
-        earlier = self._earlier.get("")
-        if earlier is None or earlier.sequence != self.message.sequence_number:
-            same = earlier if earlier and self._still_holds(kind, earlier) else None
-            await asyncio.shield(self._commit(None, conclusion, count=1, earlier=same))
-        return replace(_settlement([conclusion]), words=reason)
+        conclusion = Conclusion(kind=OutcomeKind.INVALID, reason=reason)
+        if not await self._repeat(""):
+            await self._commit("", conclusion)
+        return replace(settlement_of([conclusion]), words=reason)
 
-    async def _decide(self, request: Request, count: int) -> None:
-        earlier = self._earlier.get(request.key)
-        is_decided = earlier is not None and not earlier.is_intent
-        if earlier is not None and is_decided:
-            kind = OutcomeKind(earlier.state)
-            same = _conclusion_of(kind, earlier)
-            if earlier.sequence == self.message.sequence_number:
-                # Published before; only settle it.
-                self._ends[request.key] = same, earlier.data or b"{}"
-                return
-            if self._still_holds(kind, earlier):
-                await asyncio.shield(
-                    self._commit(request, same, count=count, earlier=earlier)
-                )
-                return
+    async def _decide(self, request: Request) -> None:
+        if await self._repeat(request.event_id):
+            return
         if reason := self._checked.reason:
             denied = Conclusion(
                 kind=OutcomeKind.DENIED, reason=reason, detail=self._checked.detail
             )
-            await asyncio.shield(self._commit(request, denied, count=count))
+            await self._commit(request.event_id, denied)
             return
-        was_tried = earlier is not None and not is_decided and earlier.posted
-        number = self.message.sequence_number
-        one = Pending(self.context, request, self.key, number, was_tried)
+        earlier = self._earlier.get(request.key)
+        was_tried = earlier is not None and earlier.is_intent and earlier.posted
+        record = self._record(request.event_id)
+        one = Pending(self.context, request, record, was_tried)
         one.rest = lambda: self._rest(request.key)
         conclusion = await Requests.pursue(one)
         if conclusion is None:
             return
-        if (
-            conclusion.kind is OutcomeKind.UNKNOWN_EVENT
-            and self.context.abandons_unknown
-        ):
-            self._unknown[request.key] = (request, conclusion)
-            return
-        await asyncio.shield(self._commit(request, conclusion, count=count))
+        is_unknown = conclusion.kind is OutcomeKind.UNKNOWN_EVENT
+        if is_unknown and self.context.abandons_unknown:
+            self._unknown[request.event_id] = conclusion
+        else:
+            await self._commit(request.event_id, conclusion)
 
-    def _still_holds(self, kind: OutcomeKind, earlier: Decision) -> bool:
+    async def _repeat(self, event_id: str) -> bool:
+        """Take over an earlier decision; return whether there is one that holds."""
+        earlier = self._earlier.get(event_id.upper())
+        if earlier is None or earlier.is_intent:
+            return False
+        data: Mapping[str, Any] = orjson.loads(earlier.data or b"{}")
+        same = _conclusion_of(OutcomeKind(earlier.state), data)
+        if earlier.sequence == self.message.sequence_number:
+            self._ends[earlier.key] = same, data  # published before: only settle it
+        elif self._still_holds(same.kind, data):
+            await self._commit(event_id, same, data)
+        return earlier.key in self._ends
+
+    def _still_holds(self, kind: OutcomeKind, data: Mapping[str, Any]) -> bool:
         """Return whether a decision on an equal message also applies to this message.
 
         A good outcome always applies. A refusal applies only to a message that was sent
@@ -237,74 +223,54 @@ class Handling:
         """
         if kind in APPROVED:
             return True
-        data = orjson.loads(earlier.data or b"{}")
-        sent = self.message.enqueued_at or self._began
         decided = data.get("observedAt")
-        if decided is None or sent > datetime.fromisoformat(decided):
+        if decided is None or self._sent > datetime.fromisoformat(decided):
             return False
         return _claims(data["request"]) == _claims(self._claimed())
 
     async def _settle(
         self, requests: list[Request], stop: asyncio.Event
     ) -> Settlement | None:
-        if len(self._ends) + len(self._unknown) < len(requests):
+        if len(self._ends) + len(self._unknown) < self._count:
             return None  # stopped in between: the redelivery continues
-        if len(self._unknown) == len(requests) and not self._is_last_delivery():
+        is_last = self.message.delivery_count + 1 >= self.context.max_delivery_count
+        if not self._ends and not is_last:
             return await self._abandon(stop)
-        for request, conclusion in self._unknown.values():
-            await asyncio.shield(self._commit(request, conclusion, count=len(requests)))
-        return _settlement([self._ends[request.key][0] for request in requests])
-
-    def _is_last_delivery(self) -> bool:
-        return self.message.delivery_count + 1 >= self.context.max_delivery_count
+        for event_id, conclusion in self._unknown.items():
+            await self._commit(event_id, conclusion)
+        return settlement_of([self._ends[request.key][0] for request in requests])
 
     async def _abandon(self, stop: asyncio.Event) -> Settlement:
         """Wait before abandoning, so that the message is not redelivered at once."""
         self.rest()
         hold = min(_HOLD_UNKNOWN * 2.0**self.message.delivery_count, _LONGEST_HOLD)
         await self.context.clock.wait(stop, hold)
-        for key in self._unknown:
-            await self.context.outbox.approvals.delete(self.key, key)
+        for event_id in self._unknown:
+            await self.context.outbox.approvals.delete(self.key, event_id.upper())
         return Settlement("abandon")
+
+    def _record(self, event_id: str) -> Decision:
+        return intent_of(self.key, event_id, self.message.sequence_number)
 
     async def _commit(
         self,
-        request: Request | None,
+        event_id: str,
         conclusion: Conclusion,
-        *,
-        count: int,
-        earlier: Decision | None = None,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         """Store an outcome; with the last one of the message, also the reply.
 
-        Args:
-            request: the EventId; None = the whole message.
-            conclusion: the outcome.
-            count: how many EventIds the message has.
-            earlier: the decision on an equal message, to repeat its data; else None.
+        To repeat the decision on an equal message, ``data`` is that of its outcome.
         """
-        message, event_id = self.message, request.event_id if request else None
+        claims, record = self._claimed(), self._record(event_id)
         outgoing = self.context.outgoing(
-            conclusion,
-            event_id,
-            self._claimed(),
-            (message.message_id, message.sequence_number),
+            conclusion, record, self.message.message_id, claims
         )
-        if earlier is not None and earlier.data is not None:
-            outgoing = _as_before(outgoing, orjson.loads(earlier.data))
-        key = request.key if request else ""
-        data = orjson.dumps(outgoing.event.data)
-        self._ends[key] = conclusion, data
-        decision = Decision(
-            message=self.key,
-            key=key,
-            event_id=event_id or "",
-            sequence=message.sequence_number,
-            state=conclusion.kind.value,
-            data=data,
-        )
-        reply = self._reply() if len(self._ends) == count else None
-        await self.context.conclude(outgoing, decision, reply)
+        if data:
+            outgoing = _as_before(outgoing, data)
+        self._ends[record.key] = conclusion, outgoing.event.data
+        reply = self._reply() if len(self._ends) == self._count else None
+        await self.context.conclude(outgoing, record, reply)
 
     def _claimed(self) -> dict[str, object]:
         """Return the member ``request`` of an outcome: the claims of the message.
@@ -328,9 +294,8 @@ class Handling:
         entity = self.context.replies.entity(message.reply_to or "")
         if entity is None:
             return None
-        ids = self._approval.event_ids if self._approval else ()
-        keys = [event_id.upper() for event_id in ids] or [""]
-        outcomes = [orjson.loads(self._ends[key][1]) for key in keys]
+        ids = self._approval.event_ids if self._approval else ("",)
+        outcomes = [self._ends[event_id.upper()][1] for event_id in ids]
         body = orjson.dumps({"messageId": message.message_id, "outcomes": outcomes})
         envelope = ReplyEnvelope(
             entity=entity,
@@ -342,9 +307,8 @@ class Handling:
         return Reply(key=self.key, body=msgspec.json.encode(envelope))
 
 
-def _conclusion_of(kind: OutcomeKind, earlier: Decision) -> Conclusion:
+def _conclusion_of(kind: OutcomeKind, data: Mapping[str, Any]) -> Conclusion:
     """Return the conclusion that is stored in an earlier decision."""
-    data = orjson.loads(earlier.data or b"{}")
     raw = data.get("event")
     return Conclusion(
         kind=kind,
@@ -355,7 +319,7 @@ def _conclusion_of(kind: OutcomeKind, earlier: Decision) -> Conclusion:
     )
 
 
-def _as_before(outgoing: OutgoingEvent, data: dict[str, Any]) -> OutgoingEvent:
+def _as_before(outgoing: OutgoingEvent, data: Mapping[str, Any]) -> OutgoingEvent:
     """Return an event about an outcome with the data and time of an earlier one.
 
     A signed message may come again under another MessageId, which its outcome names.
@@ -372,16 +336,6 @@ def _claims(request: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in request.items() if name != "enqueuedAt"}
 
 
-def _why(conclusion: Conclusion) -> str:
-    """Return the reason of an outcome, with its details; "" if there is none."""
-    return ": ".join(filter(None, (conclusion.reason, conclusion.detail)))
-
-
-def _settlement(ends: Sequence[Conclusion]) -> Settlement:
-    letter = dead_letter([end.kind for end in ends], [*map(_why, ends)])
-    return Settlement("dead-letter", *letter) if letter else Settlement("complete")
-
-
 _DEAD_LETTERS = {
     OutcomeKind.INVALID: ("InvalidMessage", "it cannot be read as an approval"),
     OutcomeKind.EXPIRED: ("Expired", "it came too late to be relayed"),
@@ -392,20 +346,15 @@ _DEAD_LETTERS = {
 }
 
 
-def dead_letter(
-    kinds: Sequence[OutcomeKind], whys: Sequence[str] = ()
-) -> tuple[str, str] | None:
-    """Return reason and description for dead-lettering a message; None = complete it.
+def settlement_of(ends: Sequence[Conclusion]) -> Settlement:
+    """Return how to settle a message by the conclusions of its EventIds, in order.
 
-    Args:
-        kinds: the outcomes of the message's EventIds, in the order of the body.
-        whys: the reasons of these outcomes; "" = none.
+    The first refusal is the reason of a dead letter, unless one EventId was approved.
     """
-    if not APPROVED.isdisjoint(kinds):
-        return None
-    place = next((i for i, kind in enumerate(kinds) if kind in _DEAD_LETTERS), None)
-    if place is None:
-        return None
-    reason, words = _DEAD_LETTERS[kinds[place]]
-    why = whys[place] if whys else ""
-    return reason, f"{words}: {why}" if why else words
+    if APPROVED.isdisjoint(end.kind for end in ends):
+        for end in ends:
+            if end.kind in _DEAD_LETTERS:
+                reason, *words = _DEAD_LETTERS[end.kind]
+                whole = filter(None, (*words, end.reason, end.detail))
+                return Settlement("dead-letter", reason, ": ".join(whole))
+    return Settlement("complete")

@@ -62,17 +62,16 @@ class Terms(Struct, frozen=True, kw_only=True):
         named = (name for rule in self.rules for name in rule.after or ())
         return tuple(dict.fromkeys(named))
 
+    def allow(self, event: ScheduledEvent) -> bool:
+        """Return whether events of this type may be approved at all."""
+        allowed = {name.casefold() for name in self.allow_event_types}
+        return not allowed or (event.event_type or "").casefold() in allowed
 
-class Initiative(Struct, frozen=True, kw_only=True):
-    """Marks a request that an auto-approve rule made, not a message.
-
-    Attributes:
-        rule: the label of the rule.
-        content: ``content_of`` the event when the rule made the request.
-    """
-
-    rule: str
-    content: str
+    def ruling(
+        self, event: ScheduledEvent, age: float, now: datetime, found: Evidences
+    ) -> Ruling:
+        """Return what the rules decide about an event; see ``judge``."""
+        return judge(self.rules, event, age=age, now=now, me=self.me, found=found)
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -80,13 +79,15 @@ class Request(Struct, frozen=True, kw_only=True):
 
     Attributes:
         enqueued_at: when the message was sent, or the rule made the request.
-        initiative: set if a rule made the request; None for a message.
+        rule: the label of the rule that made the request; None = a message made it.
+        content: ``content_of`` the event when the rule made the request.
     """
 
     approval: Approval
     event_id: str
     enqueued_at: datetime
-    initiative: Initiative | None = None
+    rule: str | None = None
+    content: str = ""
 
     @property
     def key(self) -> str:
@@ -94,15 +95,13 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.event_id.upper()
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """Facts about a request that are not in the document.
+class Standing(Struct, kw_only=True):
+    """What is known of a request besides the document.
 
     Attributes:
-        may_have_worked: whether a POST was begun before a restart, or the result of a
-            POST is in doubt.
+        may_have_worked: whether a POST was begun before a restart, or is in doubt.
         was_seen: whether the EventId was in a document here, within the retention.
-        absent_for: for how many seconds the EventId was absent from all documents whose
-            absences count.
+        absent_for: for how many seconds no document had it whose absences count.
         was_posted: whether any POST was begun for the EventId.
         found: the results of commands for the event, by name.
     """
@@ -155,12 +154,7 @@ def decide(
 ) -> Conclusion | Post | Wait:
     """Decide about a request after a fresh look.
 
-    Args:
-        request: the request.
-        look: a look that began after the message was received, and after any earlier
-            POST.
-        standing: what else is known.
-        terms: what the configuration allows.
+    The look began after the message was received, and after any earlier POST.
     """
     event = look.document.events.get(request.key)
     if standing.may_have_worked and _is_begun_or_gone(request, look, standing):
@@ -177,20 +171,11 @@ def decide(
 def rule_that_approves(
     known: Known, now: Moment, terms: Terms, found: Evidences = NO_EVIDENCE
 ) -> Ruling | None:
-    """Return the ruling if an auto-approve rule applies to an event, else None.
-
-    Args:
-        known: an event of the document.
-        now: the present time.
-        terms: what the configuration allows.
-        found: the results of commands for the event, by name.
-    """
+    """Return the ruling if an auto-approve rule applies to an event, else None."""
     event = known.event
-    if event.status == EventStatus.STARTED or not _is_allowed(event, terms):
+    if event.status == EventStatus.STARTED or not terms.allow(event):
         return None
-    ruling = judge(
-        terms.rules, event, age=known.age(now), now=now.at, me=terms.me, found=found
-    )
+    ruling = terms.ruling(event, known.age(now), now.at, found)
     return ruling if ruling.action == "auto-approve" else None
 
 
@@ -211,11 +196,7 @@ def is_absent(key: str, look: Look) -> bool:
 def deadline(request: Request, not_before: datetime | None, terms: Terms) -> datetime:
     """Return the time after which no further try makes sense.
 
-    Args:
-        request: the request.
-        not_before: the last known NotBefore of the event: after it, the event starts
-            without an approval.
-        terms: what the configuration allows.
+    After its last known NotBefore, an event starts without an approval.
     """
     ends = (not_before, request.approval.expires_at, _oldest(request, terms))
     return min(end for end in ends if end is not None)
@@ -262,13 +243,14 @@ def _waiting(
     terms: Terms,
 ) -> Conclusion | Post | Wait:
     """Decide about an event that is in the document and has not started."""
-    ruling = _ruling(event, look, standing, terms)
-    if reason := _refusal(event, request, ruling, terms):
-        kind, detail = OutcomeKind.DENIED, None
-        if reason == EVENT_CHANGED:
-            detail = _changed_members(event, request.approval)
+    known, seen = look.watch.known.get(event.key), look.watch.seen
+    age = known.age(seen) if known and seen else 0.0
+    ruling = terms.ruling(event, age, look.now, standing.found)
+    if refusal := _refusal(event, request, ruling, terms):
+        reason, detail = refusal
+        kind = OutcomeKind.DENIED
         return Conclusion(kind=kind, event=event, reason=reason, detail=detail)
-    if ruling.action == "auto-approve" and request.initiative is None:
+    if ruling.action == "auto-approve" and request.rule is None:
         return Post(event=event)  # a message does not wait for the rule
     if ruling.hold is not None and standing.was_posted:
         return Wait()  # the result of that POST is not known yet
@@ -278,34 +260,27 @@ def _waiting(
     return Wait(seconds=ruling.left) if ruling.left else Post(event=event)
 
 
-def _ruling(
-    event: ScheduledEvent, look: Look, standing: Standing, terms: Terms
-) -> Ruling:
-    known, seen = look.watch.known.get(event.key), look.watch.seen
-    age = known.age(seen) if known and seen else 0.0
-    return judge(
-        terms.rules, event, age=age, now=look.now, me=terms.me, found=standing.found
-    )
-
-
 def _refusal(
     event: ScheduledEvent, request: Request, ruling: Ruling, terms: Terms
-) -> str | None:
-    """Return why an event may not be approved; None if it may."""
-    if not _is_allowed(event, terms):
-        return "EventTypeNotAllowed"
+) -> tuple[str, str | None] | None:
+    """Return why an event may not be approved, with details; None if it may."""
+    if not terms.allow(event):
+        return "EventTypeNotAllowed", None
     if ruling.action == "deny":
-        return f"DeniedByRule {ruling.rule}" if ruling.rule else "NoRuleAllows"
-    if (initiative := request.initiative) is not None:
-        return _change(event, initiative, ruling)
+        return f"DeniedByRule {ruling.rule}" if ruling.rule else "NoRuleAllows", None
+    if request.rule is not None:
+        if content_of(event) != request.content:
+            return EVENT_CHANGED, None
+        is_same = (ruling.action, ruling.rule) == ("auto-approve", request.rule)
+        return None if is_same else ("RuleChanged", None)
     seen = _approved(event, request.approval)
-    return EVENT_CHANGED if seen and is_material(seen, event) else None
-
-
-def _changed_members(event: ScheduledEvent, approval: Approval) -> str | None:
-    """Return which members of approvedEvent do not fit the event, in words."""
-    if (seen := _approved(event, approval)) is None:
+    if seen is None or not is_material(seen, event):
         return None
+    return EVENT_CHANGED, _changed_members(seen, event)
+
+
+def _changed_members(seen: ScheduledEvent, event: ScheduledEvent) -> str:
+    """Return which members of approvedEvent do not fit the event, in words."""
     changed = material_changes(seen, event)
     missing = [name for name in changed if seen.raw.get(name) is None]
     differ = [name for name in changed if name not in missing]
@@ -313,16 +288,6 @@ def _changed_members(event: ScheduledEvent, approval: Approval) -> str | None:
     if differ:
         words.append(f"{', '.join(differ)} not as in approvedEvent")
     return "; ".join(words)
-
-
-def _change(
-    event: ScheduledEvent, initiative: Initiative, ruling: Ruling
-) -> str | None:
-    """Return what has changed since a rule made its request; None if nothing."""
-    if content_of(event) != initiative.content:
-        return EVENT_CHANGED
-    is_same = (ruling.action, ruling.rule) == ("auto-approve", initiative.rule)
-    return None if is_same else "RuleChanged"
 
 
 def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | None:
@@ -336,8 +301,3 @@ def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | Non
     seen = ScheduledEvent(event_id=named if isinstance(named, str) else "", raw=raw)
     is_of_another = seen.key != event.key and len(approval.event_ids) > 1
     return None if is_of_another else seen
-
-
-def _is_allowed(event: ScheduledEvent, terms: Terms) -> bool:
-    allowed = {name.casefold() for name in terms.allow_event_types}
-    return not allowed or (event.event_type or "").casefold() in allowed

@@ -47,9 +47,7 @@ class ReplySender:
     """Sends replies within one namespace, with a sender for each entity.
 
     Args:
-        config: the connection to the namespace.
         most: how many senders are kept open; each is a connection.
-        timings: how long Service Bus may take.
     """
 
     def __init__(

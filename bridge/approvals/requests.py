@@ -84,14 +84,10 @@ class Requests:
 
     @classmethod
     async def pursue(cls, one: Pending) -> Conclusion | None:
-        """Return the conclusion of a request; None if the process stops first.
-
-        Raises:
-            OutboxError: the state file cannot be read or written.
-        """
+        """Return the conclusion of a request; None if the process stops first."""
         poller, observations = one.context.poller, one.context.outbox.observations
         await one.store()
-        one.was_seen = await observations.was_seen(one.key)
+        one.standing.was_seen = await observations.was_seen(one.key)
         await one.prove()
         one.is_over, one.after = poller.is_over, poller.reads
         one.began = one.since = now = poller.clock.monotonic()
@@ -146,7 +142,7 @@ class Requests:
             self._leave(one)
             if one.is_over:
                 continue
-            if one.end < math.inf and not one.may_have_worked:
+            if one.end < math.inf and not one.standing.may_have_worked:
                 self._ends.put(one, one.end)
             if one.work is not None:
                 continue
@@ -167,11 +163,7 @@ class Requests:
             queue.drop(one)
 
     def turn(self, look: Look | None) -> Need:
-        """Decide what can be decided now; return what is to be done next.
-
-        Args:
-            look: the last look, if a POST may follow it.
-        """
+        """Decide what can be decided now, by the last look if a POST may follow it."""
         now, need = self.poller.clock.monotonic(), Need()
         self._notice_changes()
         self._put(*self._later.until(now))
@@ -276,7 +268,7 @@ class Requests:
         """Take note that the POST begins."""
         self._posting = self._ready
         for one in self._posting:
-            one.was_sent = True
+            one.standing.was_posted = True
 
     def answered(self, answer: StartAnswer) -> None:
         """Take the answer to the POST."""
@@ -304,11 +296,8 @@ class Requests:
     def end_late(self, began: float = -math.inf) -> float:
         """Give up what has failed until its deadline, unless a POST is in doubt.
 
-        Args:
-            began: when the present read began: it decides what was late already.
-
-        Returns:
-            The seconds until the next deadline; infinite if there is none.
+        What was late when a read ``began`` is decided by that. Return the seconds until
+        the next deadline; infinite if there is none.
         """
         now = self.poller.clock.monotonic()
         for one in self._ends.until(now):

@@ -15,13 +15,8 @@ class Rotation(Protocol):
     def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
         """Take this VM out of rotation for an event of its own that will be approved.
 
-        Args:
-            event: the event in the document.
-            settles: whether the approval waits until the probe has said "out" for the
-                time ``settle``.
-
-        Returns:
-            How many seconds the approval must still wait.
+        Return the seconds that the approval must still wait: if it ``settles``, until
+        the probe has said "out" for the time of that name.
         """
         ...
 

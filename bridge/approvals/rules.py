@@ -44,10 +44,9 @@ from bridge.events.cloudevent import hash32
 from bridge.events.document import (
     EVENT_SOURCES,
     ScheduledEvent,
-    bare,
     misspelt,
 )
-from bridge.events.identity import Identity
+from bridge.events.identity import Identity, bare
 from bridge.events.vocabulary import EVENT_TYPES
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
@@ -186,8 +185,8 @@ def judge(  # noqa: PLR0913 - a ruling depends on each of them
     """Return the decision of the first rule that fits an event.
 
     Args:
-        rules: the rules, in order.
-        event: the event as it is now.
+        rules: in order.
+        event: as it is now.
         age: for how many seconds, at least, the event has had its present content.
         now: the present time, for the time left until NotBefore.
         me: the identity of this VM.
@@ -205,11 +204,7 @@ def judge(  # noqa: PLR0913 - a ruling depends on each of them
 
 
 def catch_all(rules: Sequence[Rule]) -> int:
-    """Return the index of the first rule that fits every event.
-
-    The rules after it are never reached. If there is no such rule, the number of rules
-    is returned.
-    """
+    """Return the index of the first rule that fits every event, else their number."""
     places = (index for index, rule in enumerate(rules) if rule.is_unlimited)
     return next(places, len(rules))
 
@@ -237,18 +232,13 @@ def _hold(
 
 def _fits(rule: Rule, event: ScheduledEvent, now: datetime, me: Identity) -> bool:
     return (
-        not (rule.after is not None and _is_elsewhere(event, me))
+        not (rule.after is not None and me.is_named_in(event.resources) is False)
         and _is_among(rule, event.event_type, rule.event_types)
         and _is_among(rule, event.event_source, rule.event_sources)
         and _concerns(rule, event)
         and _lasts(rule, event.duration)
         and _is_near(rule, event.not_before, now)
     )
-
-
-def _is_elsewhere(event: ScheduledEvent, me: Identity) -> bool:
-    """Return whether an event names only other VMs; False if the VM is unknown."""
-    return me.is_named_in(event.resources) is False
 
 
 def _is_among(rule: Rule, value: str | None, names: tuple[str, ...] | None) -> bool:
@@ -315,7 +305,8 @@ class ReplyRules(Struct, frozen=True, kw_only=True):
         """Return the entity that a ReplyTo names; None if no reply may go there."""
         entity = _entity(reply_to)
         name = _plain(entity)
-        if not _PATH.fullmatch(entity) or not self.forbidden.isdisjoint(_upward(name)):
+        is_below = any(f"{name}/".startswith(f"{own}/") for own in self.forbidden)
+        if is_below or not _PATH.fullmatch(entity):
             return None
         return entity if any(fnmatchcase(name, glob) for glob in self.allowed) else None
 
@@ -327,13 +318,6 @@ class ReplyRules(Struct, frozen=True, kw_only=True):
 def _plain(entity: str) -> str:
     """Return a name for comparisons: no outer slashes, lower case."""
     return entity.strip("/").casefold()
-
-
-def _upward(name: str) -> Iterator[str]:
-    """Yield a path and all its parents."""
-    while name:
-        yield name
-        name = name.rpartition("/")[0]
 
 
 def _entity(reply_to: str) -> str:

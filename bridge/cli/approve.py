@@ -9,7 +9,8 @@ from typing import IO, Any, NoReturn
 from uuid import uuid4
 
 import click
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.app.approve_reply import Answers
 from bridge.app.approve_request import (
@@ -58,7 +59,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     message_id: str
     event_id: str
     to: ApprovalAddress
-    outcomes: list[dict[str, object]] | None = field(default=None)
+    outcomes: list[dict[str, object]] | None = None
     trouble: str | None = None
 
     @property
@@ -136,13 +137,8 @@ class Request(Struct, frozen=True, kw_only=True):
             )
             await self._put(answers.session)
             outcomes = await answers.outcomes(self.event.id, self.timeout)
-        return Answer(
-            message_id=sent.message_id,
-            event_id=sent.event_id,
-            to=sent.to,
-            outcomes=outcomes,
-            trouble=None if outcomes else self._trouble(outcomes, answers.last_error),
-        )
+        trouble = None if outcomes else self._trouble(outcomes, answers.last_error)
+        return replace(sent, outcomes=outcomes, trouble=trouble)
 
     async def _put(self, reply_session: str | None) -> None:
         sender = Sender(self.approvals, self.to.entity)

@@ -10,7 +10,6 @@ from typing import IO
 
 import click
 from msgspec.structs import replace
-from msgspec.structs import replace as with_fields
 
 from bridge.cli import completion, door
 from bridge.cli.common import config_option, echo_json
@@ -105,7 +104,7 @@ def _without_commands(config: Config) -> Config:
             _warn(f"sinks.{sink.name}: its command is not run; use --run to run it")
     if not sent:
         fail("there is no other sink to send to", code=WRONG)
-    return with_fields(config, sinks=sent)
+    return replace(config, sinks=sent)
 
 
 def _reporting_beside(config: Config) -> contextlib.AbstractContextManager[object]:

@@ -211,6 +211,7 @@ class Fleet(msgspec.Struct, frozen=True):
         events: those that are open, by NotBefore.
         missing: why the hub is not ready.
         unread: how many messages of the last day it could not read.
+        is_read: whether all messages that waited in its sources are read.
     """
 
     hub: str
@@ -218,6 +219,7 @@ class Fleet(msgspec.Struct, frozen=True):
     bridges: "FleetBridges"
     missing: list[str]
     unread: int
+    is_read: bool = True
 
 
 class FleetBridges(msgspec.Struct, frozen=True):
@@ -237,10 +239,11 @@ async def fetch(url: str, scope: str | None) -> Fleet:
     async with open_hub(url, scope) as hub:
         events = await hub.open_events()
         pages = await hub.pages("/api/v1/bridges", BridgeList)
-        missing = await _missing(hub)
-        status, state = await hub.get("/api/v1/hub")
+        status, body = await hub.get("/api/v1/hub")
         if status != 200:
-            raise BridgeError(hub.refusal(status, state))
+            raise BridgeError(hub.refusal(status, body))
+        state = checked(body, HubState)
+        missing = await _missing(hub, state)
     bridges = [one for page in pages for one in page.bridges]
     return Fleet(
         url,
@@ -251,15 +254,18 @@ async def fetch(url: str, scope: str | None) -> Fleet:
             [one for one in bridges if one.liveness is Liveness.SILENT],
         ),
         missing,
-        checked(state, HubState).unread,
+        state.unread,
+        is_read=state.drained is not None,
     )
 
 
-async def _missing(hub: HubClient) -> list[str]:
-    """Return why the hub is not ready; [] also where a proxy does not let one ask."""
+async def _missing(hub: HubClient, state: HubState) -> list[str]:
+    """Return why the hub is not ready; a proxy may not let one ask ``/readyz``."""
     with suppress(BridgeError):
-        return checked((await hub.get("/readyz"))[1], list[str])
-    return []
+        if found := checked((await hub.get("/readyz"))[1], list[str]):
+            return found
+    faults = [state.store_fault] if state.store_fault else []
+    return [*faults, *(f"source {one} is not connected" for one in state.not_connected)]
 
 
 def lines(found: Fleet, paint: Paint) -> Iterator[str]:
@@ -294,8 +300,12 @@ def _nothing(found: Fleet) -> str:
         return f"No event is known, but the hub may have missed some: see {where}"
     if not found.bridges.states:
         return "No event can be shown until a bridge has been heard"
+    if not found.is_read:
+        return "No event is known, but the hub has not read all its messages yet"
     if found.bridges.silent:
         return "No event is known, but the hub may have missed some: see Silent"
+    if not found.bridges.states.keys() - {"stopped", "gone"}:
+        return "No event is known, and no bridge runs that could report one"
     return "Azure has announced no maintenance for the machines of this hub"
 
 

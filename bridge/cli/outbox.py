@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar, cast, get_args
 
@@ -25,14 +25,14 @@ from bridge.cli.rows import (
     watching,
 )
 from bridge.configuration import load as configuration
-from bridge.diagnostics.outbox_access import AskAnew, access, demand_file
+from bridge.diagnostics.outbox_access import AskAnew, access, demand_file, forwarder_of
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ask, Ledger
 from bridge.outbox.admin import as_json as as_json_of
 from bridge.outbox.questions import MANY, Newest, Selection
-from bridge.outbox.records import Delivery, DeliveryState, value_of
+from bridge.outbox.records import REPLIES, Delivery, DeliveryState, value_of
 
 
 @click.group(cls=Suggesting)
@@ -161,8 +161,20 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
         click.echo(f"{summary(sent)} will be sent again")
         if hastened:
             click.echo(f"{counted(hastened)} that waited will be tried at once")
-    if not (sent or late or hastened):
+    if sent or hastened:
+        named = {one.sink for one in sent} | ({chosen.sink} if chosen.sink else set())
+        for line in hindrances(state, named):
+            click.echo(f"not yet: {printable(line)}", err=True)
+    elif not late:
         nothing(state, chosen)
+
+
+def hindrances(state: "StateFile", sinks: set[str]) -> Iterator[str]:
+    """Yield why nothing is sent to these sinks now."""
+    for sink in sorted(sinks - {*state.sinks, REPLIES}):
+        yield f"{sink!r} is not configured: nothing is sent to it"
+    if forwarder_of(state.path) is None:
+        yield "no forwarder runs: it sends when it starts"
 
 
 @outbox.command()

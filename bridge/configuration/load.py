@@ -6,6 +6,7 @@ All faults are raised together as one ConfigError. Nothing is opened or connecte
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -19,13 +20,11 @@ from bridge.configuration.environment import (
     sinks_by_name,
     upper,
 )
-from bridge.configuration.lint import (
-    vain_waits,
-)
+from bridge.configuration.lint import vain_waits
 from bridge.configuration.toml_file import TomlFile
 from bridge.events.routing import Route, When
 from bridge.foundation.errors import ConfigError
-from bridge.foundation.sections import Reader, nearest
+from bridge.foundation.sections import Reader, Section, nearest
 from bridge.foundation.values import Secret
 from bridge.outbox.statefile import StateConfig
 from bridge.servicebus.namespace import UNKNOWN_HOST, Entity
@@ -40,6 +39,8 @@ _EMPTY = (
     "received or answered (--allow-empty accepts it)"
 )
 _USES = ("approvals", "traffic")
+
+K = TypeVar("K", bound=Section)
 
 
 def load(
@@ -145,7 +146,7 @@ def _routes(tables: object, reader: Reader) -> Iterator[tuple[str, Route]]:
         if place == f"sinks[{index}]":
             reader.fault(place, "must be a table with a name: [[sinks]]")
         elif not isinstance(kind, str) or kind not in SINK_TYPES:
-            _sink(table, place, reader)
+            typed(table, place, reader, SINK_TYPES, SinkConfig)
         elif when := reader.section(When, table.get("when", {}), f"{place}.when"):
             yield str(table["name"]), SINK_TYPES[kind].routed(when)
 
@@ -279,23 +280,40 @@ def read_sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
             continue
         if isinstance(name := table.get("name"), str):
             check_name(name, place, names, reader)
-        if (sink := _sink(table, place, reader)) is not None:
+        sink = typed(table, place, reader, SINK_TYPES, SinkConfig)
+        if sink is not None:
             found.append(sink)
     return tuple(found)
 
 
-def _sink(table: Mapping[str, object], place: str, reader: Reader) -> SinkConfig | None:
+def typed(
+    table: Mapping[str, object],
+    place: str,
+    reader: Reader,
+    types: Mapping[str, type[K]],
+    shared: type[Section],
+) -> K | None:
+    """Read a table whose ``type`` decides which keys it has; None = it has faults.
+
+    Args:
+        table: the table.
+        place: its place, for faults.
+        reader: reads it.
+        types: the sections by ``type``.
+        shared: the section of the keys that all of them have.
+    """
     kind = table.get("type")
-    if not isinstance(kind, str) or kind not in SINK_TYPES:
-        allowed = ", ".join(f'"{name}"' for name in sorted(SINK_TYPES))
-        near = nearest(str(kind), SINK_TYPES)
-        hint = f"; did you mean {near!r}?" if near else ""
-        what = "is missing" if kind is None else f"{kind!r} is no type of sink"
-        reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
-        shared = {key: table[key] for key in keys_of(SinkConfig) if key in table}
-        reader.section(SinkConfig, {**shared, "type": ""}, place)
-        return None
-    return reader.section(SINK_TYPES[kind], table, place)
+    if isinstance(kind, str) and kind in types:
+        return reader.section(types[kind], table, place)
+    allowed = ", ".join(f'"{name}"' for name in sorted(types))
+    near = nearest(str(kind), types)
+    hint = f"; did you mean {near!r}?" if near else ""
+    noun = shared.__name__.removesuffix("Config").lower()
+    what = "is missing" if kind is None else f"{kind!r} is no type of {noun}"
+    reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
+    given = {key: table[key] for key in keys_of(shared) if key in table}
+    reader.section(shared, {**given, "type": ""}, place)  # reports its faults
+    return None
 
 
 # -- The names of sinks: the allowed form, and clashes ---------------------------------

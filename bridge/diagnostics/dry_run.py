@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from msgspec.structs import replace as with_fields
 
 from bridge import __version__
 from bridge.app.identify import IDENTITY, decoded, makeshift_source
@@ -65,7 +64,7 @@ def chosen(config: Config, names: Sequence[str]) -> Config:
     sinks = tuple(s for s in config.sinks if not names or s.name in names)
     if not sinks:
         raise ValueError("the configuration has no sinks")
-    return with_fields(config, sinks=sinks)
+    return replace(config, sinks=sinks)
 
 
 # -- the publishing VM ---------------------------------------------------------
@@ -188,7 +187,7 @@ async def send_test(
     """
     daemon_threads.lend()
     identity, warning = await _asked(config, clock, patience)
-    config = with_fields(config, approvals=None).filled_in(identity.expand)
+    config = replace(config, approvals=None).filled_in(identity.expand)
     event = samples.marked_event(
         event_context_of(config, identity),
         event_type,

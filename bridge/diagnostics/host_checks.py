@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -91,7 +91,7 @@ def examine(
     environ: Mapping[str, str],
     host: Host = HERE,
     *,
-    is_running: bool,
+    missing: Sequence[str] | None,
 ) -> list[Finding]:
     """Run all checks once.
 
@@ -99,11 +99,12 @@ def examine(
         config: the configuration of the forwarder.
         environ: the environment.
         host: describes this machine.
-        is_running: whether the forwarder answers.
+        missing: why the running forwarder is not ready; None = none answers.
     """
     return [
-        *state(config.state, host, is_running=is_running),
-        *ports(config.http, is_running=is_running),
+        *(Finding("fault", f"forwarder: not ready: {one}") for one in missing or ()),
+        *state(config.state, host, is_running=missing is not None),
+        *ports(config.http, missing),
         *secrets(config),
         *approvers(config),
         *proxy(environ),
@@ -305,18 +306,29 @@ def _plain(escaped: str) -> str:
 # -- the rest --------------------------------------------------------------------------
 
 
-def ports(config: HttpConfig, *, is_running: bool) -> Iterator[Finding]:
-    """Check whether the health port is free, or who holds it, for each address."""
+def ports(config: HttpConfig, missing: Sequence[str] | None) -> Iterator[Finding]:
+    """Check whether the health port is free, or who holds it, for each address.
+
+    Args:
+        config: ``[http]``.
+        missing: as of ``examine``.
+    """
     if not config.listen:
         yield Finding("ok", "http: off (http.listen is empty)")
     for at in config.addresses:
-        yield _port(at, is_running=is_running)
+        yield _port(at, missing)
 
 
-def _port(at: ListenAddress, *, is_running: bool) -> Finding:
-    if is_running:
+def _port(at: ListenAddress, missing: Sequence[str] | None) -> Finding:
+    cause = listening_fault(at)
+    if missing is not None and cause is None:
+        advice = "restart it: it runs with another http.listen"
+        return Finding(
+            "warning", f"http: the running bridge is not at {at.text}", advice
+        )
+    if missing is not None and not any(at.text in one for one in missing):
         return Finding("ok", f"http: {at.text} is held by the running bridge")
-    if (cause := listening_fault(at)) is None:
+    if cause is None:
         return Finding("ok", f"http: {at.text} is free")
     return Finding(
         "fault",

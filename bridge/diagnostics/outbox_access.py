@@ -7,6 +7,7 @@ a forwarder has it, but does not answer     → asked again; an error after some
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -92,6 +93,8 @@ class Forwarder(Struct, frozen=True):
             raise OutboxError(text) from error
         except (ConnectionRefusedError, FileNotFoundError) as error:
             raise OutboxClosedError(f"{self._who} has ended: try again") from error
+        except PermissionError as error:  # Windows lets others look, but not ask
+            raise _not_allowed(self.path) from error
         except OSError as error:
             text = f"{self._who} has ended meanwhile, or is ending: try again"
             raise OutboxUnavailableError(text) from error
@@ -120,8 +123,13 @@ def forwarder_of(path: Path) -> Forwarder | None:
     try:
         return Forwarder(path) if local_socket.is_answered(path) else None
     except PermissionError as error:
-        text = f"this user may not ask the forwarder of the state file {path}"
-        raise OutboxError(f"{text}: run this as the user of the service") from error
+        raise _not_allowed(path) from error
+
+
+def _not_allowed(path: Path) -> OutboxError:
+    who = "as an administrator" if sys.platform == "win32" else "as root"
+    text = f"this user may not ask the forwarder of the state file {path}"
+    return OutboxError(f"{text}: run this as the user of the service, or {who}")
 
 
 def demand_file(path: Path) -> None:
@@ -136,12 +144,15 @@ def demand_file(path: Path) -> None:
 
 
 @asynccontextmanager
-async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbox]:
+async def outbox_of(
+    path: Path, *, changes: bool = False, loads: bool = False
+) -> AsyncIterator[Outbox]:
     """Open a state file that no forwarder uses.
 
     Args:
         path: the state file.
         changes: whether it will be changed: then no forwarder can start meanwhile.
+        loads: whether more is asked than a ``Question`` that changes nothing.
 
     Raises:
         OutboxLockedError: a forwarder uses it.
@@ -159,7 +170,11 @@ async def outbox_of(path: Path, *, changes: bool = False) -> AsyncIterator[Outbo
             text = f"the state file {path} is not whole: {odd}; see 'check --connect'"
             raise OutboxCorruptError(text)
         database = await stack.enter_async_context(Database.open(path))
-        yield Outbox(database, Router(routes={}, scope="all", identity=Identity()))
+        router = Router(routes={}, scope="all", identity=Identity())
+        if loads or changes:
+            yield await Outbox.of(database, router)
+        else:
+            yield Outbox(database, router)  # a question reads what it needs
 
 
 @asynccontextmanager

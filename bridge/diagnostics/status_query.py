@@ -1,7 +1,7 @@
 """Get the status from the running forwarder or its state file; ask the probe."""
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -109,7 +109,7 @@ def _existing(path: Path) -> Path:
 async def _stored(config: Settings, sinks: Sequence[str], clock: Clock) -> StatusReport:
     path = _existing(Path(config.state.path))
     async with AsyncExitStack() as stack:
-        outbox = await stack.enter_async_context(outbox_of(path))
+        outbox = await stack.enter_async_context(outbox_of(path, loads=True))
         identity = await remembered(outbox.database) or Identity()
         body = await outbox.observations.load(CHECKPOINT)
         watch = Watch.from_json(body) if body else Watch()
@@ -164,6 +164,25 @@ def _url(at: ListenAddress) -> str:
     """Return the URL that reaches a listening address from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)  # noqa: S104 - asked, not listened on  # nosec B104
     return f"http://[{host}]:{at.port}" if ":" in host else f"http://{host}:{at.port}"
+
+
+def examine_sinks(
+    answer: StatusReport | None, configured: Iterable[str]
+) -> list[Finding]:
+    """Compare the sinks of the running forwarder with those of its configuration.
+
+    Args:
+        answer: its status; None = none runs.
+        configured: the names of the sinks in the configuration.
+    """
+    if answer is None or answer.missing is None:  # it starts
+        return []
+    wanted, found = set(configured), {one.name for one in answer.sinks}
+    if wanted == found:
+        return []
+    names = ", ".join(sorted(wanted ^ found))
+    text = f"sinks: the running forwarder has another configuration ({names})"
+    return [Finding("warning", text, "restart it: it read the file at its start")]
 
 
 # -- The check of the traffic probe, for ``sebridge check --connect`` ------------------

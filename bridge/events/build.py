@@ -7,6 +7,8 @@ Source: config/events.md.
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
+from math import floor
 from uuid import UUID
 
 from msgspec import Struct
@@ -56,7 +58,7 @@ class OutgoingEvent(Struct, frozen=True, kw_only=True):
     is_last: bool = False
 
 
-class EventContext(Struct, frozen=True, kw_only=True):
+class EventContext(Struct, frozen=True, kw_only=True, dict=True):
     """What all events of this bridge share: type prefix, source, and this VM.
 
     Attributes:
@@ -69,9 +71,9 @@ class EventContext(Struct, frozen=True, kw_only=True):
     version: str
     link: str = ""
 
-    @property
-    def reporter(self) -> dict[str, str | None]:
-        """The ``reporter`` member of ``data``."""
+    @cached_property
+    def reporter(self) -> Mapping[str, str | None]:
+        """The ``reporter`` member of ``data``: computed once."""
         return {**self.identity.members, "version": self.version}
 
 
@@ -98,9 +100,16 @@ def paused_for(seconds: float) -> dict[str, object]:
     return {"pausedSeconds": round(seconds)} if seconds else {}
 
 
-def numbered(cause: list[object], repeats: int) -> str:
-    """Return the event id, given how often the same event was published before."""
-    return hash32([*cause, repeats] if repeats else cause)
+def ids_of(cause: list[object], repeats: int) -> tuple[str, str]:
+    """Return the event's id, and the hash of its cause, by which events are counted.
+
+    Args:
+        cause: the values that both are made of.
+        repeats: how often an event of the same cause was published before; 0 = never:
+            then both are the same.
+    """
+    plain = hash32(cause)
+    return (hash32([*cause, repeats]) if repeats else plain), plain
 
 
 def from_transition(  # noqa: PLR0913 - what one event tells of
@@ -122,7 +131,10 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         repeats: how often this bridge has published the same transition before.
         paused: how long this VM stood still before, in seconds; 0 = it did not.
     """
-    event, cause = transition.event, cause_of(transition)
+    event, is_gone = transition.event, transition.is_gone
+    values, not_before = cause_of(transition), event.not_before
+    (own_id, cause), at = ids_of(values, repeats), rfc3339(observed_at)
+    notice = not_before and floor((not_before - observed_at).total_seconds())
     data: dict[str, object] = {
         "transition": transition.kind.value,
         "event": event.raw,
@@ -130,9 +142,9 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
         "changes": list(transition.changes),
         "announced": transition.announced,
         "documentIncarnation": incarnation,
-        "observedAt": rfc3339(observed_at),
-        "notBefore": rfc3339(event.not_before) if event.not_before else None,
-        "noticeSeconds": _notice(event, observed_at),
+        "observedAt": at,
+        "notBefore": rfc3339(not_before) if not_before else None,
+        "noticeSeconds": notice,
         "affectsThisVm": event_context.identity.is_named_in(event.resources),
         "unobservedSeconds": transition.unobserved,
         **paused_for(paused),
@@ -142,26 +154,26 @@ def from_transition(  # noqa: PLR0913 - what one event tells of
     if transition.kind is TransitionKind.ENDED:
         data["outcome"] = "unknown"
     cloud_event = CloudEvent(
-        id=(own_id := numbered(cause, repeats)),
+        id=own_id,
         source=event_context.source,
         type=f"{event_context.prefix}.scheduledevent.{transition.kind}.v1",
         subject=clean(event.event_id),
-        time=rfc3339(observed_at),
+        time=at,
         dataschema="urn:sebridge:schema:scheduledevent:v1",
         extensions=attributes_of(event, own_id) | severity(_severity_of(transition)),
         data=data,
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=hash32(cause),
+        cause=cause,
         subject=Subject(
             transition=transition.kind.value,
-            events=_objects(event, transition.previous),
+            events=tuple(filter(None, (event, transition.previous))),
         ),
         key=event.key,
-        not_before=event.not_before if not transition.is_gone else None,
+        not_before=None if is_gone else not_before,
         is_started=transition.kind is TransitionKind.STARTED,
-        is_last=transition.is_gone,
+        is_last=is_gone,
     )
 
 
@@ -238,7 +250,7 @@ def from_outcome(
     return OutgoingEvent(
         event=fitted(cloud_event),
         cause=own_id,
-        subject=Subject(events=_objects(outcome.event, None)),
+        subject=Subject(events=(outcome.event,) if outcome.event else ()),
         key=outcome.event_id.upper() if outcome.event_id else None,
     )
 
@@ -292,10 +304,10 @@ def from_document(
     repeats: int,
 ) -> OutgoingEvent:
     """Make the event about a new incarnation; it contains the whole document."""
-    cause = cause_of_document(event_context, document)
+    own_id, cause = ids_of(cause_of_document(event_context, document), repeats)
     at = rfc3339(observed_at)
     cloud_event = CloudEvent(
-        id=numbered(cause, repeats),
+        id=own_id,
         source=event_context.source,
         type=f"{event_context.prefix}.document.changed.v1",
         subject=event_context.identity.vm_id,
@@ -312,21 +324,9 @@ def from_document(
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=hash32(cause),
+        cause=cause,
         subject=Subject(is_lifecycle=True),
     )
-
-
-def _objects(
-    event: ScheduledEvent | None, previous: ScheduledEvent | None
-) -> tuple[Mapping[str, object], ...]:
-    return tuple(one.raw for one in (event, previous) if one is not None)
-
-
-def _notice(event: ScheduledEvent, observed_at: datetime) -> int | None:
-    if event.not_before is None:
-        return None
-    return int((event.not_before - observed_at).total_seconds() // 1)
 
 
 def attributes_of(event: ScheduledEvent, own_id: str) -> dict[str, str | int]:

@@ -91,6 +91,6 @@ def from_command(
     return OutgoingEvent(
         event=fitted(cloud_event),
         cause=own_id,
-        subject=Subject(events=(event.raw,) if event else ()),
+        subject=Subject(events=(event,) if event else ()),
         key=event.key if event else None,
     )

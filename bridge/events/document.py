@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 
 import orjson
 from msgspec import Struct
@@ -44,8 +45,8 @@ _USUAL_TIME = re.compile(
 EVENT_SOURCES = ("Platform", "User")
 
 
-class ScheduledEvent(Struct, frozen=True, kw_only=True):
-    """One element of ``Events``.
+class ScheduledEvent(Struct, frozen=True, kw_only=True, dict=True):
+    """One element of ``Events``; what is read from it is computed once.
 
     Attributes:
         event_id: ``EventId`` as received. To compare events, use ``key``.
@@ -55,41 +56,38 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True):
     event_id: str
     raw: Mapping[str, object]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The EventId in capitals, for comparisons: case does not matter."""
         return self.event_id.upper()
 
-    @property
+    @cached_property
     def status(self) -> str | None:
         """``EventStatus``, known or not."""
         return self._text("EventStatus")
 
-    @property
+    @cached_property
     def event_type(self) -> str | None:
         """``EventType``, known or not."""
         return self._text("EventType")
 
-    @property
+    @cached_property
     def event_source(self) -> str | None:
         """``EventSource``: Platform or User; absent before 2019-08-01."""
         return self._text("EventSource")
 
-    @property
+    @cached_property
     def resources(self) -> tuple[str, ...]:
         """The names of the affected VMs, as received."""
-        names = self.raw.get("Resources")
-        if not isinstance(names, list):
-            return ()
-        return tuple(name for name in names if isinstance(name, str))
+        return resources_of(self.raw)
 
-    @property
+    @cached_property
     def has_resources(self) -> bool:
         """Whether ``Resources`` is an array in which every name is a string."""
         names = self.raw.get("Resources")
-        return isinstance(names, list) and all(isinstance(name, str) for name in names)
+        return isinstance(names, list) and len(names) == len(self.resources)
 
-    @property
+    @cached_property
     def duration(self) -> int | None:
         """``DurationInSeconds``: -1 = unknown, 0 = no interruption; None if absent."""
         value = self.raw.get("DurationInSeconds")
@@ -97,13 +95,13 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True):
             return value
         return None
 
-    @property
+    @cached_property
     def not_before(self) -> datetime | None:
         """``NotBefore`` in UTC; None if absent (after the start) or invalid."""
         text = self._text("NotBefore")
         return parse_time(text) if text else None
 
-    @property
+    @cached_property
     def canonical(self) -> dict[str, object]:
         """The object in the form that is compared and hashed: the same on every VM."""
         event: dict[str, object] = {**self.raw, "EventId": self.key}
@@ -288,21 +286,15 @@ def is_deep(value: object, most: int = _MAX_DEPTH) -> bool:
 
 def _incarnation(value: object) -> int | None:
     """Return the incarnation; None if it is absent or does not fit into 64 bits."""
-    number = _number(value)
-    return number if number is not None and abs(number) < 2**63 else None
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
     if isinstance(value, str):
-        text = value.strip()
-        digits = text.removeprefix("-")
+        digits = value.strip().removeprefix("-")
         is_whole = digits.isascii() and digits.isdigit() and len(digits) < 20
-        return int(text) if is_whole else None
-    return value if isinstance(value, int) else None
+        value = int(value) if is_whole else None
+    elif isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if abs(value) < 2**63 else None
 
 
 def misspelt(word: str, known: Sequence[str]) -> str | None:
@@ -341,14 +333,17 @@ def parse_time(text: str) -> datetime | None:
     return None
 
 
+def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the names in ``Resources``, without values that are not strings."""
+    names = event.get("Resources")
+    if not isinstance(names, list):
+        return ()
+    return tuple(name for name in names if isinstance(name, str))
+
+
 def exact(value: object) -> str:
     """Return a value as JSON text, to compare two values.
 
     In Python 1, 1.0 and True are equal; in JSON they differ.
     """
     return json.dumps(value, sort_keys=True)
-
-
-def bare(resource: str) -> str:
-    """Return a resource name for comparisons: lower case, no leading underscore."""
-    return resource.removeprefix("_").casefold()

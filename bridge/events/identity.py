@@ -8,7 +8,6 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from bridge.events.document import bare
 from bridge.foundation.sections import Section
 from bridge.foundation.values import PLACEHOLDERS
 
@@ -137,8 +136,7 @@ class Identity(Struct, frozen=True, kw_only=True):
         """Whether this VM is one of ``resources``; None if the VM's name is unknown."""
         if self.vm_name is None:
             return None
-        own = bare(self.vm_name)
-        return any(bare(name) == own for name in resources)
+        return bare(self.vm_name) in map(bare, resources)
 
     def expand(self, text: str) -> str:
         """Fill in ``{vm_id}``, ``{vm_name}`` and ``{group}``.
@@ -154,6 +152,11 @@ class Identity(Struct, frozen=True, kw_only=True):
             return found
 
         return _PLACEHOLDER.sub(value, text)
+
+
+def bare(resource: str) -> str:
+    """Return a resource name for comparisons: lower case, no leading underscore."""
+    return resource.removeprefix("_").casefold()
 
 
 def _segment(name: str) -> str:

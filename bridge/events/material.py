@@ -1,6 +1,7 @@
 """Whether an event has become worse than the one that was seen before. Pure."""
 
-from bridge.events.document import ScheduledEvent, bare
+from bridge.events.document import ScheduledEvent
+from bridge.events.identity import bare
 
 
 def is_material(seen: ScheduledEvent, event: ScheduledEvent) -> bool:

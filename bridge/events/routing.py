@@ -12,8 +12,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bridge.events.document import bare
-from bridge.events.identity import Identity
+from bridge.events.document import ScheduledEvent
+from bridge.events.identity import Identity, bare
 from bridge.foundation.sections import Section
 
 _MOST_NAMES = 10
@@ -72,7 +72,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     """
 
     transition: str | None = None
-    events: tuple[Mapping[str, object], ...] = ()
+    events: tuple[ScheduledEvent, ...] = ()
     is_lifecycle: bool = False
 
 
@@ -129,16 +129,14 @@ class Route(Struct, frozen=True, kw_only=True):
                 key="when.transitions", wants=_either(wanted), has=f"this is {step}"
             )
 
-    def unfit(
-        self, event: Mapping[str, object], identity: Identity
-    ) -> Iterator[Obstacle]:
+    def unfit(self, event: ScheduledEvent, identity: Identity) -> Iterator[Obstacle]:
         """Yield the conditions that a scheduled event does not meet."""
-        names, when = resources_of(event), self.when
+        names, when = event.resources, self.when
         for key, field, allowed in (
             ("event_types", "EventType", when.event_types),
             ("event_sources", "EventSource", when.event_sources),
         ):
-            if not _among(value := event.get(field), allowed):
+            if not _among(value := event.raw.get(field), allowed):
                 yield Obstacle(
                     key=f"when.{key}",
                     wants=_either(allowed or ()),
@@ -213,10 +211,10 @@ class Router(Struct, frozen=True, kw_only=True):
             return subject
         return replace(subject, transition="updated")
 
-    def _unfit(self, route: Route, event: Mapping[str, object]) -> Iterator[Obstacle]:
+    def _unfit(self, route: Route, event: ScheduledEvent) -> Iterator[Obstacle]:
         yield from route.unfit(event, self.identity)
-        names = resources_of(event)
-        yield from _out_of_scope("events.scope", self.scope, names, self.identity)
+        names, me = event.resources, self.identity
+        yield from _out_of_scope("events.scope", self.scope, names, me)
 
 
 def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
@@ -227,14 +225,6 @@ def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
             replace(one, is_previous=bool(seen)) for one in found if one not in seen
         )
         seen.update(found)
-
-
-def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names in ``Resources``, without values that are not strings."""
-    names = event.get("Resources")
-    if not isinstance(names, list):
-        return ()
-    return tuple(name for name in names if isinstance(name, str))
 
 
 def _among(value: object, allowed: tuple[str, ...] | None) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from bridge.events.build import EventContext, OutgoingEvent, from_transition
 from bridge.events.cloudevent import DEEPEST, CloudEvent, rfc3339
 from bridge.events.cloudevent_rules import as_time, faults
-from bridge.events.document import is_deep, parse
+from bridge.events.document import ScheduledEvent, is_deep, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.transitions import diff
@@ -205,7 +205,11 @@ def _received(body: bytes, raw: Mapping[str, msgspec.Raw], now: datetime) -> Sam
     family, step = match.groups()
     event = CloudEvent.from_json(_filled_in(body, raw, members, family, now))
     states = (event.data.get("event"), event.data.get("previous"))
-    found = tuple(state for state in states if isinstance(state, dict))
+    found = tuple(
+        ScheduledEvent(event_id=str(state.get("EventId", "")), raw=state)
+        for state in states
+        if isinstance(state, dict)
+    )
     if family == "scheduledevent" and not found:
         raise ValueError("has no scheduled event: data.event is missing")
     is_lifecycle = family in {"bridge", "document"}

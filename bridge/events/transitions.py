@@ -80,7 +80,12 @@ def diff(  # noqa: PLR0913 - the transitions depend on each of them
         What is known from now on, and the transitions, sorted by EventId.
     """
     window = max(3 * poll_interval, _LEAST_WINDOW)
-    look = _Look(watch, document, now, window, relayed, again)
+    changed = {
+        key
+        for key, event in document.events.items()
+        if key in watch.known and _differ(watch.known[key].event, event)
+    }
+    look = _Look(watch, document, now, window, relayed, again, changed)
     steps = {step.event.key: step for step in look.steps()}
     known = {
         key: Known(
@@ -131,7 +136,11 @@ def same_again(watch: Watch, now: Moment) -> Watch:
 
 
 class _Look(Struct):
-    """One comparison: the questions that the transitions depend on."""
+    """One comparison: the questions that the transitions depend on.
+
+    Attributes:
+        changed: keys of the known events that differ in the document.
+    """
 
     watch: Watch
     document: Document
@@ -139,6 +148,7 @@ class _Look(Struct):
     window: float
     relayed: AbstractSet[str]
     again: AbstractSet[str]
+    changed: AbstractSet[str]
 
     @property
     def fall(self) -> Fall | None:
@@ -183,7 +193,7 @@ class _Look(Struct):
     def since(self, event: ScheduledEvent) -> Moment:
         """Return when the event was first seen with its present content."""
         before = self.watch.known.get(event.key)
-        if before is None or before.since is None or _differ(before.event, event):
+        if before is None or before.since is None or event.key in self.changed:
             return self.now
         return before.since.anchored(self.now)
 
@@ -199,7 +209,7 @@ class _Look(Struct):
             before = self.watch.known.get(key)
             if before is None or key in self.again:
                 yield self._appeared(event)
-            elif _differ(before.event, event):
+            elif key in self.changed:
                 yield self._changed(before.event, event)
         if self.document.faults or self.fall is not None:
             return  # an absent event does not count as gone now
@@ -254,13 +264,14 @@ class _Look(Struct):
         previous: ScheduledEvent | None,
         announced: bool | None = None,  # noqa: FBT001 - a value, not a switch
     ) -> Transition:
+        unobserved = self.unobserved
         return Transition(
             kind=kind,
             event=event,
             previous=previous,
-            changes=_changes(previous, event),
+            changes=_changes(previous, event) if previous else (),
             announced=announced if kind in GONE else self.announced(event),
-            unobserved=None if self.unobserved is None else int(self.unobserved),
+            unobserved=None if unobserved is None else int(unobserved),
         )
 
 
@@ -273,9 +284,7 @@ def _differ(before: ScheduledEvent, after: ScheduledEvent) -> bool:
     return exact(before.canonical) != exact(after.canonical)
 
 
-def _changes(previous: ScheduledEvent | None, event: ScheduledEvent) -> tuple[str, ...]:
-    if previous is None:
-        return ()
+def _changes(previous: ScheduledEvent, event: ScheduledEvent) -> tuple[str, ...]:
     before, after = previous.canonical, event.canonical
     return tuple(
         sorted(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.routing import resources_of
+from bridge.events.document import resources_of
 
 MOST_IN_HEADLINE = 3
 

@@ -113,6 +113,8 @@ def copy_to(path: Path, source: sqlite3.Connection) -> None:
 _MAGIC, _FORMAT = 0x377F0682, 3007000  # the last bit of the first is the byte order
 _HEAD, _SUMMED = 32, 24
 EMPTY = "it is empty"
+BAD_LOG = "its log cannot be read"
+LOG_ALONE = "it is gone, but its log is not"
 _FIRST_PAGE = 4096  # what SQLite writes before the first table
 
 
@@ -133,7 +135,7 @@ def passed_over(path: Path) -> str | None:
     """
     size, log_size = _size(path), _size(log_of(path))
     if log_size and not (size and _is_log(log_of(path))):
-        return "its log cannot be read" if size else "it is gone, but its log is not"
+        return BAD_LOG if size else LOG_ALONE
     if size is not None and size <= (0 if log_size else _FIRST_PAGE):
         return EMPTY
     return None

@@ -7,6 +7,7 @@ because it costs 3 MiB.
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -21,7 +22,7 @@ from bridge.health.status import StatusSource
 from bridge.net import local_socket
 from bridge.net.addresses import ListenAddress
 from bridge.net.listening import Port, addresses, listen, listening
-from bridge.outbox.storage.lock import StateLock
+from bridge.outbox.storage.lock import FileId, StateLock, identity_of
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -122,7 +123,7 @@ class _CommandSocket(Struct):
     make: Make
     status_source: StatusSource
     _end: Callable[[], object] | None = None
-    _file: local_socket.FileId | None = None
+    _file: FileId | None = None
 
     async def keep(self) -> None:
         """Make it whenever it is not there."""
@@ -133,12 +134,14 @@ class _CommandSocket(Struct):
 
     async def _make(self) -> None:
         path = self.lock.path
-        if self._end and local_socket.identity_of(path) == self._file:
+        if self._end and _identity(local_socket.address_of(path)) == self._file:
             return
         await self.close()
         if (fault := self.lock.fault()) is None:
             try:
-                self._end, self._file = await local_socket.serve(path, self.make)
+                self._end, self._file = await local_socket.serve(
+                    path, self.make, _identity
+                )
             except OSError as error:
                 fault = error.strerror or str(error)
         if fault is not None and fault != self.status_source.unasked:
@@ -155,11 +158,19 @@ class _CommandSocket(Struct):
         if end is None:
             return
         end()
-        if local_socket.identity_of(self.lock.path) != self._file:
+        if _identity(local_socket.address_of(self.lock.path)) != self._file:
             return  # another forwarder may have made it
         with suppress(TimeoutError):  # a disk may hang
             async with asyncio.timeout(_LAST_WAIT):
                 await asyncio.to_thread(local_socket.remove, self.lock.path)
+
+
+def _identity(address: str) -> FileId | None:
+    """Return what tells the socket from another one at its place; None = none is there.
+
+    A pipe of Windows cannot be removed, and takes a look for a connection.
+    """
+    return (0, 0) if sys.platform == "win32" else identity_of(address)
 
 
 # -- a server that is loaded at the first connection -----------------------------------

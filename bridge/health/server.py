@@ -148,7 +148,7 @@ async def running_status(source: StatusSource) -> StatusReport:
             for one in source.relays
         ]
         poller = source.poller
-        found = report(vm, poller.imds_state, poller.watch, sinks=sinks, found=kept)
+        found = report(vm, source.imds_state, poller.watch, sinks=sinks, found=kept)
         found.receivers = [_receiver(*item) for item in source.receivers.items()]
         if source.ahead is not None:
             found.clock = ClockReport(round(source.ahead))

@@ -23,6 +23,10 @@ _BLANK = (
     ", nor read: what earlier runs did is not known, so no rule approves, and no "
     "command restores"
 )
+_NAMELESS = (
+    "imds: this VM's name is not known, so every scope lets each event through: "
+    "restart the bridge once instance metadata answers, or set [identity]"
+)
 _PATIENCE = 1.0  # seconds; a probe waits for the answer
 
 
@@ -147,7 +151,7 @@ class StatusSource(Struct):
             return ["starting: asking IMDS who this VM is", *self._closed_ports()]
         found = []
         if self.poller.is_overdue():
-            found.append(f"imds: no good document ({self.poller.imds_state})")
+            found.append(f"imds: no good document ({self.imds_state})")
         found += [
             f"approvals: {name} is not attached ({receiver.last_error or 'not yet'})"
             for name, receiver in self.receivers.items()
@@ -171,13 +175,21 @@ class StatusSource(Struct):
             found.append(text + database.is_blank * _BLANK)
         return found + self._closed_ports()
 
+    @property
+    def imds_state(self) -> str:
+        """``Poller.imds_state``, or ``overdue`` if its last success is long ago."""
+        if self.poller is None:
+            return "starting"
+        state = self.poller.imds_state
+        return "overdue" if state == "ok" and self.poller.is_overdue() else state
+
     def _closed_ports(self) -> list[str]:
         return [port.fault for port in self.ports if port.fault is not None]
 
     async def notes(self) -> list[str]:
         """Return what needs attention, but does not affect readiness.
 
-        These are a VM out of rotation, failing sinks, dead letters, and the like. A
+        These are a VM out of rotation, or of unknown name, failing sinks, and so on. A
         state file that does not answer at once leaves the dead letters out.
         """
         if self.outbox is None:
@@ -194,6 +206,10 @@ class StatusSource(Struct):
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)
         found = [f"traffic: out of rotation ({why})"] if why else []
+        context = self.event_context
+        is_waiting = self.poller is None or self.poller.observer.is_waiting
+        if context and context.identity.vm_name is None and not is_waiting:
+            found.append(_NAMELESS)
         if (difference := self._clock_difference()) is not None:
             found.append(difference)
         if (signing := self._signing_fault()) is not None:
@@ -245,7 +261,8 @@ class StatusSource(Struct):
         )
 
     async def measure(self) -> None:
-        """Update the gauges whose values are in the state file."""
+        """Update the gauges that nothing else sets."""
+        self.metrics.ready.set(not self.missing())
         if self.outbox is None:
             return
         now = self.clock.now().timestamp()

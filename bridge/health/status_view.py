@@ -11,7 +11,8 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from bridge.events.document import bare, parse_time
+from bridge.events.document import parse_time
+from bridge.events.identity import bare
 from bridge.events.vocabulary import NOTHING_TO_APPROVE, OutcomeKind
 from bridge.events.wording import table
 from bridge.foundation.printable import printable
@@ -83,15 +84,20 @@ class Overview(Struct, frozen=True, kw_only=True):
 def overview(status: StatusReport, now: datetime) -> Overview:
     """Make the overview of a status."""
     me = _plain(status.vm.get("vmName"))
+    others: tuple[Table, ...] = (
+        _deliveries(status),
+        _receivers(status.receivers, now),
+        _approvals(status.approvals, now),
+    )
+    if status.imds.state == "starting" and status.missing is None:
+        others = tuple(structs.replace(one, empty="Not known yet.") for one in others)
     return Overview(
         title=_title(len(status.document.events), me, status.imds, now),
         notices=tuple(_notices(status)),
         facts=tuple(_facts(status, now)),
         tables=(
             _events(status, me, now),
-            _deliveries(status),
-            _receivers(status.receivers, now),
-            _approvals(status.approvals, now),
+            *others,
             *_commands(status.commands, now),
         ),
     )
@@ -112,7 +118,9 @@ def _title(count: int, vm: str, imds: ImdsReport, now: datetime) -> str:
 def _nothing(imds: ImdsReport) -> str:
     """Return what an empty list of events means."""
     if parse_time(imds.last_success or "") is not None:
-        return "Nothing is scheduled."
+        is_now = imds.state == "ok"
+        then = "was scheduled when IMDS answered last"
+        return "Nothing is scheduled." if is_now else f"Nothing {then}."
     if imds.state == _UNTOLD:
         return f"not known, no forwarder has read a document yet: {_TEST}"
     return f"not known, IMDS has not answered yet ({_plain(imds.state)}): {_TEST}"

@@ -138,7 +138,7 @@ async def open_alarms(
         )
         routes = {sink.name: route_of(sink) for sink in file.sinks}
         router = Router(routes=routes, scope="all", identity=Identity())
-        outbox = Outbox(database, router)
+        outbox = await Outbox.of(database, router)
         opening = _Sinks(outbox, clock, metrics, stack)
         workers = [await opening.open(sink) for sink in file.sinks]
         upkeep = Housekeeping(

@@ -302,9 +302,14 @@ class DecisionList(List, frozen=True, kw_only=True):
 
 
 class BridgeList(List, frozen=True, kw_only=True):
-    """Bridges, and the cursor of the next answer."""
+    """Bridges, and the cursor of the next answer.
+
+    Attributes:
+        total: how many there are in every state, of names that begin so.
+    """
 
     bridges: tuple[Bridge, ...]
+    total: Count
 
 
 class HubState(Row, frozen=True, kw_only=True):

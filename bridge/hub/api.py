@@ -30,10 +30,13 @@ from bridge.hub.answers import (
     EventRow,
     HubState,
 )
+from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
     KEY_STATES,
     WAITING,
     Approval,
+    BridgeAsked,
+    BridgeDecided,
     Decided,
     KeyList,
     KeysAsked,
@@ -47,6 +50,8 @@ from bridge.hub.server import (
     ANY_ID,
     PERSON,
     BadQueryError,
+    RefusedError,
+    T,
     _number,
     answer,
     asked_in,
@@ -108,6 +113,7 @@ class Api:
             web.get("/api/v1/events", self.events),
             web.get(f"/api/v1/events/{ANY_ID}", self.event),
             web.get("/api/v1/bridges", self.bridges),
+            web.post("/api/v1/bridges", self.decide_bridge),
             web.get("/api/v1/hub", self.state),
             web.get("/api/v1/timeline", self.timeline),
             web.get("/api/v1/report", self.report),
@@ -149,15 +155,42 @@ class Api:
     async def bridges(self, request: web.Request) -> web.Response:
         """List bridges in the order of their vmIds."""
         limit, situation = limit_of(request.query), self.situation()
-        after = word_in(request.query, "cursor")
-        found = await self.store.read(
-            lambda connection: lists.fleet(
-                connection, situation, after=after, limit=limit
-            )
+        state, text, after = (
+            word_in(request.query, name) for name in ("state", "q", "cursor")
         )
-        more = found[-1].vm_id if len(found) >= limit else None
-        rows = tuple(made(Bridge, row) for row in found)
-        return answer(request, BridgeList(bridges=rows, next=more))
+        if state and state not in {*Liveness}:
+            raise BadQueryError(f"state must be one of {', '.join(Liveness)}")
+
+        def read(connection: Connection) -> BridgeList:
+            found, more = lists.fleet(
+                connection, situation, state=state, text=text, after=after, limit=limit
+            )
+            return BridgeList(
+                bridges=tuple(made(Bridge, row) for row in found),
+                total=lists.count_bridges(connection, text),
+                next=more or None,
+            )
+
+        return answer(request, await self.store.read(read))
+
+    async def decide_bridge(self, request: web.Request) -> web.Response:
+        """Say that a bridge is gone."""
+        asked = await self._asked(request, BridgeAsked)
+        await self.forget(request, asked.vm_id)
+        return answer(request, BridgeDecided(vm_id=asked.vm_id))
+
+    async def forget(self, request: web.Request, vm_id: str) -> None:
+        """Say that a bridge is gone, for the person who sent a request.
+
+        Raises:
+            RefusedError: this person may not, or the bridge is not known.
+        """
+        person, now = request[PERSON], self.situation().now
+        if not person.may_decide:
+            raise RefusedError("you may look, but not decide")
+        if not await self.store.write(lambda c: lists.forget_bridge(c, vm_id, now)):
+            raise RefusedError("nothing is known of this bridge", 404)
+        log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
 
     async def state(self, request: web.Request) -> web.Response:
         """Show what the hub cannot do now, and who asks."""
@@ -209,9 +242,7 @@ class Api:
 
     async def approval(self, request: web.Request) -> web.Response:
         """Take a vote or a refusal."""
-        if refused := self._refusal(request):
-            return refused
-        given = asked_in(Approval, await request.read())
+        given = await self._asked(request, Approval)
         key = key_of(request.match_info["id"])
         found = await self.submit(request, key, given)
         if found.status in {200, 202}:
@@ -235,18 +266,13 @@ class Api:
             raise BadQueryError("about is missing: whom or what it is about")
         if not person.may_decide:
             return VoteResult(status=403, words="you may look, but not decide")
-        vote = VoteRequest(
-            key=key,
-            action=given.decision,
-            via=given.via,
+        asked = replace(
+            given,
             reason=clean(" ".join(given.reason.split())),
-            content=given.content,
-            person=person,
-            id=uuid.uuid4().hex,
             address=clean(given.address),
-            is_overridden=given.override,
             about=clean(given.about),
         )
+        vote = VoteRequest(key=key, asked=asked, person=person, id=uuid.uuid4().hex)
         return await self.store.write(
             lambda c: handle_vote(c, vote, self.config, situation)
         )
@@ -270,45 +296,42 @@ class Api:
 
     async def decide_keys(self, request: web.Request) -> web.Response:
         """Accept or withdraw keys."""
-        if refused := self._refusal(request):
-            return refused
-        asked = asked_in(KeysAsked, await request.read())
-        found = await self.settle_keys(request, asked)
-        if isinstance(found, Refusal):
-            return fault(found.status, found.words)
+        found = await self.settle_keys(request, await self._asked(request, KeysAsked))
         return answer(request, found, 200 if found.done else 202)
 
-    async def settle_keys(
-        self, request: web.Request, asked: KeysAsked
-    ) -> KeysDecided | Refusal:
-        """Accept or withdraw keys for the person who sent a request."""
+    async def settle_keys(self, request: web.Request, asked: KeysAsked) -> KeysDecided:
+        """Accept or withdraw keys for the person who sent a request.
+
+        Raises:
+            RefusedError: this person may not, or none can be accepted or withdrawn.
+        """
         person, pinned = request[PERSON], self.store.pinned
         now, access = self.situation().now, self.config.access
         by = Decider(person=person, access=access, now=now)
         found = await self.store.write(
             lambda c: decide_keys(c, asked, by, pinned.refresh)
         )
-        if isinstance(found, KeysDecided):
-            log.info(
-                "keys decided",
-                extra={
-                    "decision": asked.decision,
-                    "keys": found.done,
-                    "person": person.id,
-                },
-            )
+        if isinstance(found, Refusal):
+            raise RefusedError(found.words, found.status)
+        done = {"decision": asked.decision, "keys": found.done, "person": person.id}
+        log.info("keys decided", extra=done)
         return found
 
-    def _refusal(self, request: web.Request) -> web.Response | None:
-        """Return the answer to a request that another site may have caused."""
+    async def _asked(self, request: web.Request, kind: type[T]) -> T:
+        """Return what a POST asks.
+
+        Raises:
+            RefusedError: another site may have caused it, or it is invalid.
+        """
         if request.content_type != "application/json":
-            return fault(415, "the Content-Type must be application/json")
+            raise RefusedError("the Content-Type must be application/json", 415)
         headers = request.headers
         if headers.getall("X-Sebridge", []) != ["1"]:
-            return fault(403, 'the header X-Sebridge must be "1"')
+            raise RefusedError('the header X-Sebridge must be "1"')
         origins, host = headers.getall("Origin", []), headers.get("Host")
-        what = origin_fault(origins, self.config.public_url, host)
-        return None if what is None else fault(403, what)
+        if what := origin_fault(origins, self.config.public_url, host):
+            raise RefusedError(what)
+        return asked_in(kind, await request.read())
 
     async def _now(self, key: str) -> EventRow | None:
         situation = self.situation()

@@ -38,7 +38,6 @@ _INTERVALS = 3
 MOST_OFFERS = 50  # of one machine; beyond, they are an attack and none is stored
 _STOPPED_SECONDS = 86_400.0
 _LIFE = {"started", "stopped"}
-_IMDS = {"imds-unreachable", "imds-recovered"}
 _BEATS = {"started", "heartbeat"}
 
 Stamp = tuple[str, str]  # time and id of a message: the larger one is later
@@ -139,7 +138,6 @@ class BridgeState(Struct, frozen=True, kw_only=True):
         life: started or stopped.
         beat: the heartbeat: interval, backlog and digest of its rules.
         offer: where it takes approvals, and by which rules.
-        imds: whether it can reach IMDS.
     """
 
     vm_id: str
@@ -148,7 +146,6 @@ class BridgeState(Struct, frozen=True, kw_only=True):
     life: Part = NEVER
     beat: Part = NEVER
     offer: Part = NEVER
-    imds: Part = NEVER
 
     @property
     def reporter(self) -> Reporter:
@@ -236,7 +233,6 @@ class BridgeState(Struct, frozen=True, kw_only=True):
             life=self.life.later(other.life),
             beat=self.beat.later(other.beat),
             offer=self.offer.later(other.offer),
-            imds=self.imds.later(other.imds),
         )
 
 
@@ -266,10 +262,9 @@ def of_report(report: BridgeReport) -> BridgeState:
         beat=_part(
             part,
             report.kind in _BEATS,
-            ("intervalSeconds", "pending", "dead", "freeDiskBytes", "approvals"),
+            ("intervalSeconds", "pending", "dead", "approvals"),
         ),
         offer=_part(part, has_terms(report), ("approvals",)),
-        imds=_part(part, report.kind in _IMDS, ("word", "reason")),
     )
 
 

@@ -118,6 +118,19 @@ class Approval(Row, frozen=True, kw_only=True):
     override: bool = False
 
 
+class BridgeAsked(Row, frozen=True, kw_only=True):
+    """A bridge that is gone: it is forgotten until it is heard again."""
+
+    decision: Literal["forget"]
+    vm_id: Annotated[str, Meta(min_length=1, max_length=LONGEST_CURSOR)]
+
+
+class BridgeDecided(Row, frozen=True, kw_only=True):
+    """The bridge that is forgotten."""
+
+    vm_id: str
+
+
 class Decided(Row, frozen=True, kw_only=True):
     """The result of a vote.
 

@@ -37,7 +37,6 @@ BRIDGE, ARM = "bridge", "arm"
 APPROVE, REFUSE = "approve", "refuse"
 SET_ASIDE, DROP_OFFER = "set-aside", "drop-offer"
 ACTIONS = (APPROVE, REFUSE, SET_ASIDE, DROP_OFFER)
-CHANNELS = (BRIDGE, ARM)
 _MOST_NAMED = 3
 _PREFIX = "sebridge"  # if the bridge's own prefix is not known
 _LEAST = timedelta(minutes=1)

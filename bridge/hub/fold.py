@@ -33,7 +33,6 @@ from msgspec.structs import replace
 
 from bridge.events.document import ScheduledEvent
 from bridge.hub.facts import (
-    Address,
     Fact,
     Kind,
     Machine,
@@ -59,8 +58,7 @@ from bridge.hub.occurrences import (
 _MOST_LIVES = 10
 _MAKESHIFT = "urn:sebridge:"  # the source of a bridge that knows none yet
 _STRENGTH = (Kind.CANCELLED, Kind.ENDED, Kind.COMPLETED)
-# The orders of Address and Reporter; their own comparison is slow for a thousand.
-_BY_ADDRESS = attrgetter("source", "entity", "session", "prefix")
+# The order of Reporter; its own comparison is slow for a thousand.
 _BY_VM = attrgetter("vm_id", "name", "resource_id")
 
 
@@ -157,7 +155,6 @@ class State(Struct, frozen=True, kw_only=True):
         occurrences: its occurrences, the oldest first; the latest ten.
         before: how many occurrences were before those.
         outcomes: the results of approvals, the oldest first.
-        addresses: every approval address in its messages, sorted.
         last_reported: the time of the latest message.
     """
 
@@ -166,7 +163,6 @@ class State(Struct, frozen=True, kw_only=True):
     occurrences: tuple[Occurrence, ...]
     before: int
     outcomes: tuple[Fact, ...]
-    addresses: tuple[Address, ...]
     last_reported: datetime
 
     @property
@@ -241,14 +237,12 @@ def fold_in(
     latest = max([*moments, now] if now else moments)
     ordered = sorted(kept, key=lambda fact: fact.order)
     is_full = bool(lives) and lives[-1].is_full
-    found = {fact.address for fact in kept if fact.address}
     state = State(
         key=ordered[0].key,
         event_id=ordered[0].event_id,
         occurrences=tuple(_occurrence(life, reading, latest) for life in lives),
         before=past.lives,
         outcomes=tuple(outcomes),
-        addresses=tuple(sorted(found, key=_BY_ADDRESS)),
         last_reported=ordered[-1].time,
     )
     return Folded(

@@ -56,7 +56,7 @@ from bridge.hub.store.tables import (
     unreadable,
     votes,
 )
-from bridge.hub.view_rows import PAGE, BridgeRow, Situation
+from bridge.hub.view_rows import BridgeRow, Situation
 from bridge.hub.views import open_without_bridge
 
 # -- Looks twice a minute for silent bridges, and for events that no bridge has
@@ -168,11 +168,10 @@ class FleetMonitor(Struct):
         rows, after, situation = list[BridgeRow](), "", self.situation()
         while True:
             read = partial(fleet, situation=situation, after=after)
-            page = await self.store.read(read)
+            page, after = await self.store.read(read)
             rows += page
-            if len(page) < PAGE:
+            if not after:
                 return rows
-            after = page[-1].vm_id
 
 
 # -- Deletes old rows from the store, and records that the hub is running --------------

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bridge.configuration.environment import keys_of, overridden
+from bridge.configuration.environment import overridden
 from bridge.configuration.json_schema import section
-from bridge.configuration.load import read_sinks
+from bridge.configuration.load import read_sinks, typed
 from bridge.configuration.schema_parts import DRAFT, Json
 from bridge.configuration.toml_file import TomlFile
 from bridge.events.routing import When
-from bridge.foundation.sections import Reader, Section, nearest
+from bridge.foundation.sections import Reader, Section
 from bridge.foundation.values import Duration
 from bridge.hub.config import SOURCE_TYPES, HubConfig, SourceConfig
 from bridge.outbox.statefile import StateConfig
@@ -134,24 +134,9 @@ def _sources(tables: object, reader: Reader) -> Iterator[SourceConfig]:
         if (name := table.get("name")) in names:
             reader.fault(f"{place}.name", f"{name!r} is taken by another source")
         names.add(name)
-        if (source := _source(table, place, reader)) is not None:
+        source = typed(table, place, reader, SOURCE_TYPES, SourceConfig)
+        if source is not None:
             yield source
-
-
-def _source(
-    table: Mapping[str, object], place: str, reader: Reader
-) -> SourceConfig | None:
-    kind = table.get("type")
-    if isinstance(kind, str) and kind in SOURCE_TYPES:
-        return reader.section(SOURCE_TYPES[kind], table, place)
-    allowed = ", ".join(f'"{name}"' for name in SOURCE_TYPES)
-    near = nearest(str(kind), SOURCE_TYPES)
-    hint = f"; did you mean {near!r}?" if near else ""
-    what = "is missing" if kind is None else f"{kind!r} is no type of source"
-    reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
-    shared = {key: table[key] for key in keys_of(SourceConfig) if key in table}
-    reader.section(SourceConfig, {**shared, "type": ""}, place)  # reports its faults
-    return None
 
 
 def _unsuitable_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ import msgspec
 from bridge import __version__
 from bridge.hub import answers, choices
 from bridge.hub.answers import LONGEST_CURSOR, LONGEST_WORD, STATUSES
+from bridge.hub.bridges import Liveness
 from bridge.hub.choices import KEY_STATES, WAITING, KeyList, KeysAsked, KeysDecided
 from bridge.hub.report import Report
 from bridge.hub.timeline import TimeLine
@@ -71,6 +72,35 @@ def _paths() -> Json:
             _LIMIT,
         ],
     )
+    bridges = _get(
+        "listBridges",
+        "The bridges, in the order of their vmIds.",
+        "BridgeList",
+        [
+            _query(
+                "state", {**TEXT, "enum": list(Liveness)}, "Only bridges in this state."
+            ),
+            _query("q", WORD, "The beginning of the name of a bridge's machine."),
+            _cursor(WORD),
+            _LIMIT,
+        ],
+    )
+    approval = _post(
+        *("decide", "Approve or refuse.", "Approval", "Decided", "404", "409"),
+        votes="Counted: votes of other people are missing.",
+    )
+    approval["parameters"] = [_ID, _HEADER]
+    decide_keys = _post(
+        "decideKeys",
+        "Accept keys that wait, or withdraw accepted ones.",
+        *("KeysAsked", "KeysDecided", "409"),
+        votes="Counted: others are missing.",
+    )
+    forget = _post(
+        "decideBridge",
+        "Say that a bridge is gone, until it is heard again.",
+        *("BridgeAsked", "BridgeDecided", "404"),
+    )
     return {
         "/api/v1/events": _get(
             "listEvents",
@@ -85,7 +115,7 @@ def _paths() -> Json:
             [_ID, before],
             "404",
         ),
-        "/api/v1/events/{id}/approval": {**options, "post": _approval()},
+        "/api/v1/events/{id}/approval": {**options, "post": approval},
         "/api/v1/decisions": _get(
             "listDecisions",
             "The decisions, the newest first.",
@@ -95,18 +125,13 @@ def _paths() -> Json:
         "/api/v1/decisions.csv": _table(
             "listDecisionsAsCsv", "The decisions", [cursor, _LIMIT]
         ),
-        "/api/v1/bridges": _get(
-            "listBridges",
-            "The bridges, in the order of their vmIds.",
-            "BridgeList",
-            [_cursor(WORD), _LIMIT],
-        ),
+        "/api/v1/bridges": {**bridges, "post": forget},
         "/api/v1/hub": _get(
             "getHub",
             "What the hub cannot do now, so that something may be missing; who asks.",
             "HubState",
         ),
-        "/api/v1/keys": {**keys, "post": _keys_decided()},
+        "/api/v1/keys": {**keys, "post": decide_keys},
         "/api/v1/timeline": _get(
             "getTimeLine",
             "What happened to a machine: why was it down, how long, planned or not.",
@@ -132,7 +157,7 @@ def _paths() -> Json:
 _TYPES = (
     *(answers.Error, choices.Approval, choices.Decided, choices.Options),
     *(answers.EventList, answers.EventPage, answers.DecisionList, answers.BridgeList),
-    answers.HubState,
+    *(answers.HubState, choices.BridgeAsked, choices.BridgeDecided),
     *(TimeLine, Report, KeyList, KeysAsked, KeysDecided),
 )
 _REF = "#/components/schemas/{name}"
@@ -245,37 +270,29 @@ def _period(begin: str, end: str) -> list[Json]:
     ]
 
 
-def _approval() -> Json:
-    body = {"required": True, "content": _json(ref("Approval"))}
-    return {
-        "operationId": "decide",
-        "summary": "Approve or refuse.",
-        "parameters": [_ID, _HEADER],
-        "requestBody": body,
-        "responses": {
-            "200": {"description": "Decided.", "content": _json(ref("Decided"))},
-            "202": {
-                "description": "Counted: votes of other people are missing.",
-                "content": _json(ref("Decided")),
-            },
-            **_refusals("404", "409", "413", "415"),
-        },
-    }
+def _post(
+    name: str, words: str, asked: str, decided: str, *refusals: str, votes: str = ""
+) -> Json:
+    """Return the description of a POST.
 
-
-def _keys_decided() -> Json:
-    body = {"required": True, "content": _json(ref("KeysAsked"))}
-    decided = _json(ref("KeysDecided"))
+    Args:
+        name: of the operation.
+        words: what it does.
+        asked: the name of the schema of its body.
+        decided: that of its answer.
+        refusals: the statuses besides those of each answer.
+        votes: when it is only counted (202); "" = never.
+    """
+    content = _json(ref(decided))
+    good = {"200": {"description": "It is done.", "content": content}}
+    if votes:
+        good["202"] = {"description": votes, "content": content}
     return {
-        "operationId": "decideKeys",
-        "summary": "Accept keys that wait, or withdraw accepted ones.",
+        "operationId": name,
+        "summary": words,
         "parameters": [_HEADER],
-        "requestBody": body,
-        "responses": {
-            "200": {"description": "At least one is done.", "content": decided},
-            "202": {"description": "Counted: others are missing.", "content": decided},
-            **_refusals("409", "413", "415"),
-        },
+        "requestBody": {"required": True, "content": _json(ref(asked))},
+        "responses": {**good, **_refusals("413", "415", *refusals)},
     }
 
 
@@ -290,7 +307,7 @@ _REFUSALS = {
     "400": "A parameter, the body or a header is invalid.",
     "401": "Nobody is signed in.",
     "403": "This person may not do it, or another site may have sent the request.",
-    "404": "Nothing is known of this event.",
+    "404": "Nothing is known of it.",
     "409": "The event has changed, or cannot be decided so.",
     "413": "The body is longer than 64 KiB.",
     "415": "The body is not application/json.",

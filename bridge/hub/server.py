@@ -203,8 +203,23 @@ async def _listen(
 # -- what handlers ask and answer ------------------------------------------------------
 
 
-class BadQueryError(Exception):
+class RefusedError(Exception):
+    """A request is refused.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, words: str, status: int = 403) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class BadQueryError(RefusedError):
     """A request has an invalid parameter or body."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words, 400)
 
 
 def asked_in(kind: type[T], given: bytes | Mapping[str, object]) -> T:
@@ -285,8 +300,8 @@ async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Turn exceptions of a handler into errors as JSON."""
     try:
         return await handler(request)
-    except BadQueryError as error:
-        return fault(400, str(error))
+    except RefusedError as error:
+        return fault(error.status, str(error))
     except HubStoreError as error:
         return fault(503, str(error))
     except web.HTTPException as error:

@@ -40,8 +40,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A successful response.
 
     Attributes:
-        body: the document; None if it is the same as that of the ETag sent (304), or if
-            it is not needed.
+        body: the document; None if it is that of the ETag sent (304), or not needed.
         etag: the ETag for the next request; None if the response has none.
         date: the Date header; None if the response has none.
     """
@@ -95,13 +94,9 @@ class MetadataClient:
         self,
         timeout: float | None = None,  # noqa: ASYNC109 - aiohttp keeps it
     ) -> dict[str, object]:
-        """Read the ``compute`` object of instance metadata.
+        """Read the ``compute`` object of instance metadata; see ``fetch`` for errors.
 
-        Args:
-            timeout: seconds; at most ``request_timeout``, which is the default.
-
-        Raises:
-            MetadataError: instance metadata cannot be read now.
+        A ``timeout`` in seconds can only shorten ``request_timeout``.
         """
         url = (
             f"{self.config.endpoint.rstrip('/')}/metadata/instance/compute"
@@ -127,11 +122,7 @@ class MetadataClient:
         etag: str | None = None,
         sent: bytes | None = None,
     ) -> Answer:
-        """Send one request, and count how it ended.
-
-        Raises:
-            MetadataError: there is no answer, or its status is not 200 or 304.
-        """
+        """Send one request, and count how it ended; see ``fetch`` for errors."""
         headers = {"Metadata": "true"}
         if etag:
             headers["If-None-Match"] = etag
@@ -248,10 +239,9 @@ async def open_client(
         yield MetadataClient(session, config, clock, metrics)
 
 
-# -- Decides by the recent answers of IMDS when to send the next request, and how ------
+# -- Decides by the recent answers of IMDS when to send the next request ---------------
 
 
-_PATIENT_AFTER_TIMEOUTS = 3
 _LONGEST_BACKOFF = 2.0  # a Spot eviction is announced only 30 s before
 _LIMITED_BACKOFF = 10.0  # after a 429: there were too many requests
 _REFUSED_BACKOFF = 60.0
@@ -259,44 +249,31 @@ _LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss ev
 
 
 class Patience(msgspec.Struct):
-    """The recent answers of IMDS, and when and how to send the next request.
+    """The failed reads since the last good one, and when to send the next request.
 
     Attributes:
-        started: when the process started, in monotonic seconds.
-        is_first: whether no read has succeeded yet.
+        outcome: ``ok``, ``starting``, or the label of the last failure. It is any text
+            and not an enumeration, because a label may be any HTTP status.
         failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
         reminded: when a failure was logged last, in monotonic seconds.
         loudest: the highest level at which these failures were logged.
-        outcome: ``ok``, ``starting``, or the label of the last failure. It is any text
-            and not an enumeration, because a label may be any HTTP status.
         wait: seconds until the next request.
         is_asked_for: whether IMDS asked for this wait. Then it is never shortened.
     """
 
-    started: float
-    is_first: bool = True
+    outcome: str
     failures: int = 0
     refusals: int = 0
     timeouts: int = 0
     reminded: float = float("-inf")
     loudest: int = logging.NOTSET
-    outcome: str = "starting"
     wait: float = 0.0
     is_asked_for: bool = False
-
-    def good(self) -> None:
-        """Note a read that has succeeded."""
-        self.is_first, self.failures, self.timeouts = False, 0, 0
-        self.outcome, self.wait, self.refusals = "ok", 0.0, 0
-        self.reminded, self.loudest = float("-inf"), logging.NOTSET
 
     def bad(self, error: MetadataError, least: float) -> None:
         """Note a read that has failed.
 
-        Args:
-            error: the failure.
-            least: the wait after the first failure, in seconds; one that IMDS did not
-                ask for is 2 s at most, however long this is.
+        The first wait is ``least`` seconds; what IMDS did not ask for is 2 s at most.
         """
         self.failures += 1
         self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
@@ -317,7 +294,3 @@ class Patience(msgspec.Struct):
         self.is_asked_for = bool(wish)
         if wish:
             self.wait = max(self.wait, min(wish, _LONGEST_WISH))
-
-    def is_patient(self) -> bool:
-        """Return whether the next request may take two minutes."""
-        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS

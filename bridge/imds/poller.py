@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _UNCONDITIONAL_EVERY = 10.0
 _LEAST_BACKOFF = 1.0
 _REMIND_EVERY = 60.0
+_PATIENT_AFTER_TIMEOUTS = 3
 _LEAST_AGE = 1.0  # a document of this age may always be posted by
 _CUT_SHORT = StartAnswer(
     result=StartResult.IN_DOUBT, text="the POST to IMDS was cut short"
@@ -47,10 +48,7 @@ CLOCK_LIMIT = 60.0  # seconds; a clock that differs by more is reported
 class Metadata(Protocol):
     """The source of documents: see ``MetadataClient``."""
 
-    @property
-    def config(self) -> ImdsConfig:
-        """The interval and the timeouts."""
-        ...
+    config: ImdsConfig
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
         """Read the document; may raise MetadataError."""
@@ -102,7 +100,7 @@ class Poller:
         last_success: when a read succeeded last, in monotonic seconds; None = never.
         latest: the last good look; None before the first.
         alone: is held during a request: IMDS gets one at a time. Instance metadata is
-            read under it, between two looks.
+            read under it.
         requests: what asks for POSTs; None while nothing does.
         wake: is set when something has to be done at once.
         reads: how many reads have begun.
@@ -138,7 +136,7 @@ class Poller:
         self._used: Look | None = None  # the look of the last POST
         self._is_clock_wrong = False
         self._getting: asyncio.Timeout | None = None  # the GET in flight
-        self._patience = Patience(started=clock.monotonic())
+        self._patience, self._started = Patience("starting"), clock.monotonic()
         # In monotonic seconds: when the next request may begin; when the next read is
         # due; when it is if a request needs a fresh look.
         self._free_at = self._due_at = self._asked_at = float("-inf")
@@ -292,7 +290,7 @@ class Poller:
         if self.last_success is not None:
             return self.is_overdue() and self._patience.failures > 1
         patience = self.client.config.first_request_timeout
-        return self.clock.monotonic() - self._patience.started > patience
+        return self.clock.monotonic() - self._started > patience
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait as the clock does; a wait that ends late shows a pause of the VM."""
@@ -304,7 +302,8 @@ class Poller:
         config = self.client.config
         is_stale = began - self._unconditional >= _UNCONDITIONAL_EVERY
         etag = None if self.requests or is_stale else self._etag
-        is_patient = self._patience.is_patient()
+        is_first, timeouts = self.last_success is None, self._patience.timeouts
+        is_patient = is_first or timeouts >= _PATIENT_AFTER_TIMEOUTS
         timeout = config.first_request_timeout if is_patient else config.request_timeout
         try:
             answer = await self._fetch(etag, timeout, began)
@@ -375,7 +374,7 @@ class Poller:
         if self._patience.failures:
             log.info("IMDS answers again", extra={"failures": self._patience.failures})
         if self._patience.outcome != "ok":
-            self._patience.good()
+            self._patience = Patience("ok")
         self.last_success = self.clock.monotonic()
         self.metrics.imds_last_success.set(self.clock.now().timestamp())
 

@@ -98,6 +98,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """An HTTP response, with at most ``Request.most`` bytes of its body.
 
     Attributes:
+        target: the name of the receiver for errors, already redacted.
         said: the beginning of the body as a person may read it, without secrets; "" =
             it is not shown.
     """
@@ -105,8 +106,14 @@ class Answer(Struct, frozen=True, kw_only=True):
     status: int
     body: bytes
     retry_after: float | None
+    target: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     said: str = ""
+
+    @property
+    def summary(self) -> str:
+        """Who answered, and the status, for errors."""
+        return f"{self.target} answered {self.status}"
 
     def __repr__(self) -> str:  # headers may hold a secret
         return f"Answer(status={self.status}, body={self.body!r})"
@@ -149,6 +156,7 @@ async def exchange(
                 retry_after=_wish(response.headers, now)
                 if "Retry-After" in response.headers
                 else None,
+                target=target,
                 headers=response.headers,
             )
     except _NETWORK_ERRORS as error:

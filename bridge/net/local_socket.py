@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
-FileId = tuple[int, int]
+T = TypeVar("T")
 _LONGEST = 100  # bytes of a path that every system takes
 _OWNER_ONLY = 0o600
 _BACKLOG = 128
@@ -31,15 +31,6 @@ def address_of(path: Path) -> str:
     if sys.platform == "win32":
         return rf"\\.\pipe\sebridge-{sha256(str(path).encode()).hexdigest()[:32]}"
     return f"{path}.socket"
-
-
-def identity_of(path: Path) -> FileId | None:
-    """Return device and inode of the socket beside a file; None = there is none."""
-    try:
-        found = os.stat(address_of(path))  # noqa: PTH116 - called every 10 s
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def obstacle(path: Path) -> str | None:
@@ -71,12 +62,17 @@ def reachable(path: Path) -> Iterator[str]:
 
 
 async def serve(
-    path: Path, make: Callable[[], asyncio.Protocol]
-) -> tuple[Callable[[], object], FileId | None]:
+    path: Path, make: Callable[[], asyncio.Protocol], identify: Callable[[str], T]
+) -> tuple[Callable[[], object], T]:
     """Answer connections to the socket beside a file; return its end and its id.
 
     A socket that another process has left there is replaced. The id is known before
     anybody can connect: whoever does may remove it.
+
+    Args:
+        path: the file.
+        make: makes the protocol of a connection.
+        identify: returns the id of the socket, from its address.
 
     Raises:
         OSError: it cannot be made.
@@ -86,10 +82,10 @@ async def serve(
         assert isinstance(loop, asyncio.ProactorEventLoop)  # noqa: S101 - for mypy  # nosec B101
         make_one = cast("Callable[[], asyncio.StreamReaderProtocol]", make)
         (pipe,) = await loop.start_serving_pipe(make_one, address_of(path))
-        return pipe.close, identity_of(path)
+        return pipe.close, identify(address_of(path))
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
         listener = await asyncio.to_thread(_bound, path)  # a disk may hang
-        made = identity_of(path)
+        made = identify(address_of(path))
         server = await loop.create_unix_server(make, sock=listener, backlog=_BACKLOG)
         return server.close, made
 
@@ -108,7 +104,13 @@ def is_answered(path: Path) -> bool:
         PermissionError: this user may not connect to it.
     """
     if sys.platform == "win32":
-        return Path(address_of(path)).exists()
+        try:
+            os.stat(address_of(path))  # noqa: PTH116 - a Path raises some of the errors
+        except PermissionError:
+            raise
+        except OSError as error:  # it is busy with others, if it is there
+            return not isinstance(error, FileNotFoundError)
+        return True
     else:  # noqa: RET505 - mypy leaves out a branch for another system only
         with socket.socket(socket.AF_UNIX) as found:
             found.settimeout(_PATIENCE)

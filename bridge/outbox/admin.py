@@ -160,15 +160,14 @@ async def _change(
             a running forwarder.
     """
     state, database = outbox.state, outbox.database
-    await state.ready()
     if database.fault is not None:
         text = f"the state file cannot be written: {database.fault}"
         raise OutboxUnavailableError(text)
 
     def read(db: sqlite3.Connection) -> tuple[Page[Delivery], _Known]:
         page = asked.read(db)
-        records = reads.waiting(db, [one.id for one in page.found])
-        known = {record.id: record for record in records}
+        records = reads.records(db, "id", [one.id for one in page.found])
+        known = {record.id: record for record, _ in records}
         return page, _Known(known, last_delivered(db, page.found))
 
     def then(
@@ -200,7 +199,7 @@ def _revive(
             continue
         one = known or read.records[delivery.id]
         one.due, one.attempts, one.waits_for_sink = now, 0, False
-        one.born = outbox.state.running_of(one.sink, rows)
+        one.born = outbox.ages.at(one.sink, rows)
         put(rows, one, "pending")
         sent.append(delivery)
         if known is None:

@@ -15,9 +15,9 @@ from msgspec import Struct
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox.clock_jumps import as_set_now, noted
+from bridge.outbox.facts import Observations
 from bridge.outbox.image import put
 from bridge.outbox.line import Lines, Waiting
-from bridge.outbox.lookups import Observations
 from bridge.outbox.reads import PAGE
 from bridge.outbox.records import Delivery, Tally
 from bridge.outbox.state import State
@@ -34,9 +34,7 @@ class Deliveries(Struct):
     state: State
     observations: Observations
 
-    async def _lines(self, sink: str) -> Lines:
-        if not self.state.is_loaded:
-            await self.state.load()
+    def _lines(self, sink: str) -> Lines:
         return self.state.image.sinks.get(sink) or Lines()
 
     # -- to be delivered -----------------------------------------------------
@@ -54,7 +52,7 @@ class Deliveries(Struct):
             limit: the most deliveries to return.
             but: ids of deliveries to leave out.
         """
-        lines, left_out = await self._lines(sink), frozenset(but)
+        lines, left_out = self._lines(sink), frozenset(but)
         while True:
             chosen = lines.due(now, limit, left_out)
             ahead = partial(lines.due, now, PAGE, left_out)
@@ -77,19 +75,19 @@ class Deliveries(Struct):
 
         An earlier step is urgent, too, as soon as a later one is.
         """
-        return (await self._lines(sink)).has_urgent(now)
+        return (self._lines(sink)).has_urgent(now)
 
     async def waiting_for_sink(
         self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
     ) -> list[Delivery]:
         """Return deliveries that wait until the sink answers; arguments as ``due``."""
-        lines = await self._lines(sink)
+        lines = self._lines(sink)
         found = lines.for_sink(now, limit, frozenset(but))
         return [d for d in await self.state.image.deliveries(found) if d.damage is None]
 
     async def pending(self, sink: str, *, now: float, limit: int) -> list[Delivery]:
         """Return what waits for a sink, oldest first; dead-letter damaged ones."""
-        lines = await self._lines(sink)
+        lines = self._lines(sink)
         ready = [one for one in lines.waiting.values() if one.is_sendable]
         found = await self.state.image.deliveries(ready[:limit])
         for one in found:
@@ -107,7 +105,7 @@ class Deliveries(Struct):
             cloud_event_id: the id of the CloudEvent.
             since: events that were committed before this time are not searched.
         """
-        lines = await self._lines(sink)
+        lines = self._lines(sink)
         late = [w for w in lines.waiting.values() if w.created >= since]
         found = await self.state.image.deliveries(late)
         return [
@@ -118,7 +116,6 @@ class Deliveries(Struct):
 
     async def tallies(self) -> dict[str, Tally]:
         """Return the tally of each sink that ever had a delivery."""
-        await self.state.ready()
         jumps = noted(self.state.facts.value)
         return self.state.image.tallies(partial(as_set_now, jumps))
 
@@ -162,7 +159,7 @@ class Deliveries(Struct):
             self.state.image.sinks[one.sink].change(one)
             put(rows, one, "pending")
         if running is not None:
-            self.state.save_running(delivery.sink, running, rows)
+            self.state.ages.note(delivery.sink, running, rows)
         return self.state.write(rows)
 
     def dead_letter(
@@ -202,17 +199,17 @@ class Deliveries(Struct):
             now: seconds since the epoch.
             limit: the most deliveries to change now.
         """
-        return len((await self._lines(sink)).release(now, limit))
+        return len((self._lines(sink)).release(now, limit))
 
     async def make_due(self, sink: str, *, beyond: float, now: float) -> None:
         """Make deliveries that are due later than ``beyond`` due now."""
-        lines = await self._lines(sink)
+        lines = self._lines(sink)
         late = (w for w in lines.waiting.values() if w.due > beyond)
         self._moved(lines.shift((one, now) for one in late))
 
     async def make_earlier(self, sink: str, seconds: float) -> None:
         """Make all deliveries due earlier, because the clock was set back."""
-        lines = await self._lines(sink)
+        lines = self._lines(sink)
         every = lines.waiting.values()
         self._moved(lines.shift((one, one.due - seconds) for one in every))
 

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from bridge.foundation.errors import OutboxError, Reason
 from bridge.outbox import reads
 from bridge.outbox.line import Lines, Waiting, Window
-from bridge.outbox.records import Content, Delivery, DeliveryState, Item, Tally
+from bridge.outbox.records import Delivery, DeliveryState, Item, Tally
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.journal import Rows
 
@@ -295,7 +295,7 @@ class Image(Struct):
             self._read_ahead(page)
         is_urgent = lines.has_windows
         return [
-            _delivery(
+            delivery(
                 one, item, lines.window(one) if is_urgent or one.urgent_until else None
             )
             for one in found
@@ -309,12 +309,8 @@ class Image(Struct):
         ahead: Callable[[], Sequence[Waiting]],
     ) -> list[int]:
         """Return what is read together: the contents that are missing, and a page."""
-        held, read, more = (
-            self._held,
-            self._read,
-            chain(ahead(), lines.waiting.values()),
-        )
-        numbers = (one.item for one in more)
+        held, read = self._held, self._read
+        numbers = (one.item for one in chain(ahead(), lines.waiting.values()))
         unknown = (n for n in numbers if n not in read and n not in held)
         page = dict.fromkeys(islice(unknown, 2 * reads.PAGE))
         return [*(page | dict.fromkeys(missing))]
@@ -329,10 +325,9 @@ class Image(Struct):
     async def _read_again(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read contents; return nothing if the disk does not answer."""
         job, then = partial(reads.items, numbers=numbers), partial(self._keep, numbers)
-        try:
+        with suppress(OutboxError):
             return await self.database.read(job, then)
-        except OutboxError:
-            return {}
+        return {}
 
     def _keep(
         self, numbers: Sequence[int], read: Mapping[int, Item]
@@ -341,7 +336,7 @@ class Image(Struct):
         self._unsent = set(numbers)
         found = (read[number] for number in reversed(numbers) if number in read)
         self._remember(one for one in found if one.damage is None)  # the next one last
-        return {number: read.get(number) or _lost(number) for number in numbers}
+        return {number: read.get(number, reads.LOST) for number in numbers}
 
     # -- what the file has ---------------------------------------------------
 
@@ -389,7 +384,20 @@ class Image(Struct):
             self.count(sink, state, -gone)
 
 
-def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
+def delivery(
+    one: Waiting,
+    item: Item,
+    window: Window | None,
+    state: DeliveryState = "pending",
+) -> Delivery:
+    """Return a delivery with its content; it says if it must not be sent.
+
+    Args:
+        one: the record of the delivery.
+        item: its content.
+        window: when it is urgent; None = it is not.
+        state: its state.
+    """
     content, damage = item.content, item.damage
     urgent_from, urgent_until = window or (None, None)
     if damage is None and one.attempts < 0:
@@ -400,7 +408,7 @@ def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
         one.id,
         one.sink,
         content.kind,  # type: ignore[arg-type]  # any text, if damaged
-        "pending",
+        state,
         one.key,
         content.event_id,
         content.cloud_event_id,
@@ -416,12 +424,6 @@ def _delivery(one: Waiting, item: Item, window: Window | None) -> Delivery:
         one.born,
         damage,
     )
-
-
-def _lost(number: int) -> Item:
-    content = Content("unreadable", None, None, None, "unreadable", b"")
-    damage = "the content of this delivery is missing in the state file"
-    return Item(number, content, created=0.0, damage=damage)
 
 
 def put(

@@ -5,10 +5,10 @@ order, and no EventId delays another. While any step of a line is urgent, its he
 too, because the step must wait for it.
 
 A head is in ``_later`` until it is due, then in ``_ready``. Beside that it is in
-``_soon`` until its line becomes urgent, then in ``_urgent`` until that is over. What
-was read, or left out by the reader, is in ``_aside``: most of it is settled before the
-next read, which puts the rest back. The heaps may hold entries that are out of date:
-whoever reads one compares it with the delivery.
+``_turns`` until its line becomes urgent, or is not any more. What was read, or left out
+by the reader, is in ``_aside``: most of it is settled before the next read, which puts
+the rest back. The heaps may hold entries that are out of date: whoever reads one
+compares it with the delivery.
 """
 
 from bisect import insort
@@ -125,9 +125,9 @@ class Lines(Struct):
     _later: Heap = field(default_factory=list)  # (due, id)
     _ready: Heap = field(default_factory=list)  # (due, id)
     _ready_urgent: Heap = field(default_factory=list)  # (end of the window, id)
-    _soon: Heap = field(default_factory=list)  # (begin of the window, id)
-    _urgent: Heap = field(default_factory=list)  # (end of the window, id)
-    _for_sink: list[tuple[float, float, int]] = field(default_factory=list)
+    _turns: Heap = field(default_factory=list)  # (begin or end of the window, id)
+    _urgent: set[int] = field(default_factory=set)  # heads that are urgent now
+    _for_sink: set[int] = field(default_factory=set)  # heads that wait for the sink
     _aside: set[int] = field(default_factory=set)
     _removed: int = 0  # since the heaps were looked at
 
@@ -152,6 +152,8 @@ class Lines(Struct):
         line.add(one)
         if line.steps[0] is not head:
             head.is_head = False
+            self._urgent.discard(head.id)
+            self._for_sink.discard(head.id)
             self._lead(one)
         elif one.urgent_until is not None:
             self._hasten(head)
@@ -169,6 +171,8 @@ class Lines(Struct):
         """Take a delivery out of its line."""
         del self.waiting[one.id]
         was_head, one.is_head = one.is_head, False
+        self._urgent.discard(one.id)
+        self._for_sink.discard(one.id)
         line = None if one.key is None else self._lines.get(one.key)
         if one.key is None or not isinstance(line, Line):
             if one.key is not None:
@@ -199,23 +203,24 @@ class Lines(Struct):
         if one.is_sendable:
             heappush(self._later, (one.due, one.id))
             self._hasten(one)
+            if one.waits_for_sink:
+                self._for_sink.add(one.id)
 
     def _hasten(self, head: Waiting) -> None:
         """Note when a head is urgent, now or else next."""
         if not head.is_sendable:
             return
         since, until = self.window(head) or (_NEVER, _NEVER)
-        if head.waits_for_sink:
-            heappush(self._for_sink, (until, head.due, head.id))
-        if since == _NEVER:
-            return
-        self.has_windows = True
         if since > self._now:
-            heappush(self._soon, (since, head.id))
-            return
-        heappush(self._urgent, (until, head.id))
-        if head.due <= self._now:
-            heappush(self._ready_urgent, (until, head.id))
+            self._urgent.discard(head.id)
+        else:
+            self._urgent.add(head.id)
+            if head.due <= self._now:
+                heappush(self._ready_urgent, (until, head.id))
+        if since != _NEVER:
+            self.has_windows = True
+            turn = since if since > self._now else until
+            heappush(self._turns, (turn, head.id))
 
     def _tidy(self) -> None:
         """Make the heaps anew when most of them is out of date."""
@@ -226,9 +231,8 @@ class Lines(Struct):
         if self._removed < _SLACK:
             return
         self._removed = 0
-        heaps = (self._later, self._ready, self._ready_urgent, self._soon, self._urgent)
-        entries = sum(map(len, heaps)) + len(self._for_sink)
-        if entries > 4 * len(self.waiting) + _SLACK:
+        heaps = (self._later, self._ready, self._ready_urgent, self._turns)
+        if sum(map(len, heaps)) > 4 * len(self.waiting) + _SLACK:
             self.renew()
 
     # -- what is due ---------------------------------------------------------
@@ -268,9 +272,8 @@ class Lines(Struct):
                 if since <= now:
                     heappush(self._ready_urgent, (until, number))
         changed = set[int]()
-        for heap in (self._soon, self._urgent):
-            while heap and heap[0][0] <= now:
-                changed.add(heappop(heap)[1])
+        while self._turns and self._turns[0][0] <= now:
+            changed.add(heappop(self._turns)[1])
         for number in changed:
             if (one := self._head(number)) is not None:
                 self._hasten(one)
@@ -332,38 +335,21 @@ class Lines(Struct):
     def has_urgent(self, now: float) -> bool:
         """Return whether any head is urgent now, also if it is not due."""
         self._advance(now)
-        while self._urgent:
-            one = self._head(self._urgent[0][1])
-            if one is not None:
-                since, _ = self.window(one) or (_NEVER, _NEVER)
-                if since <= self._now:
-                    return True
-            heappop(self._urgent)
-        return False
+        return bool(self._urgent)
 
     # -- what waits until the sink answers -----------------------------------
 
     def for_sink(self, now: float, limit: int, but: Collection[int]) -> list[Waiting]:
         """Return heads that wait until the sink answers, urgent ones first."""
         self._advance(now)
-        read, found = list[tuple[float, float, int]](), dict[int, Waiting]()
-        while self._for_sink and len(found) < limit:
-            entry = heappop(self._for_sink)
-            one = self._head(entry[2])
-            if one is None or not one.waits_for_sink or entry in read[-1:]:
-                continue
-            if one.due <= self._now or one.due != entry[1]:
-                continue
-            _, until = self.window(one) or (_NEVER, _NEVER)
-            if until != entry[0]:
-                heappush(self._for_sink, (until, one.due, one.id))
-                continue
-            read.append(entry)
-            if one.id not in but:
-                found[one.id] = one
-        for entry in read:
-            heappush(self._for_sink, entry)
-        return list(found.values())
+        every = (self.waiting[n] for n in self._for_sink if n not in but)
+        found = [one for one in every if one.waits_for_sink and one.due > self._now]
+        found.sort(key=lambda one: (self._until(one), one.due, one.id))
+        return found[:limit]
+
+    def _until(self, one: Waiting) -> float:
+        _, until = self.window(one) or (_NEVER, _NEVER)
+        return until
 
     def release(self, now: float, limit: int) -> list[Waiting]:
         """Make heads that wait until the sink answers due now; return them."""
@@ -386,7 +372,7 @@ class Lines(Struct):
 
     def renew(self) -> None:
         """Read the times of all heads again."""
-        for heap in (self._later, self._ready, self._ready_urgent, self._soon):
+        for heap in (self._later, self._ready, self._ready_urgent, self._turns):
             heap.clear()
         for others in (self._urgent, self._for_sink, self._aside):
             others.clear()

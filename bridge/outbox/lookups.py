@@ -1,23 +1,27 @@
-"""Decisions, successes of commands, running times and named values, for other packages.
+"""What is known of approvals and commands, for other packages.
 
-What memory does not have is asked of the file.
+Each has its rows in ``bridge.outbox.facts``: what memory does not have is asked of the
+file.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice, starmap
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.reads import Asked
+from bridge.outbox.reads import Key, Row
 from bridge.outbox.records import (
-    AGAIN,
     CommandStanding,
     Decision,
     Success,
+    json_of,
     value_of,
 )
 from bridge.outbox.state import State
@@ -29,15 +33,47 @@ _MOST_STEPS = 1000  # EventIds whose steps memory keeps
 
 
 class Approvals(Struct):
-    """The intents and outcomes of approval messages and of rules."""
+    """The intents and outcomes of approval messages and of rules.
+
+    A message is identified by a hash of its content and by its sequence number; a copy
+    of the message has the same hash. The newest decision is stored under the hash.
+    Decisions on other messages with the same hash are under ``hash#number``.
+    """
 
     state: State
 
+    def decide(self, decision: Decision, now: float, rows: Rows) -> None:
+        """Save the decision on one EventId of an approval.
+
+        ``posted`` stays set until a new intent follows a decision: no POST has begun
+        for the new try. A decision on another message with the same hash is moved to
+        ``hash#number``, because that message may be delivered again.
+        """
+        place = (decision.message, decision.key)
+        row = self.state.facts.rows("approvals", decision.message).get(place)
+        earlier = None if row is None else _decision(place, row)
+        if row is not None and earlier is not None and _is_of_other(earlier, decision):
+            moved = f"{decision.message}#{earlier.sequence}"
+            self._put(replace(earlier, message=moved), row[-1], rows)
+            earlier = None
+        if earlier is not None:
+            is_new_try = decision.is_intent and not earlier.is_intent
+            decision = replace(
+                decision,
+                posted=decision.posted or (earlier.posted and not is_new_try),
+                data=earlier.data if decision.data is None else decision.data,
+            )
+        self._put(decision, now, rows)
+
+    def _put(self, one: Decision, at: float, rows: Rows) -> None:
+        message, key, event_id, sequence, state, posted, data, rule = astuple(one)
+        row = (event_id, sequence, state, int(posted), data, rule, at)
+        self.state.facts.put("approvals", (message, key), row, rows)
+
     async def save(self, decision: Decision, *, now: float) -> None:
         """Save an intent, or record that its POST has begun."""
-        asked = Asked(messages=(decision.message,))
-        save = partial(self.state.facts.decide, decision, now)
-        await self.state.change(save, asked)
+        asked = {"message": (decision.message,)}
+        await self.state.change(partial(self.decide, decision, now), asked)
 
     async def claim(self, decision: Decision, *, now: float) -> Decision:
         """Save a record unless its message has one; return the one that is there."""
@@ -45,7 +81,7 @@ class Approvals(Struct):
         if (earlier := found.get(decision.key)) is not None:
             return earlier
         rows: Rows = {}  # no other claim comes in between
-        self.state.facts.decide(decision, now, rows)
+        self.decide(decision, now, rows)
         await asyncio.shield(self.state.write(rows))
         return decision
 
@@ -62,35 +98,63 @@ class Approvals(Struct):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        await self.state.ready()
         facts = self.state.facts
-        await facts.demand(Asked(messages=(message,)))
-        return facts.of_message(message, sequence)
+        await facts.demand({"message": (message,)})
+        found, own = facts.rows("approvals", message), f"{message}#{sequence}"
+        return {
+            place[1]: _decision(place, found[place])
+            for name in (message, own)
+            for place in found
+            if place[0] == name
+        }
 
     async def open_initiatives(self) -> list[Decision]:
         """Return the intents of rules that have no outcome yet."""
-        await self.state.ready()
-        return list(self.state.facts.intents.values())
+        return list(starmap(_decision, self.state.facts.intents.items()))
 
     async def delete(self, message: str, key: str) -> None:
         """Delete an intent for which no POST was sent.
 
         Otherwise a redelivery of the message would treat the outcome as unknown.
         """
-        await self.state.change(partial(self.state.facts.delete, message, key))
+        put = self.state.facts.put
+        await self.state.change(partial(put, "approvals", (message, key), None))
 
     async def posted(self) -> frozenset[str]:
         """Return the keys of the EventIds for which a POST has begun."""
-        await self.state.ready()
         return frozenset(key for _, key in self.state.facts.posted)
 
     async def recent_outcomes(self, limit: int) -> list[bytes]:
         """Return the data of the last outcomes as JSON, newest first."""
-        await self.state.ready()
-        return self.state.facts.recent_outcomes(limit)
+        rows = [row for _, row in self.state.facts.every("approvals")]
+        rows.sort(key=itemgetter(-1))
+        found = (data for *_, data, _, _ in reversed(rows) if data is not None)
+        return list(
+            islice((data for data in found if json_of(data) is not None), limit)
+        )
 
 
-# -- Reads the successes and results of commands ---------------------------------------
+def _decision(place: Key, row: Row) -> Decision:
+    event_id, sequence, state, posted, data, rule, _ = row
+    return Decision(
+        message=place[0],
+        key=place[1],
+        event_id=event_id,
+        sequence=sequence,
+        state=state,
+        posted=bool(posted),
+        data=data,
+        rule=rule,
+    )
+
+
+def _is_of_other(earlier: Decision, decision: Decision) -> bool:
+    """Whether an outcome is of another message with the same content."""
+    numbers = (earlier.sequence, decision.sequence)
+    return not earlier.is_intent and None not in numbers and numbers[0] != numbers[1]
+
+
+# -- Reads and saves the successes and results of commands -----------------------------
 
 
 class Commands(Struct, frozen=True):
@@ -98,11 +162,38 @@ class Commands(Struct, frozen=True):
 
     state: State
 
+    def appearance(self, key: str) -> int:
+        """Return how often an EventId has gone, from 0."""
+        row = self.state.facts.rows("appearances", key).get((key,))
+        return 0 if row is None else int(row[0])
+
+    def known_successes(self, key: str) -> dict[str, Success]:
+        """Return the successes that still count and that memory has, by their sinks."""
+        now, found = self.appearance(key), dict[str, Success]()
+        rows = self.state.facts.rows("command_successes", key)
+        for sink, _ in sorted(rows):
+            appearance, content, _, at = rows[sink, key]
+            if appearance == now:
+                found[sink] = Success(
+                    sink=sink, key=key, appearance=now, content=content, at=at
+                )
+        return found
+
+    def succeed(self, success: Success, rows: Rows) -> None:
+        """Save a success, unless the event has gone while the command ran."""
+        if self.appearance(success.key) == success.appearance:
+            row = (success.appearance, success.content, success.at, success.at)
+            place = (success.sink, success.key)
+            self.state.facts.put("command_successes", place, row, rows)
+
+    def void(self, sink: str, key: str, rows: Rows) -> None:
+        """Forget the success of a command for an EventId."""
+        self.state.facts.put("command_successes", (sink, key), None, rows)
+
     async def successes(self, key: str) -> list[Success]:
-        """Return the successes for an EventId that still count."""
-        await self.state.ready()
-        await self.state.facts.learn(Asked(keys=(key,)))
-        return self.state.facts.successes(key)
+        """Return the successes for an EventId that still count, in order of sinks."""
+        await self.state.facts.learn({"key": (key,)})
+        return list(self.known_successes(key).values())
 
     async def standings(
         self, key: str, sinks: Sequence[str]
@@ -179,82 +270,5 @@ class Commands(Struct, frozen=True):
 
     async def recent_results(self, limit: int) -> list[dict[str, object]]:
         """Return the last events about commands, newest first."""
-        await self.state.ready()
         found = map(value_of, reversed(self.state.facts.results))
         return [event for event in found if event is not None][:limit]
-
-
-# -- Reads and saves the running times of the sinks ------------------------------------
-
-
-class Ages(Struct, frozen=True):
-    """The running times in seconds; ``bridge.outbox.state`` explains them."""
-
-    state: State
-
-    @property
-    def clocks(self) -> dict[str, Callable[[], float]]:
-        """By the sink's name, a function that returns its running time now."""
-        return self.state.clocks
-
-    async def load(self, sink: str) -> float:
-        """Return the saved running time of a sink."""
-        await self.state.ready()
-        return self.state.saved_running(sink)
-
-    async def save(self, sink: str, seconds: float) -> None:
-        """Save the running time of a sink; nobody waits for it."""
-        rows: Rows = {}
-        self.state.save_running(sink, seconds, rows)
-        self.state.database.put(rows)
-
-
-# -- Reads and saves what was observed and published, and named values -----------------
-
-
-class Observations(Struct):
-    """What the bridge needs to know about its earlier runs.
-
-    Attributes:
-        again: keys of the EventIds whose events must be published again from the
-            document, because one of these events was damaged before its delivery.
-    """
-
-    state: State
-    again: frozenset[str] = frozenset()
-
-    async def load(self, name: str) -> bytes | None:
-        """Return the value saved as ``name``; None = not found, b"" = damaged."""
-        await self.state.ready()
-        return self.state.facts.value(name)
-
-    async def save(self, named: Mapping[str, bytes]) -> None:
-        """Save values under their names; nobody waits for the disk."""
-        await self.state.ready()
-        rows: Rows = {}
-        self.state.facts.name(named, rows)
-        self.state.database.put(rows)
-
-    async def was_seen(self, key: str) -> bool:
-        """Whether an EventId was in a document within the retention.
-
-        Raises:
-            OutboxError: the state file does not answer.
-        """
-        await self.state.ready()
-        facts = self.state.facts
-        if not facts.was_seen(key):
-            await facts.demand(Asked(keys=(key,)))
-        return facts.was_seen(key)
-
-    async def load_again(self) -> None:
-        """Add to ``again`` the keys that earlier runs have saved."""
-        await self.state.ready()
-        names = self.state.facts.meta
-        found = (name for name in names if name.startswith(AGAIN))
-        self.again |= {name.removeprefix(AGAIN) for name in found}
-
-    def publish_again(self, key: str, rows: Rows) -> None:
-        """Have the events of an EventId published again from the document."""
-        self.again |= {key}
-        self.state.facts.name({f"{AGAIN}{key}": b""}, rows)

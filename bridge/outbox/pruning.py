@@ -3,11 +3,13 @@
 import asyncio
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
 
 from bridge.outbox import clock_jumps
+from bridge.outbox.facts import Facts
 from bridge.outbox.state import State
 from bridge.outbox.storage.journal import Rows
 
@@ -42,14 +44,13 @@ class Pruning(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be written now.
         """
-        await self.state.ready()
         rows = Rows()
         facts = self.state.facts
         jumps = clock_jumps.noted(facts.value)
         left = clock_jumps.needed(jumps, before, now)
         if left != jumps:
             facts.name(clock_jumps.saved(left), rows)
-        facts.move_successes(lambda at: min(at, now), rows)
+        _move_successes(facts, lambda at: min(at, now), rows)
         if rows:
             self.state.database.put(rows)
         written = clock_jumps.written_before(left, before)
@@ -90,14 +91,20 @@ class Pruning(Struct, frozen=True):
             by: how far forward, in seconds; negative = back.
             now: seconds since the epoch, by the clock as it is now.
         """
-        await self.state.ready()
         rows = Rows()
         facts = self.state.facts
         jumps = clock_jumps.after(clock_jumps.noted(facts.value), by, now)
         facts.name(clock_jumps.saved(jumps), rows)
         if by > 0:
-            facts.move_successes(lambda at: min(at + by, now), rows)
+            _move_successes(facts, lambda at: min(at + by, now), rows)
         await asyncio.shield(self.state.write(rows))
+
+
+def _move_successes(facts: Facts, when: Callable[[float], float], rows: Rows) -> None:
+    """Give the successes of commands other times, because the clock was set."""
+    for place, (*row, ended) in facts.every("command_successes"):
+        if (at := when(ended)) != ended:
+            facts.put("command_successes", place, (*row, at), rows)
 
 
 # -- in the file ---------------------------------------------------------------------

@@ -6,14 +6,25 @@ is read by an index, or in a range of ids: so it never keeps the state file's th
 long, however much history there is.
 """
 
-import json
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from collections.abc import Collection, Iterable
+from operator import attrgetter
+from typing import Annotated, Generic, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from bridge.outbox.records import REPLIES, UNREADABLE, Delivery, DeliveryState, value_of
+from bridge.outbox import reads
+from bridge.outbox.image import delivery
+from bridge.outbox.line import Waiting
+from bridge.outbox.records import (
+    REPLIES,
+    STATES,
+    Delivery,
+    DeliveryState,
+    Item,
+    value_of,
+)
 from bridge.outbox.storage.journal import load
 from bridge.outbox.store import Outbox
 
@@ -24,10 +35,6 @@ MANY = 2**62  # more than there are; SQLite has no numbers above 2**63 - 1
 Number = Annotated[int, Meta(ge=0, le=MANY)]
 _BYTES = 1024 * 1024  # of the bodies of an answer; one may be larger
 _SPAN = 5000  # ids that are looked at for an answer
-_STATES: tuple[DeliveryState, ...] = (
-    *("pending", "dead", "delivered"),
-    *("discarded", "skipped"),
-)
 
 
 class Page(Struct, Generic[T], frozen=True):
@@ -98,15 +105,6 @@ class Selection(Struct, frozen=True, kw_only=True):
         """The EventId as it is compared."""
         return self.event_id and self.event_id.upper()
 
-    def admits(self, found: Delivery) -> bool:
-        """Whether it selects a delivery."""
-        return (
-            (found.sink != REPLIES if self.sink is None else found.sink == self.sink)
-            and (self.states is None or found.state in self.states)
-            and (self.key is None or found.key == self.key)
-            and (self.id is None or found.id == self.id)
-        )
-
     def ids(
         self, db: sqlite3.Connection, where: str, order: str, most: int
     ) -> set[int]:
@@ -114,23 +112,28 @@ class Selection(Struct, frozen=True, kw_only=True):
 
         Each query reads the first rows of one part of an index.
         """
-        if self.id is not None:
-            query = f"SELECT id FROM deliveries WHERE id = ? AND id {where}"  # noqa: S608 - our own text  # nosec B608
-            return {n for (n,) in db.execute(query, (self.id,))}
         sinks = [self.sink]
         if self.sink is None:
-            known = "SELECT DISTINCT sink FROM tallies WHERE sink <> ?"
-            sinks = [sink for (sink,) in db.execute(known, (REPLIES,))]
-        column = "state = ?" if self.key is None else "key = ? AND state = ?"
-        query = f"""SELECT id FROM deliveries WHERE sink = ? AND {column} AND id {where}
-            ORDER BY id {order} LIMIT ?"""  # noqa: S608 - our own text  # nosec B608
-        key = () if self.key is None else (self.key,)
+            sinks = [sink for (sink,) in db.execute(_SINKS) if sink != REPLIES]
+        chosen = [("key", self.key), ("id", self.id)]
+        given = [(name, value) for name, value in chosen if value is not None]
+        also = "".join(f" AND {name} = ?" for name, _ in given)
+        query = f"""SELECT id FROM deliveries WHERE sink = ? AND state = ?{also}
+            AND id {where} ORDER BY id {order} LIMIT ?"""  # noqa: S608 - our own text  # nosec B608
+        values = [value for _, value in given]
         return {
             number
             for sink in sinks
-            for state in (_STATES if self.states is None else self.states)
-            for (number,) in db.execute(query, (sink, *key, state, most))
+            for state in (STATES if self.states is None else self.states)
+            for (number,) in db.execute(query, (sink, state, *values, most))
         }
+
+
+# Reads one row of the index for each sink.
+_SINKS = """WITH RECURSIVE known(sink) AS (SELECT min(sink) FROM deliveries UNION ALL
+        SELECT (SELECT min(d.sink) FROM deliveries d WHERE d.sink > known.sink)
+        FROM known WHERE sink IS NOT NULL)
+    SELECT sink FROM known WHERE sink IS NOT NULL"""
 
 
 class Find(Query[Page[Delivery]], frozen=True, kw_only=True, tag=True):
@@ -145,12 +148,11 @@ class Find(Query[Page[Delivery]], frozen=True, kw_only=True, tag=True):
         most = min(self.most, PAGE)
         numbers = sorted(self.selection.ids(db, f"> {self.at:d}", "ASC", most))[:most]
         found, size = list[Delivery](), 0
-        for delivery in _deliveries(db, numbers):
-            size += len(delivery.body)
+        for one in _deliveries(db, numbers):
+            size += len(one.body)
             if found and size > _BYTES:
                 return Page(found, found[-1].id)
-            if self.selection.admits(delivery):
-                found.append(delivery)
+            found.append(one)
         return Page(found, numbers[-1] if len(numbers) == most else None)
 
 
@@ -172,46 +174,19 @@ class Newest(Query[list[Delivery]], frozen=True, kw_only=True, tag=True):
         return _deliveries(db, sorted(numbers)[-count:] if count else [])
 
 
-# In the order of Delivery's fields.
-_SELECT = """SELECT d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
-    i.type, {body}, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
-    d.urgent_until, d.last_error, d.born
-    FROM deliveries d JOIN items i ON i.id = d.item WHERE {where}"""
-_SELECTED = _SELECT.format(
-    body="i.body", where="d.id IN (SELECT value FROM json_each(?)) ORDER BY d.id"
-)
-_OF_ITEM = _SELECT.format(body="x''", where="d.item = ? ORDER BY d.sink")
-
-
 def _deliveries(db: sqlite3.Connection, numbers: Iterable[int]) -> list[Delivery]:
-    rows = db.execute(_SELECTED, (json.dumps(list(numbers)),))
-    return [_delivery(row) for row in rows]
+    found = reads.records(db, "id", numbers)
+    contents = reads.items(db, list({one.item for one, _ in found}))
+    return [
+        _delivery(one, state, contents.get(one.item, reads.LOST))
+        for one, state in found
+    ]
 
 
-def _delivery(row: Sequence[Any]) -> Delivery:
-    """Return the delivery of a row; what is damaged in it has a value of its type."""
-    values = list(row)
-    for place, (kind, otherwise) in enumerate(_FIELDS):
-        if not isinstance(values[place], kind):
-            values[place] = otherwise
-    values[2] = values[2] if values[2] in {"event", "reply"} else UNREADABLE
-    values[3] = values[3] if values[3] in _STATES else "dead"
-    return Delivery(*values)
-
-
-_NUMBER = int | float
-_FIELDS: tuple[tuple[Any, object], ...] = (
-    (int, 0),
-    *((str, UNREADABLE),) * 3,
-    *((str | None, None),) * 3,
-    (str, UNREADABLE),
-    (bytes, b""),
-    (int, 0),
-    *((_NUMBER, 0.0),) * 2,
-    *((_NUMBER | None, None),) * 3,
-    (str | None, None),
-    (_NUMBER, 0.0),
-)
+def _delivery(one: Waiting, state: DeliveryState, item: Item) -> Delivery:
+    since, until = one.urgent_from, one.urgent_until
+    window = None if since is None or until is None else (since, until)
+    return delivery(one, item, window, state)
 
 
 def last_delivered(
@@ -305,14 +280,20 @@ class Published(Query[Page[Observation]], frozen=True, kw_only=True, tag=True):
         for number, stored in rows:
             body = stored if isinstance(stored, bytes) else b""
             if _fits(self.wanted.kinds, body):
-                them = map(_delivery, db.execute(_OF_ITEM, (number,)))
-                found.append(Observation(number, body, tuple(them)))
+                found.append(_observation(db, number, body))
             size += len(body)
             if len(found) == self.newest:
                 return Page(found)
             if size > _BYTES or len(found) == PAGE:
                 return Page(found, number)
         return Page(found, start + 1 if start > self.after else None)
+
+
+def _observation(db: sqlite3.Connection, number: int, body: bytes) -> Observation:
+    item = reads.items(db, [number])[number]
+    light = replace(item, content=item.content._replace(body=b""))
+    them = [_delivery(*one, light) for one in reads.records(db, "item", [number])]
+    return Observation(number, body, tuple(sorted(them, key=attrgetter("sink"))))
 
 
 def _fits(kinds: Collection[str], body: bytes) -> bool:

@@ -2,20 +2,27 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
 
 from bridge.outbox.line import Waiting
-from bridge.outbox.records import Content, Decision, Item
+from bridge.outbox.records import (
+    STATES,
+    UNREADABLE,
+    Content,
+    DeliveryState,
+    Item,
+)
 from bridge.outbox.storage.journal import (
     checksum_of_decision,
     damage_of,
     intact_value,
     log_damage,
 )
+from bridge.outbox.storage.schema import TABLES
 
 NEWEST = 5000  # rows of each table that are kept in memory
 PAGE = 256  # contents that are read at a time
@@ -48,14 +55,25 @@ class Snapshot(Struct):
 
 _DELIVERIES = """SELECT d.id, d.item, d.sink, d.key, d.due, coalesce(i.created, 0.0),
     d.attempts, d.urgent_from, d.urgent_until, d.last_error, d.reason, d.born,
-    d.waits_for_sink FROM deliveries d LEFT JOIN items i ON i.id = d.item"""
+    d.waits_for_sink, d.state FROM deliveries d LEFT JOIN items i ON i.id = d.item"""
 
 
-def waiting(db: sqlite3.Connection, numbers: Sequence[int]) -> list[Waiting]:
-    """Return the records of deliveries, in whatever state they are."""
-    query = f"{_DELIVERIES} WHERE d.id IN (SELECT value FROM json_each(?))"  # noqa: S608 - our own text  # nosec B608
-    rows = db.execute(query, (json.dumps(numbers),))
-    return [_waiting(row, {}) for row in rows]
+def records(
+    db: sqlite3.Connection, column: str, numbers: Iterable[int]
+) -> list[tuple[Waiting, DeliveryState]]:
+    """Return deliveries and their states, in the order of their ids.
+
+    Args:
+        db: the state file.
+        column: ``id`` or ``item``.
+        numbers: the values of this column.
+    """
+    query = f"""{_DELIVERIES} WHERE d.{column} IN (SELECT value FROM json_each(?))
+        ORDER BY d.id"""  # noqa: S608 - our own text  # nosec B608
+    rows = db.execute(query, (json.dumps(list(numbers)),))
+    return [
+        (_waiting(row, {}), row[-1] if row[-1] in STATES else "dead") for row in rows
+    ]
 
 
 def snapshot(db: sqlite3.Connection) -> Snapshot:
@@ -64,7 +82,8 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
     same = dict[Any, Any]()  # equal times are one object: that saves a third
     every = [_waiting(row, same) for row in db.execute(pending)]
     counts: dict[str, dict[str, int]] = {}
-    for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
+    query = "SELECT sink, state, count(*) FROM deliveries GROUP BY sink, state"
+    for sink, state, n in db.execute(query):
         if state != "pending":
             counts.setdefault(sink, {})[state] = n
     numbers = dict(db.execute("SELECT name, seq FROM sqlite_sequence"))
@@ -102,7 +121,7 @@ def _waiting(row: Sequence[Any], same: dict[Any, Any]) -> Waiting:
     """Return the record of a row; numbers that are damaged make it due at once."""
     values = [
         same.setdefault(value, value) if isinstance(value, float) else value
-        for value in row
+        for value in row[:-1]
     ]
     is_right = type(values[6]) is int and all(
         isinstance(values[place], int | float) or values[place] is None
@@ -171,15 +190,22 @@ def _item(row: Sequence[Any]) -> Item:
         return value if isinstance(value, str) else None
 
     readable = Content(
-        kind=text(content.kind) or "unreadable",
+        kind=text(content.kind) or UNREADABLE,
         key=text(content.key),
         event_id=text(content.event_id),
         cloud_event_id=text(content.cloud_event_id),
-        type=text(content.type) or "unreadable",
+        type=text(content.type) or UNREADABLE,
         body=b"",
     )
     return Item(number, readable, created=0.0, damage=damage)
 
+
+LOST = Item(  # in place of a content that the file does not have
+    0,
+    Content(UNREADABLE, None, None, None, UNREADABLE, b""),
+    created=0.0,
+    damage="the content of this delivery is missing in the state file",
+)
 
 # -- Named values ----------------------------------------------------------------------
 
@@ -197,98 +223,123 @@ def meta(db: sqlite3.Connection) -> dict[str, bytes | float]:
 
 # -- What is known of events -----------------------------------------------------------
 
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]  # the other columns, in the order of ``Table.columns``
+Groups = dict[str, dict[Key, Row]]  # rows by cause, EventId or message, and key
+Known = dict[str, Groups]  # by their table
+Asked = Mapping[str, Collection[str]]  # groups by the column of ``ASKED_BY``
 
-class Asked(Struct, frozen=True):
-    """Causes, keys of EventIds, and messages of approvals."""
+# The tables that say something of EventIds, and the column by which each is asked. The
+# messages ``hash`` and ``hash#number`` of approvals are one group.
+ASKED_BY = {
+    "told": "cause",
+    "followers": "key",
+    "sightings": "key",
+    "appearances": "key",
+    "command_successes": "key",
+    "sink_memory": "key",
+    "approvals": "message",
+}
+TABLES_OF = {
+    column: frozenset(name for name, of in ASKED_BY.items() if of == column)
+    for column in ASKED_BY.values()
+}
+PLACES = {name: TABLES[name].key.index(of) for name, of in ASKED_BY.items()}
 
-    causes: Collection[str] = ()
-    keys: Collection[str] = ()
-    messages: Collection[str] = ()
+
+def group_of(table: str, key: Key) -> str:
+    """Return the cause, EventId or message that a row belongs to."""
+    group: str = key[PLACES[table]]
+    return _message_of(group) if table == "approvals" else group
+
+
+def _message_of(name: str) -> str:
+    return name.split("#", 1)[0]
 
 
 class Part(Struct):
     """Some rows of each table that says something of EventIds.
 
     Attributes:
-        rows: by the table, in the columns of ``_KNOWN``.
+        groups: of these all rows are there.
         whole: the tables of which these are all rows.
         results: the last events about commands, oldest first.
     """
 
-    rows: dict[str, list[Any]]
-    whole: set[str]
-    results: list[bytes] = []
-
-
-BY_KEY = frozenset(("command_successes", "sightings", "followers", "appearances"))
-_KNOWN = {
-    "told": "SELECT cause, max(times, 1) FROM told",
-    "followers": "SELECT key, sink FROM followers",
-    "sightings": "SELECT key FROM sightings",
-    "appearances": "SELECT key, n FROM appearances",
-    "command_successes": """SELECT key, sink, appearance, content, at, succeeded
-        FROM command_successes""",
-    "approvals": """SELECT message, key, event_id, sequence, state, posted, data, rule,
-        at, checksum FROM approvals""",
-    "sink_memory": "SELECT sink, key, value FROM sink_memory",
-}
+    rows: Known
+    groups: Asked
+    whole: frozenset[str]
+    results: list[bytes]
 
 
 def newest(db: sqlite3.Connection) -> Part:
     """Return the newest rows, all open intents, and all records of a POST."""
-    rows = {
-        name: db.execute(f"{query} ORDER BY at DESC LIMIT ?", (NEWEST,)).fetchall()
-        for name, query in _KNOWN.items()
+    rows, whole = Known(), set[str]()
+    for name in ASKED_BY:
+        query = f"SELECT {_columns(name)} FROM {name} t ORDER BY at DESC LIMIT {NEWEST}"  # noqa: S608 - our own names  # nosec B608
+        found = db.execute(query).fetchall()
+        rows[name] = _grouped(name, reversed(found))
+        if len(found) < NEWEST:
+            whole.add(name)
+        elif name == "approvals":
+            query = "SELECT message FROM approvals WHERE posted OR state = 'intent'"
+            also = dict.fromkeys(_message_of(one) for (one,) in db.execute(query))
+            rows |= of(db, {"message": also | dict.fromkeys(rows[name])})
+        elif len(TABLES[name].key) > 1:
+            rows[name] = {}  # some rows of an EventId may be missing
+    groups = {
+        column: dict.fromkeys(group for name in sorted(names) for group in rows[name])
+        for column, names in TABLES_OF.items()
+        if names <= whole or len(names) == 1
     }
-    whole = {name for name, found in rows.items() if len(found) < NEWEST}
-    if "followers" not in whole:
-        rows["followers"] = []  # some sinks of an EventId may be missing
-    if "approvals" not in whole:
-        more = f"{_KNOWN['approvals']} WHERE posted OR state = 'intent'"
-        rows["approvals"] = db.execute(more).fetchall() + rows["approvals"]
-    oldest_first = {name: found[::-1] for name, found in rows.items()}
-    return Part(oldest_first, whole, results(db, RECENT))
+    return Part(rows, groups, frozenset(whole), results(db, RECENT))
 
 
-def of(db: sqlite3.Connection, asked: Asked) -> Part:
+def of(db: sqlite3.Connection, asked: Asked) -> Known:
     """Return all rows of these causes, EventIds and messages."""
-    within = "IN (SELECT value FROM json_each(?))"
-    copies = """ OR EXISTS (SELECT 1 FROM json_each(?) m WHERE approvals.message
-            BETWEEN m.value || '#' AND m.value || '#:')"""
-    wanted = [
-        ("told", f" WHERE cause {within}", asked.causes),
-        *((name, f" WHERE key {within}", asked.keys) for name in BY_KEY),
-        ("approvals", f" WHERE message {within}{copies}", asked.messages),
-    ]
-    rows = dict[str, list[Any]]()
-    for name, where, values in wanted:
-        given = (json.dumps(list(values)),) * where.count("?")
-        rows[name] = db.execute(_KNOWN[name] + where, given).fetchall()
-    return Part(rows, set())
+    return {
+        name: _grouped(name, _rows(db, name, asked[column]))
+        for name, column in ASKED_BY.items()
+        if column in asked
+    }
 
 
-def memory(db: sqlite3.Connection, sink: str) -> list[tuple[str, str, bytes]]:
-    """Return all values that a sink has saved, each with the sink and its key."""
-    return db.execute(f"{_KNOWN['sink_memory']} WHERE sink = ?", (sink,)).fetchall()
+def _rows(db: sqlite3.Connection, name: str, groups: Collection[str]) -> sqlite3.Cursor:
+    last = "g.value || '#:'" if name == "approvals" else "g.value"
+    query = f"""SELECT {_columns(name)} FROM json_each(?) g CROSS JOIN {name} t
+        ON t.{ASKED_BY[name]} BETWEEN g.value AND {last}"""  # noqa: S608 - our own names  # nosec B608
+    return db.execute(query, (json.dumps(list(groups)),))
 
 
-def decision_of(row: Sequence[Any]) -> Decision | None:
-    """Return a decision; None if it is damaged: its ``posted`` might be wrong."""
-    message, key, event_id, sequence, state, posted, data, rule, _, checksum = row
-    columns = (key, event_id, sequence, state, posted, data, rule)
-    if checksum is not None and checksum != checksum_of_decision(*columns):
-        log_damage("approval")
-        return None
-    return Decision(
-        message=message,
-        key=key,
-        event_id=event_id,
-        sequence=sequence,
-        state=state,
-        posted=bool(posted),
-        data=data,
-        rule=rule,
-    )
+def _columns(name: str) -> str:
+    """Return the columns of a table; what was published once has no smaller count."""
+    names = [f"t.{column.name}" for column in TABLES[name].typed]
+    return ", ".join("max(t.times, 1)" if n == "t.times" else n for n in names)
+
+
+def _grouped(name: str, found: Iterable[Row]) -> Groups:
+    groups, width, end = Groups(), len(TABLES[name].key), None
+    if name == "approvals":
+        found, end = filter(_is_intact, found), -1  # the checksum is not kept
+    for row in found:
+        key = row[:width]
+        groups.setdefault(group_of(name, key), {})[key] = row[width:end]
+    return groups
+
+
+def _is_intact(row: Row) -> bool:
+    """Whether a decision is intact; else its ``posted`` might be wrong."""
+    _, *columns, _, checksum = row
+    if checksum is None or checksum == checksum_of_decision(*columns):
+        return True
+    log_damage("approval")
+    return False
+
+
+def memory(db: sqlite3.Connection, sink: str) -> dict[str, bytes]:
+    """Return all values that a sink has saved, by their keys."""
+    query = "SELECT key, value FROM sink_memory WHERE sink = ?"
+    return dict(db.execute(query, (sink,)))
 
 
 # -- History ---------------------------------------------------------------------------

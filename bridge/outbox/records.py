@@ -1,6 +1,6 @@
 """Values that the outbox stores and returns."""
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 import orjson
@@ -17,6 +17,7 @@ INTENT: Final = "intent"  # the state of a decision that has no outcome yet
 # delivery slower by 9 to 47 %, and SQL compares with the text in any case.
 DeliveryKind = Literal["event", "reply"]
 DeliveryState = Literal["pending", "dead", "delivered", "discarded", "skipped"]
+STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 
 
 class Reply(Struct, frozen=True, kw_only=True):

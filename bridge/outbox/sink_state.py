@@ -14,7 +14,8 @@ from msgspec import Struct
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
-from bridge.outbox.reads import Asked, Step
+from bridge.outbox import reads
+from bridge.outbox.reads import Step
 from bridge.outbox.records import Content, Delivery, DeliveryState, Success
 from bridge.outbox.storage.journal import Rows
 from bridge.outbox.store import Outbox, Settlement
@@ -39,8 +40,11 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        await self.outbox.state.ready()
-        return await self.outbox.facts.remembered(self.sink)
+        facts, sink, found = self.outbox.facts, self.sink, dict[str, bytes]()
+        if not facts.has_all("sink_memory"):
+            found = await self.outbox.database.read(lambda db: reads.memory(db, sink))
+        known = facts.every("sink_memory")  # newer, if it is not on the disk yet
+        return found | {key: row[0] for (name, key), row in known if name == sink}
 
     async def recall(self, key: str) -> bytes | None:
         """Return the value of ``key``; None = there is none.
@@ -48,14 +52,17 @@ class SinkMemory(Struct, frozen=True):
         Raises:
             OutboxError: the state file cannot be read.
         """
-        await self.outbox.state.ready()
-        return await self.outbox.facts.recalled(self.sink, key)
+        facts, place = self.outbox.facts, (self.sink, key)
+        if place not in facts.rows("sink_memory", key):
+            await facts.demand({"key": (key,)})
+        row = facts.rows("sink_memory", key).get(place)
+        return None if row is None else row[0]
 
     async def keep(self, key: str, value: bytes) -> None:
         """Save ``value`` under ``key``, in place of an earlier one."""
-        place, now = (self.sink, key), self.clock.now().timestamp()
-        save = partial(self.outbox.facts.remember, place, value, now)
-        await self.outbox.state.change(save)
+        place, row = (self.sink, key), (value, self.clock.now().timestamp())
+        save = partial(self.outbox.facts.put, "sink_memory", place, row)
+        await self.outbox.state.change(save, {"key": (key,)})
 
 
 # -- the runs of a sink that acts ------------------------------------------------------
@@ -93,20 +100,19 @@ class Runs(Struct, frozen=True):
         """Return the standing of each delivery's EventId, by the delivery's id."""
         keys = {delivery.key for delivery in deliveries if delivery.key is not None}
         steps = await self.outbox.commands.steps(self.sink, keys)
-        await self.outbox.facts.learn(Asked(keys=keys))
+        await self.outbox.facts.learn({"key": keys})
         return {d.id: self._standing(d, steps.get(d.key or "", {})) for d in deliveries}
 
     def _standing(self, delivery: Delivery, steps: dict[int, Step]) -> Standing:
-        key, number, facts = delivery.key or "", delivery.id, self.outbox.facts
+        key, number, known = delivery.key or "", delivery.id, self.outbox.commands
         there = {n: body for n, (state, body) in steps.items() if state != "discarded"}
         later = max(there, default=number)
         earlier = max((n for n in there if n < number), default=None)
-        found = (s for s in facts.successes(key) if s.sink == self.sink)
         return Standing(
             newer=there[later] if later > number else None,
             older=None if earlier is None else there[earlier],
-            appearance=facts.appearance(key),
-            success=next(found, None),
+            appearance=known.appearance(key),
+            success=known.known_successes(key).get(self.sink),
         )
 
     async def add(self, event: CloudEvent, *, now: float) -> None:
@@ -120,15 +126,15 @@ class Runs(Struct, frozen=True):
             body=event.to_json(),
         )
         state = self.outbox.state
-        await state.ready()
         rows = Rows()
         added = state.add(content, (self.sink,), now, rows)
         await asyncio.shield(state.write(rows, [added]))
 
     async def void(self, key: str) -> None:
         """Delete the success for an EventId: the command now undoes or repeats it."""
-        state = self.outbox.state
-        await state.change(partial(state.facts.void, self.sink, key))
+        await self.outbox.state.change(
+            partial(self.outbox.commands.void, self.sink, key)
+        )
 
     async def settle(  # noqa: PLR0913 - what one commit holds
         self,

@@ -20,7 +20,7 @@ from bridge.outbox.storage.file import MUCH, Connection, give_back
 from bridge.outbox.storage.journal import Rows
 
 _RUNNING = "running:"
-_NOTHING = Asked()
+_NOTHING: Asked = {}
 
 # -- Wakes the relays, and the rules, when there may be work for them ------------------
 
@@ -53,6 +53,49 @@ class Wakeups(Struct, frozen=True):
             event.set()
 
 
+# -- The running time of each sink, the clock for the ages of its deliveries ----------
+
+
+class Ages(Struct):
+    """The running time of each sink, in seconds.
+
+    It is the time for which the forwarder has run and the sink was not parked. Each
+    delivery stores the running time of its insertion (``born``). The difference to the
+    present running time is its age, which does not depend on the wall clock.
+
+    Attributes:
+        clocks: by the sink's name, a function that returns its running time now. For a
+            sink without a function, the saved running time counts.
+    """
+
+    facts: Facts
+    clocks: dict[str, Callable[[], float]] = field(default_factory=dict)
+
+    def at(self, sink: str, rows: Rows) -> float:
+        """Return the running time of a sink; save it if it may be new."""
+        clock = self.clocks.get(sink)
+        if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
+            return self.saved(sink)
+        now = clock()
+        self.facts.name({f"{_RUNNING}{sink}": now}, rows)
+        return now
+
+    def saved(self, sink: str) -> float:
+        """Return the saved running time of a sink; 0 = there is none."""
+        found = self.facts.meta.get(f"{_RUNNING}{sink}")
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    def note(self, sink: str, seconds: float, rows: Rows) -> None:
+        """Save the running time of a sink together with other rows."""
+        self.facts.name({f"{_RUNNING}{sink}": seconds}, rows)
+
+    def save(self, sink: str, seconds: float) -> None:
+        """Save the running time of a sink; nobody waits for it."""
+        rows: Rows = {}
+        self.note(sink, seconds, rows)
+        self.facts.database.put(rows)
+
+
 # -- The state in memory, and its way to the disk --------------------------------------
 
 
@@ -60,8 +103,6 @@ class State:
     """What is known and what waits.
 
     Attributes:
-        clocks: by the sink's name, a function that returns its running time now. For a
-            sink without a function, the saved running time counts.
         reads: how often memory was filled from the file; 2 = it was read late.
         is_joining: whether the file was read late, and no document was compared with
             the checkpoint of the earlier run yet.
@@ -80,14 +121,12 @@ class State:
         self.wakeups = Wakeups()
         self.facts = Facts(database)
         self.image = Image(database, lost, self.wakeups.wake)
-        self.clocks = dict[str, Callable[[], float]]()
+        self.ages = Ages(self.facts)
         self.read_late: (
             Callable[[bytes, bytes | None, Collection[str]], bytes | None] | None
         ) = None
         self.reads = 0
         self.is_joining = False
-        self.is_loaded = False
-        self._loading = asyncio.Lock()
 
     # -- what the file has ---------------------------------------------------
 
@@ -97,29 +136,20 @@ class State:
         return not (self.database.is_blank or self.is_joining)
 
     async def load(self) -> None:
-        """Read what the file has; every question does that before the first answer.
+        """Read what the file has, before anything else.
 
         Raises:
             OutboxError: the file cannot be read.
         """
-        async with self._loading:
-            if self.is_loaded:
-                return
-            try:
-                await self.database.read(_loaded, then=self._load)
-            except OutboxUnavailableError:
-                if not self.database.is_degraded:
-                    raise
-                self.database.is_blank = True  # the disk has failed since the opening
-                await self.database.read(_loaded, then=self._load)
-            self.database.snapshot, self.database.adopt = self._look, self._adopt
-            self.database.healed = self.wakeups.wake_all
-            self.is_loaded = True
-
-    async def ready(self) -> None:
-        """Load the file unless that was done."""
-        if not self.is_loaded:
-            await self.load()
+        try:
+            await self.database.read(_loaded, then=self._load)
+        except OutboxUnavailableError:
+            if not self.database.is_degraded:
+                raise
+            self.database.is_blank = True  # the disk has failed since the opening
+            await self.database.read(_loaded, then=self._load)
+        self.database.snapshot, self.database.adopt = self._look, self._adopt
+        self.database.healed = self.wakeups.wake_all
 
     async def in_turn(
         self,
@@ -135,7 +165,7 @@ class State:
             asked: of these the file is asked before, if memory does not know them.
         """
         facts = self.facts
-        if self.is_loaded and not facts.asking and facts.unknown(asked) is None:
+        if not facts.asking and not facts.unknown(asked):
             return decide()
         facts.asking += 1
         return await asyncio.shield(asyncio.ensure_future(self._ask(asked, decide)))
@@ -166,7 +196,6 @@ class State:
     ) -> "asyncio.Future[bool]":
         try:
             async with self.facts.order:
-                await self.ready()
                 await self.facts.learn(asked)
                 return decide()
         finally:
@@ -201,25 +230,18 @@ class State:
         unwritten = self.database.journal.unwritten()
         seen = {str(key[0]) for table, key in unwritten if table == "sightings"}
         facts.load(part)
-        rows = self._told_again()
+        rows: Rows = {}
+        # What was counted from 0 without the file goes on from its counts.
+        for (table, key), ours in unwritten.items():
+            theirs = part.rows["told"].get(str(key[0]), {}).get(key)
+            if table == "told" and ours is not None and theirs is not None:
+                facts.put(table, key, (theirs[0] + ours[0], *ours[1:]), rows)
         if isinstance(earlier, bytes) and self.read_late is not None:
             self.is_joining = True
             both = self.read_late(earlier, facts.value(CHECKPOINT), seen)
             if both is not None:
                 facts.name({CHECKPOINT: both}, rows)
         self.database.put(rows)
-
-    def _told_again(self) -> Rows:
-        """Return the counts that began without the file, with those of the file."""
-        told = (
-            (change, row)
-            for change, row in self.database.journal.unwritten().items()
-            if change[0] == "told" and row is not None
-        )
-        return {
-            change: (self.facts.told.get(str(change[1][0]), 0), *row[1:])
-            for change, row in told
-        }
 
     def add(  # noqa: PLR0913 - each is a part of it
         self,
@@ -250,40 +272,13 @@ class State:
                 created=now,
                 urgent_from=window[0],
                 urgent_until=window[1],
-                born=self.running_of(sink, rows),
+                born=self.ages.at(sink, rows),
                 is_sendable=False,
             )
             image.next_delivery += 1
             places.append(one)
         image.add(item, places, rows)
         return item, places
-
-    # -- the running time of each sink, the clock for the ages of its deliveries
-    #
-    # It is the number of seconds for which the forwarder has run and the sink was not
-    # parked. Each delivery stores the running time of its insertion (``born``). The
-    # difference to the present running time is its age, which does not depend on the
-    # wall clock.
-
-    def running_of(self, sink: str, rows: Rows) -> float:
-        """Return the running time of a sink, in seconds; save it if it may be new."""
-        clock, found = self.clocks.get(sink), self.saved_running(sink)
-        if clock is None or ("meta", (f"{_RUNNING}{sink}",)) in rows:
-            return found
-        now = clock()
-        self.save_running(sink, now, rows)
-        return now
-
-    def saved_running(self, sink: str) -> float:
-        """Return the saved running time of a sink; 0 = there is none."""
-        found = self.facts.meta.get(f"{_RUNNING}{sink}")
-        return float(found) if isinstance(found, int | float) else 0.0
-
-    def save_running(self, sink: str, seconds: float, rows: Rows) -> None:
-        """Save the running time of a sink together with other rows."""
-        name = f"{_RUNNING}{sink}"
-        self.facts.meta[name] = seconds
-        rows["meta", (name,)] = (seconds,)
 
     def write(
         self,

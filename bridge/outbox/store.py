@@ -11,6 +11,7 @@ or after the disk was silent for 3 s; then its event says that it is not durable
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,10 +21,11 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.deliveries import Deliveries, log_drop
+from bridge.outbox.facts import Observations
 from bridge.outbox.image import Added
-from bridge.outbox.lookups import Ages, Approvals, Commands, Observations
+from bridge.outbox.lookups import Approvals, Commands
 from bridge.outbox.pruning import Pruning
-from bridge.outbox.reads import Asked
+from bridge.outbox.reads import RECENT, Asked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
@@ -42,7 +44,6 @@ Sign = Callable[[CloudEvent, int | None], CloudEvent]
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
 _URGENT_AFTER_START = 300.0
 _NUMBER = "chain"  # the name of the number of the last signed event
-_RESULTS = 50  # events about commands, that memory keeps
 
 
 def _ignore(_: str) -> None:
@@ -101,14 +102,27 @@ class Outbox:
         self.router = router
         self.database, self.facts = database, state.facts
         self.image, self.wakeups = state.image, state.wakeups
-        self.observations = Observations(state)
+        self.observations = Observations(self.facts)
         self.deliveries = Deliveries(state, self.observations)
-        self.ages = Ages(state)
+        self.ages = state.ages
         self.approvals = Approvals(state)
         self.commands = Commands(state)
         self.pruning = Pruning(state)
         self.sign: Sign | None = None
         self._number_on_disk: int | None = None  # of the last signed event
+
+    @classmethod
+    async def of(
+        cls, database: Database, router: Router, lost: Callable[[str], None] = _ignore
+    ) -> Self:
+        """Return the outbox of an open file, with what the file has in memory.
+
+        Raises:
+            OutboxError: the file cannot be read.
+        """
+        outbox = cls(database, router, lost)
+        await outbox.state.load()
+        return outbox
 
     # -- commits -------------------------------------------------------------
 
@@ -159,11 +173,10 @@ class Outbox:
             if settle is not None:
                 self._settle(settle, now, rows)
             if checkpoint is not None:
-                self.observations.again -= checkpoint.again
-                self.facts.note(checkpoint, now, rows)
+                self.observations.note(checkpoint, now, rows)
             self.facts.name(named or {}, rows)
             for decision in decisions:
-                self.facts.decide(decision, now, rows)
+                self.approvals.decide(decision, now, rows)
             added = list[Added]()
             for one in ready:
                 added.append(self._add(one, now, rows))
@@ -245,7 +258,7 @@ class Outbox:
                 raise error
             for outgoing in dropped:
                 log_drop(outgoing, error)
-                before = self.facts.followers(outgoing.key)
+                before = self.observations.followers(outgoing.key)
                 for sink in self.router.sinks(outgoing.subject, before):
                     self.image.lost(sink)
         return found
@@ -260,7 +273,7 @@ class Outbox:
     def _add(self, one: Ready, now: float, rows: Rows) -> Added:
         """Add an event: its count, its followers, and a delivery for each sink."""
         outgoing, event = one.outgoing, one.outgoing.event
-        sinks = self.facts.tell(outgoing, self.router, now, rows)
+        sinks = self.observations.tell(outgoing, self.router, now, rows)
         if one.number is not None:
             self.facts.name({_NUMBER: b"%d" % one.number}, rows)
         content = Content(
@@ -273,7 +286,7 @@ class Outbox:
         )
         if ".command." in event.type:
             self.facts.results.append(one.body)
-            del self.facts.results[:-_RESULTS]
+            del self.facts.results[:-RECENT]
         not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
         return self.state.add(
             content, sinks, now, rows, one.window, not_before=not_before
@@ -289,7 +302,7 @@ class Outbox:
             return  # it was settled before
         self.image.end(one, settle.state, rows, now=now, error=settle.error)
         if settle.success is not None:
-            self.facts.succeed(settle.success, rows)
+            self.commands.succeed(settle.success, rows)
         self.wakeups.wake(one.sink)
 
 
@@ -308,7 +321,7 @@ def _asked(
         keys.add(settle.success.key)
     for decision in decisions:
         messages.add(decision.message)
-    return Asked(causes, keys, messages)
+    return {"cause": causes, "key": keys, "message": messages}
 
 
 def _window(outgoing: OutgoingEvent, now: float) -> tuple[float | None, float | None]:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
-from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.records import Delivery, DeliveryState, Success
 from bridge.outbox.sink_state import Runs, Standing
@@ -32,48 +31,7 @@ from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
 
 log = logging.getLogger(__name__)
 
-# -- Adds a restore at the start of the bridge, if the first document allows it --------
-
-
-_REASON = "no event of this VM was there at the start"
-
-
-@dataclass(slots=True)
-class RestoreAtStart:
-    """Decides once after the start whether a restore is necessary.
-
-    Attributes:
-        is_decided: whether this has been decided.
-    """
-
-    actor: Actor
-    event_context: Callable[[], EventContext]
-    clock: Clock
-    is_decided: bool = False
-
-    async def decide(self, runs: Runs) -> None:
-        """Add a delivery of a restore, if one is needed and none is pending."""
-        is_wanted = self.actor.restores_at_start()
-        self.is_decided = is_wanted is not None
-        if not is_wanted:
-            return
-        await runs.outbox.state.write({})  # the look may have added one: it is due then
-        now = self.clock.now()
-        pending = await runs.pending(now.timestamp())
-        if not any(map(self._is_restore, pending)):
-            started = from_bridge(
-                self.event_context(), "started", observed_at=now, reason=_REASON
-            )
-            await runs.add(started.event, now=now.timestamp())
-
-    def _is_restore(self, delivery: Delivery) -> bool:
-        event = CloudEvent.from_json(delivery.body)
-        return self.actor.action(event) is Action.RESTORE
-
-
-# -- The relay of a sink that acts: transition due → may begin → one attempt → settle --
-
-
+_RESTORE_REASON = "no event of this VM was there at the start"
 _STATES: dict[Fate, DeliveryState] = {
     Fate.SUCCEEDED: "delivered",
     Fate.FAILED: "dead",
@@ -116,14 +74,15 @@ class ActingRelay(Relay):
 
     actor: Actor
     event_context: Callable[[], EventContext]
+    _deliveries: Runs = field(init=False)
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # ended since ``pending`` was read
     _asked: dict[int, float] = field(default_factory=dict)  # id: when first seen
-    _at_start: RestoreAtStart = field(init=False)
+    _is_start_decided: bool = False  # whether a restore is needed is known
 
     def __post_init__(self) -> None:
         Relay.__post_init__(self)  # super() does not work in a dataclass with slots
-        self._at_start = RestoreAtStart(self.actor, self.event_context, self.clock)
+        self._deliveries = Runs(self.outbox, self.sink)
 
     @property
     def obstacle(self) -> str | None:
@@ -135,25 +94,39 @@ class ActingRelay(Relay):
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin, skip and stop actions where necessary; see ``Relay.step``."""
-        times, outbox = self._times, Runs(self.outbox, self.sink)
         self._wake.clear()
-        await times.follow()
+        await self._times.follow()
         self._ended.clear()
-        pending = await outbox.pending(self.clock.now().timestamp())
-        if not self._at_start.is_decided and self.outbox.state.knows_earlier_runs:
-            await self._at_start.decide(outbox)
+        pending = await self._deliveries.pending(self.clock.now().timestamp())
+        if not self._is_start_decided and self.outbox.state.knows_earlier_runs:
+            await self._decide_at_start()
         first = self._first_of(pending)
-        standings = await outbox.standings([*first, *self._under_way])
+        under_way = [run.delivery for run in self._runs]
+        standings = await self._deliveries.standings([*first, *under_way])
         self._stop_what_is_void(standings)
-        wait = await self._begin_or_skip(first, standings, outbox, tasks)
-        self._forget(pending)
-        times.has_pending = bool(pending)
-        await times.keep()
+        wait = await self._begin_or_skip(first, standings, tasks)
+        asked = self._asked
+        self._asked = {d.id: asked[d.id] for d in pending if d.id in asked}
+        self._times.has_pending = bool(pending)
+        await self._times.keep()
         return wait
 
-    @property
-    def _under_way(self) -> list[Delivery]:
-        return [run.delivery for run in self._runs]
+    async def _decide_at_start(self) -> None:
+        """Add a delivery of a restore, if one is needed and none is pending."""
+        is_wanted = self.actor.restores_at_start()
+        self._is_start_decided = is_wanted is not None
+        if not is_wanted:
+            return
+        await self.outbox.state.write({})  # the look may have added one: it is due then
+        now = self.clock.now()
+        pending = await self._deliveries.pending(now.timestamp())
+        events = (CloudEvent.from_json(delivery.body) for delivery in pending)
+        if all(self.actor.action(event) is not Action.RESTORE for event in events):
+            context = self.event_context()
+            started = from_bridge(
+                context, "started", observed_at=now, reason=_RESTORE_REASON
+            )
+            await self._deliveries.add(started.event, now=now.timestamp())
 
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
         """Return the first delivery of each EventId, urgent ones first."""
@@ -168,7 +141,6 @@ class ActingRelay(Relay):
         self,
         first: list[Delivery],
         standings: dict[int, Standing],
-        outbox: Runs,
         tasks: asyncio.TaskGroup,
     ) -> float:
         """Begin all actions that may begin, and then settle the skipped deliveries.
@@ -189,17 +161,15 @@ class ActingRelay(Relay):
             elif isinstance(verdict, Wait):
                 waits.append(verdict.seconds)
             else:
-                waits.append(self._begin_when_due(run, outbox, tasks))
+                waits.append(self._begin_when_due(run, tasks))
         for run, verdict in skipped:
             reason = _with_last(verdict, run.delivery)
-            await self._settle(outbox, run, Ending(fate=verdict.fate, reason=reason))
-        if self._runs or not self._at_start.is_decided:
+            await self._settle(run, Ending(fate=verdict.fate, reason=reason))
+        if self._runs or not self._is_start_decided:
             waits.append(_LOOK_EVERY)
         return 0.0 if skipped else min(waits)
 
-    def _begin_when_due(
-        self, run: Run, outbox: Runs, tasks: asyncio.TaskGroup
-    ) -> float:
+    def _begin_when_due(self, run: Run, tasks: asyncio.TaskGroup) -> float:
         """Begin a run if it is due and may begin; return the seconds to wait."""
         left = run.delivery.due - self.clock.now().timestamp()
         closed = self.pace.opens_at - self.clock.monotonic()
@@ -212,61 +182,49 @@ class ActingRelay(Relay):
             self._runs.append(run)
             self.pace.take(run.began)
             name = f"{self.name}:{run.delivery.id}"
-            tasks.create_task(self._act(run, outbox), name=name)
+            tasks.create_task(self._act(run), name=name)
         return _LONGEST_WAIT  # the end of the run wakes the relay
 
     def _step_of(self, delivery: Delivery, standing: Standing) -> Step:
         now, success = self.clock.monotonic(), standing.success
-        newer = standing.newer
         return Step(
             event=CloudEvent.from_json(delivery.body),
             key=delivery.key or "",
             attempts=delivery.attempts,
-            newer=None if newer is None else CloudEvent.from_json(newer),
+            newer=_newer(standing),
             asked=self._asked.setdefault(delivery.id, now),
             done=None if success is None else success.content,
             older=standing.older,
         )
 
-    def _forget(self, pending: list[Delivery]) -> None:
-        ids = {delivery.id for delivery in pending}
-        self._asked = {k: at for k, at in self._asked.items() if k in ids}
-
     def _may_begin(self, step: Step) -> bool:
-        if len(self._runs) >= _MOST_AT_A_TIME:
-            return False
-        return all(
-            self.actor.may_join(step, run.step, self._left(run)) for run in self._runs
+        left = self.actor.limit - self.clock.monotonic()
+        return len(self._runs) < _MOST_AT_A_TIME and all(
+            self.actor.may_join(step, run.step, run.began + left) for run in self._runs
         )
-
-    def _left(self, run: Run) -> float:
-        return run.began + self.actor.limit - self.clock.monotonic()
 
     def _stop_what_is_void(self, standings: dict[int, Standing]) -> None:
         for run in self._runs:
             standing = standings.get(run.delivery.id)
             if standing is None:
                 continue  # the run began after the standings were read
-            newer = standing.newer
-            run.step = replace(
-                run.step, newer=None if newer is None else CloudEvent.from_json(newer)
-            )
+            run.step = replace(run.step, newer=_newer(standing))
             reason = self.actor.void(run.step)
             if reason is not None and run.void is None:
                 run.void = reason
                 run.stop.set()
 
-    async def _act(self, run: Run, outbox: Runs) -> None:
+    async def _act(self, run: Run) -> None:
         """Run the action for a transition, and settle it."""
         action = self.actor.action(run.step.event)
         extra = {**fields_of(run.delivery), "action": action.value}
         log.info("command begins", extra=extra)
         try:
             if action is Action.RESTORE or run.step.done is not None:
-                await outbox.void(run.step.key)  # the earlier success no longer counts
+                await self._deliveries.void(run.step.key)  # it counts no more
             ending = await self._attempted(run)
-            self._stop_what_is_void(await outbox.standings([run.delivery]))
-            await self._conclude(outbox, run, ending)
+            self._stop_what_is_void(await self._deliveries.standings([run.delivery]))
+            await self._conclude(run, ending)
         finally:
             self._runs.remove(run)
             self._ended.add(run.delivery.id)
@@ -287,28 +245,21 @@ class ActingRelay(Relay):
 
     # -- how a run ends ------------------------------------------------------
 
-    async def _conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
-        """Plan another attempt, or settle the delivery.
-
-        Args:
-            outbox: the outbox of the sink.
-            run: the run that has ended.
-            ending: how the attempt ended.
-        """
+    async def _conclude(self, run: Run, ending: Ending) -> None:
+        """Plan another attempt after a run, or settle its delivery."""
         self.metrics.command_seconds.labels(self.sink).observe(ending.seconds)
         if run.void is not None:
             skipped = replace(ending, fate=Fate.SKIPPED, reason=run.void)
-            await self._settle(outbox, run, skipped, attempts=1)
+            await self._settle(run, skipped, attempts=1)
             return
         is_last = run.delivery.attempts + 1 >= self.actor.most_attempts
         if ending.fate is Fate.FAILED and ending.is_transient and not is_last:
             self._postpone(run, ending)
-            return
-        await self._settle(outbox, run, ending, attempts=1)
+        else:
+            await self._settle(run, ending, attempts=1)
 
     def _postpone(self, run: Run, ending: Ending) -> None:
-        error = TransientDeliveryError(ending.reason or "", Reason.COMMAND)
-        self._note_failure(error)
+        self._note_failure(error := _error_of(ending))
         now, unit = self.clock.now().timestamp(), self.chance()
         delay = self.policy.delay(run.delivery, error, now=now, unit=unit)
         self._settling.postpone(run.delivery, error, delay=delay, waits_for_sink=False)
@@ -317,26 +268,25 @@ class ActingRelay(Relay):
         now = self.clock.monotonic()
         self._circuit.failed(error, 0, now=now, unit=self.chance())
 
-    async def _settle(
-        self, outbox: Runs, run: Run, ending: Ending, attempts: int = 0
-    ) -> None:
+    async def _settle(self, run: Run, ending: Ending, attempts: int = 0) -> None:
         """Record the result of a run, and publish it.
 
         Args:
-            outbox: the outbox of the sink.
             run: the run; also for a delivery for which no action began.
             ending: the result.
             attempts: 1 after an attempt; 0 if none was made now.
         """
         fate, now = ending.fate, self.clock.now()
         result = self._result(run, ending, attempts)
-        reason = ending.reason or ""
-        await outbox.settle(
+        error = None
+        if fate is not Fate.SUCCEEDED:
+            error = ending.reason or "", Reason.COMMAND.value
+        await self._deliveries.settle(
             run.delivery,
             _STATES[fate],
             [from_command(self.event_context(), result, now)],
             now=now.timestamp(),
-            error=None if fate is Fate.SUCCEEDED else (reason, Reason.COMMAND.value),
+            error=error,
             success=self._success(run, fate, now.timestamp()),
         )
         self._count(run, ending)
@@ -360,12 +310,11 @@ class ActingRelay(Relay):
     def _success(self, run: Run, fate: Fate, at: float) -> Success | None:
         if fate is not Fate.SUCCEEDED or not self.actor.counts(run.step):
             return None
-        content, key = run.delivery.body, run.step.key
         return Success(
             sink=self.sink,
-            key=key,
+            key=run.step.key,
             appearance=run.appearance,
-            content=content,
+            content=run.delivery.body,
             at=at,
         )
 
@@ -373,28 +322,28 @@ class ActingRelay(Relay):
         """Count the result of a run, and log it."""
         fate, metrics = ending.fate, self.metrics
         metrics.commands.labels(self.sink, fate.value).inc()
+        ended = {**fields_of(run.delivery), "fault": ending.reason}
         if fate is Fate.SUCCEEDED:
             self._circuit.succeeded(self.clock.monotonic(), run.began)
             metrics.deliveries.labels(self.sink, "delivered").inc()
             seconds = round(ending.seconds, 3)
-            log.info(
-                "command succeeded",
-                extra={**fields_of(run.delivery), "seconds": seconds},
-            )
+            done = {**fields_of(run.delivery), "seconds": seconds}
+            log.info("command succeeded", extra=done)
         elif fate is Fate.SKIPPED:
-            log.info(
-                "command skipped",
-                extra={**fields_of(run.delivery), "fault": ending.reason},
-            )
+            log.info("command skipped", extra=ended)
         else:
-            self._note_failure(
-                TransientDeliveryError(ending.reason or "", Reason.COMMAND)
-            )
+            self._note_failure(_error_of(ending))
             metrics.deliveries.labels(self.sink, "dead").inc()
-            log.error(
-                "command failed",
-                extra={**fields_of(run.delivery), "fault": ending.reason},
-            )
+            log.error("command failed", extra=ended)
+
+
+def _error_of(ending: Ending) -> TransientDeliveryError:
+    return TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+
+
+def _newer(standing: Standing) -> CloudEvent | None:
+    newer = standing.newer
+    return None if newer is None else CloudEvent.from_json(newer)
 
 
 def _with_last(verdict: Skip, delivery: Delivery) -> str:

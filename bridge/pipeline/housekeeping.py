@@ -6,7 +6,7 @@ runs, the jump is recorded. Otherwise all rows would become older at once.
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -27,52 +27,6 @@ _SHRINK_EVERY = 60.0
 _SHRINK_STEP = 20  # rows at a time, so as not to delete too many
 _STEP = 500
 _JUMP = 60.0  # rows are kept for days: a smaller jump of the clock does not matter
-
-
-class _Pruning(msgspec.Struct):
-    """Deletes old rows, and delivered rows of a file that is too large."""
-
-    housekeeping: "Housekeeping"
-    prune_at: float = float("-inf")
-    shrink_at: float = float("-inf")
-    is_too_large: bool = False
-
-    async def step(self) -> None:
-        """Delete some rows, if a deletion is due."""
-        if self.housekeeping.clock.monotonic() >= self.prune_at:
-            await self._prune()
-        if self.housekeeping.clock.monotonic() >= self.shrink_at:
-            await self._shrink()
-
-    async def _prune(self) -> None:
-        """Delete some old rows. If there are more, the next step deletes them."""
-        housekeeping = self.housekeeping
-        now = housekeeping.clock.now().timestamp()
-        gone = await housekeeping.outbox.pruning.prune(
-            before=now - housekeeping.retention,
-            now=now,
-            alive=frozenset(housekeeping.observer.watch.known),
-            limit=_STEP,
-        )
-        if gone < _STEP:
-            self.prune_at = housekeeping.clock.monotonic() + _PRUNE_EVERY
-
-    async def _shrink(self) -> None:
-        """Delete some delivered rows if the file is too large."""
-        housekeeping = self.housekeeping
-        gone, too_many = await housekeeping.outbox.pruning.shrink(
-            most=housekeeping.max_size, limit=_SHRINK_STEP
-        )
-        if gone and too_many:
-            return
-        self.shrink_at = housekeeping.clock.monotonic() + _SHRINK_EVERY
-        if too_many and not self.is_too_large:
-            log.warning(
-                "state file is larger than state.max_size: what is left in it waits "
-                "to be delivered",
-                extra={"bytesTooMany": too_many},
-            )
-        self.is_too_large = too_many > 0
 
 
 class Watching(Protocol):
@@ -99,13 +53,12 @@ class Housekeeping:
     retention: float
     max_size: int
     name: str = "upkeep"
-    _pruning: _Pruning = field(init=False)
+    _prune_at: float = float("-inf")
+    _shrink_at: float = float("-inf")
+    _is_too_large: bool = False
     _files: tuple[FileId | None, FileId | None] | None = None  # state file and lock
     _offset: float | None = None  # wall clock minus monotonic clock
     _has_failed: bool = False
-
-    def __post_init__(self) -> None:
-        self._pruning = _Pruning(self)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the state file in order until ``stop`` is set."""
@@ -134,11 +87,43 @@ class Housekeeping:
     async def _look(self) -> None:
         if self.outbox.database.is_degraded:
             await self.outbox.database.heal()
-        if is_settled(self.clock):  # else rows may look older than they are
+        is_sure = is_settled(self.clock)  # else rows may look older than they are
+        if is_sure:
             await self._follow_clock()
         await self._look_for_files()
-        if is_settled(self.clock) and not self.outbox.database.is_degraded:
-            await self._pruning.step()
+        if is_sure and not self.outbox.database.is_degraded:
+            if self.clock.monotonic() >= self._prune_at:
+                await self._prune()
+            if self.clock.monotonic() >= self._shrink_at:
+                await self._shrink()
+
+    async def _prune(self) -> None:
+        """Delete some old rows. If there are more, the next step deletes them."""
+        now = self.clock.now().timestamp()
+        gone = await self.outbox.pruning.prune(
+            before=now - self.retention,
+            now=now,
+            alive=frozenset(self.observer.watch.known),
+            limit=_STEP,
+        )
+        if gone < _STEP:
+            self._prune_at = self.clock.monotonic() + _PRUNE_EVERY
+
+    async def _shrink(self) -> None:
+        """Delete some delivered rows if the file is too large."""
+        gone, too_many = await self.outbox.pruning.shrink(
+            most=self.max_size, limit=_SHRINK_STEP
+        )
+        if gone and too_many:
+            return
+        self._shrink_at = self.clock.monotonic() + _SHRINK_EVERY
+        if too_many and not self._is_too_large:
+            log.warning(
+                "state file is larger than state.max_size: what is left in it waits "
+                "to be delivered",
+                extra={"bytesTooMany": too_many},
+            )
+        self._is_too_large = too_many > 0
 
     async def _look_for_files(self) -> None:
         """Use the file once if it, or its lock, was removed: that is noticed then.

@@ -7,7 +7,7 @@ together with the new watch.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -131,13 +131,15 @@ class Observer(Struct):
         """
         if not self._is_anchored:
             self._anchor(read)
-        is_same = body is None or body == self._body
-        is_idle = not (self._held.observations or self._committing.locked())
-        if self.document is not None and is_same and is_idle and self._is_settled:
-            self.watch = same_again(self.watch, read)
-            return self.document
         async with self._committing:
-            return await self._observe(body, read)
+            found = self._body if body is None else body
+            if self.document is None or found != self._body or not self._is_settled:
+                self.document = await self._compare(parse(found or b""), read)
+                self._body = found
+            else:
+                self.watch = same_again(self.watch, read)
+                await self._publish_held()
+            return self.document
 
     @property
     def _is_settled(self) -> bool:
@@ -169,18 +171,6 @@ class Observer(Struct):
             body = published.to_json(self._moment())
             await self.outbox.observations.save({CHECKPOINT: body})
 
-    async def _observe(self, body: bytes | None, moment: Moment) -> Document:
-        is_same = body is None or body == self._body
-        if self.document is not None and is_same and self._is_settled:
-            self.watch = same_again(self.watch, moment)
-            await self._publish_held()
-            return self.document
-        found = self._body if body is None else body
-        document = parse(found or b"")
-        await self._compare(document, moment)
-        self._body, self.document = found, document
-        return document
-
     @property
     def _again(self) -> frozenset[str]:
         """The keys to publish again; none while the identity is not known."""
@@ -201,7 +191,8 @@ class Observer(Struct):
             return has_steps or document.incarnation != self.watch.incarnation
         return exact(document.canonical) != exact(self.document.canonical)
 
-    async def _compare(self, document: Document, now: Moment) -> None:
+    async def _compare(self, document: Document, now: Moment) -> Document:
+        """Publish what is new in a document, and return it."""
         earlier, before, again = self._earlier, self._before, self._again
         is_any_gone = not before.known.keys() <= document.events.keys()
         after, steps = diff(
@@ -244,6 +235,7 @@ class Observer(Struct):
             self.changed()
         self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
+        return document
 
     async def _publish_held(self) -> None:
         """Publish the held observations that need not wait any longer."""
@@ -286,11 +278,11 @@ class Observer(Struct):
 
         The id of an event has a count if the same cause was published before.
         """
-        makers = makers_of(self.event_context, observations)
+        makers = [*makers_of(self.event_context, observations)]
         events = [make(repeats=0) for make in makers]
         if not events:
             return events
-        earlier = await self.outbox.facts.counts([one.cause for one in events])
+        earlier = await self.outbox.observations.counts([one.cause for one in events])
         counts = dict[str, int]()
         for place, one in enumerate(events):
             times = counts.get(one.cause, earlier.get(one.cause, 0))
@@ -344,17 +336,14 @@ Maker = Callable[..., OutgoingEvent]
 
 def makers_of(
     event_context: EventContext, observations: Sequence[Observation]
-) -> list[Maker]:
-    """Return what makes the events about observations, in order.
+) -> Iterator[Maker]:
+    """Yield what makes the events about observations, in order.
 
-    Returns:
-        A function for each event. Its argument ``repeats`` says how often the same
-        cause was published before.
+    The argument ``repeats`` of each says how often the same cause was published before.
     """
-    found = list[Maker]()
     for one in observations:
         for step in one.steps:
-            make = partial(
+            yield partial(
                 from_transition,
                 event_context,
                 step,
@@ -362,14 +351,11 @@ def makers_of(
                 observed_at=one.at,
                 paused=one.paused,
             )
-            found.append(make)
         if one.is_changed:
-            make = partial(
+            yield partial(
                 from_document,
                 event_context,
                 one.document,
                 previous_incarnation=one.previous_incarnation,
                 observed_at=one.at,
             )
-            found.append(make)
-    return found

@@ -57,15 +57,12 @@ class HeartbeatSlot(Struct):
 
     sink: str
     attempts: Attempts
-    circuit: Circuit
-    pace: Pace
-    clock: Clock
     waiting: Delivery | None = None
     in_flight: Attempt | None = None
 
     def offer(self, heartbeat: CloudEvent) -> None:
         """Replace the waiting heartbeat by a newer one."""
-        now = self.clock.now().timestamp()
+        now = self.attempts.clock.now().timestamp()
         self.waiting = not_stored(
             self.sink, heartbeat.id, heartbeat.type, heartbeat.to_json(), now
         )
@@ -80,15 +77,16 @@ class HeartbeatSlot(Struct):
         Returns:
             The attempt, which the caller makes; None if none has begun.
         """
-        attempts, circuit = self.attempts, self.circuit
+        attempts = self.attempts
+        circuit, pace = attempts.circuit, attempts.pace
         if self.waiting is None or attempts.taken >= attempts.slots:
             return None
-        opens_at = max(circuit.hold_until, circuit.opens_at, self.pace.opens_at)
-        if self.in_flight is not None or self.clock.monotonic() < opens_at:
+        opens_at = max(circuit.hold_until, circuit.opens_at, pace.opens_at)
+        if self.in_flight is not None or attempts.clock.monotonic() < opens_at:
             return None
         is_in_trouble = circuit.last_error is not None
         is_first = is_alone if is_in_trouble else is_idle
-        if (is_in_trouble or self.pace.rate is not None) and not is_first:
+        if (is_in_trouble or pace.rate is not None) and not is_first:
             return None
         self.in_flight, self.waiting = attempts.begin(self.waiting), None
         return self.in_flight
@@ -106,6 +104,7 @@ class HeartbeatSlot(Struct):
 _LONGEST_WAIT = 60.0
 _MOST_RELEASED = 10_000  # deliveries at once, so that each time is short
 _MANY = 200  # due deliveries, to find one that may begin behind those that may not
+_BACKLOG = 16  # deliveries that wait beside those under way
 
 
 @dataclass(slots=True)
@@ -157,7 +156,7 @@ class Relay:
         self._settling = Settling(
             sink, outbox, clock, self.metrics, policy, circuit, attempts, times
         )
-        self._heartbeat = HeartbeatSlot(sink, attempts, circuit, self.pace, clock)
+        self._heartbeat = HeartbeatSlot(sink, attempts)
         self._wake = outbox.wakeups.of(sink)
 
     @property
@@ -261,7 +260,7 @@ class Relay:
         if settling.landed and not self._attempts.was_full:
             settling.record()
         next_due = await self._begin_due(tasks, now)
-        if settling.landed and not await settling.has_time(now):
+        if settling.landed and not await self._has_time(now):
             settling.record()
             has_urgent = self.outbox.deliveries.has_urgent
             if not self._attempts.is_full or await has_urgent(self.sink, now=now):
@@ -271,6 +270,18 @@ class Relay:
         self._times.has_pending = bool(self._attempts.at) or next_due is not None
         await self._times.keep()
         return self._wait(now, next_due)
+
+    async def _has_time(self, now: float) -> bool:
+        """Return whether to wait for further successes before these are recorded.
+
+        That is so only during a backlog: others use the slots meanwhile, many more
+        wait, and none of them is urgent.
+        """
+        deliveries, settling = self.outbox.deliveries, self._settling
+        if not self._attempts.is_full or settling.is_overdue:
+            return False
+        more = deliveries.waiting(self.sink) - len(self._under_way)
+        return more >= _BACKLOG and not await deliveries.has_urgent(self.sink, now=now)
 
     async def _release(self, now: float) -> None:
         """Make due what failed because of the sink, which is back."""
@@ -291,7 +302,7 @@ class Relay:
         if self._stop.is_set():
             return next_due
         if self._heartbeat.waiting is not None:
-            is_idle = not (found or self._settling.under_way)
+            is_idle = not (found or self._under_way)
             is_alone = is_idle and next_due is None
             if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
                 self._make(beat, tasks)
@@ -302,8 +313,13 @@ class Relay:
 
     async def _due(self, now: float, limit: int) -> tuple[list[Delivery], float | None]:
         return await self.outbox.deliveries.due(
-            self.sink, now=now, limit=limit, but=self._settling.under_way
+            self.sink, now=now, limit=limit, but=self._under_way
         )
+
+    @property
+    def _under_way(self) -> set[int]:
+        """Ids of deliveries in flight, or delivered but not yet recorded as such."""
+        return self._attempts.at.keys() | self._settling.landed.keys()
 
     def _begin(
         self, found: Iterable[Delivery], tasks: asyncio.TaskGroup, now: float
@@ -352,7 +368,7 @@ class Relay:
             tasks.create_task(self._probe(probe), name=f"{self.name}:probe")
         due, _ = await self._due(now, _MANY)
         waiting = await self.outbox.deliveries.waiting_for_sink(
-            self.sink, now=now, limit=_MANY, but=self._settling.under_way
+            self.sink, now=now, limit=_MANY, but=self._under_way
         )
         if self._stop.is_set():
             return

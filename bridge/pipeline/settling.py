@@ -88,7 +88,7 @@ class DueTimes(Struct):
 
     async def _begin(self) -> None:
         """Continue after a restart."""
-        seconds = await self.outbox.ages.load(self.sink)
+        seconds = self.outbox.ages.saved(self.sink)
         self.circuit.running = RunningTime(seconds)
         self.circuit.running.run(self.clock.monotonic())
         self._kept_at = self.clock.monotonic()
@@ -99,7 +99,7 @@ class DueTimes(Struct):
         now = self.clock.monotonic()
         if self.has_pending and (is_last or now >= self._kept_at + _KEEP_EVERY):
             self._kept_at = now
-            await self.outbox.ages.save(self.sink, self.running())
+            self.outbox.ages.save(self.sink, self.running())
 
 
 # -- Applies the answer to an attempt --------------------------------------------------
@@ -107,7 +107,6 @@ class DueTimes(Struct):
 
 _MOMENT = 0.02  # seconds
 _MOST_LANDED = 500  # deliveries per transaction
-_BACKLOG = 16  # deliveries that wait beside those under way
 
 Probe = Callable[[], Awaitable[None]]
 
@@ -117,7 +116,8 @@ class Settling(Struct):
 
     Attributes:
         probe: asks whether the address of the sink answers; None = it cannot be asked.
-        landed: deliveries that succeeded but are not yet recorded in the outbox; by id.
+        landed: deliveries that succeeded but are not yet recorded in the outbox; by id,
+            each with the time of its success in monotonic seconds.
         record_at: when they are recorded at the latest, in monotonic seconds.
         is_parked: whether the log and the metrics say that the sink is parked.
     """
@@ -131,7 +131,7 @@ class Settling(Struct):
     attempts: Attempts
     times: DueTimes
     probe: Probe | None = None
-    landed: dict[int, Delivery] = field(default_factory=dict)
+    landed: dict[int, tuple[Delivery, float]] = field(default_factory=dict)
     record_at: float = 0.0
     is_parked: bool = False
     _delivered: Any = None  # metrics of this sink, which cost more to look up
@@ -140,11 +140,6 @@ class Settling(Struct):
     def __post_init__(self) -> None:
         self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
         self._seconds = self.metrics.delivery_seconds.labels(self.sink)
-
-    @property
-    def under_way(self) -> set[int]:
-        """Ids of deliveries in flight, or delivered but not yet recorded as such."""
-        return self.attempts.at.keys() | self.landed.keys()
 
     def settle(self, attempt: Attempt) -> None:
         """Apply the answer to an attempt at a stored delivery.
@@ -158,9 +153,10 @@ class Settling(Struct):
             self._fail(attempt, error)
             return
         self._recover(attempt)
+        now = self.clock.monotonic()
         if not self.landed:
-            self.record_at = self.clock.monotonic() + _MOMENT
-        self.landed[attempt.delivery.id] = attempt.delivery
+            self.record_at = now + _MOMENT
+        self.landed[attempt.delivery.id] = attempt.delivery, now
         if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
             log.info("delivered", extra=fields_of(attempt.delivery))
         self.attempts.decided(attempt)
@@ -180,28 +176,23 @@ class Settling(Struct):
 
     # -- successes -----------------------------------------------------------
 
-    async def has_time(self, now: float) -> bool:
-        """Return whether ``record`` may wait for further successes.
-
-        It may only during a backlog: others use the slots meanwhile, many more wait,
-        and none of them is urgent.
-        """
-        if not self.attempts.is_full or len(self.landed) >= _MOST_LANDED:
-            return False
-        more = self.outbox.deliveries.waiting(self.sink) - len(self.under_way)
-        if more < _BACKLOG or self.clock.monotonic() >= self.record_at:
-            return False
-        return not await self.outbox.deliveries.has_urgent(self.sink, now=now)
+    @property
+    def is_overdue(self) -> bool:
+        """Whether ``record`` may wait no longer, even during a backlog."""
+        is_late = self.clock.monotonic() >= self.record_at
+        return is_late or len(self.landed) >= _MOST_LANDED
 
     def record(self) -> None:
         """Count the deliveries in ``landed``, and record them in the outbox."""
         if self.landed:
             now = self.clock.now().timestamp()
-            self.outbox.deliveries.delivered(*self.landed.values(), now=now)
-            self._delivered.inc(len(self.landed))
-            for delivery in self.landed.values():
-                self._seconds.observe(max(0.0, now - delivery.created))
-                if delivery.not_before is not None and now > delivery.not_before:
+            landed, ahead = self.landed.values(), now - self.clock.monotonic()
+            sent, _ = zip(*landed, strict=True)
+            self.outbox.deliveries.delivered(*sent, now=now)
+            self._delivered.inc(len(landed))
+            for delivery, at in landed:
+                self._seconds.observe(max(0.0, at + ahead - delivery.created))
+                if delivery.not_before is not None and at + ahead > delivery.not_before:
                     self.metrics.late.labels(self.sink).inc()
             self.landed.clear()
 

@@ -127,18 +127,18 @@ class Attachment:
         Returns:
             How long the session stays locked, in seconds; None = there is no session.
         """
-        renew, receiver = self._timings.renew, self.receiver
+        receiver = self.receiver
         if not self._has_session:
             self._locks.repeat(
                 "look",
-                lambda: receiver.peek_messages(timeout=renew),
+                lambda limit: receiver.peek_messages(timeout=limit),
                 self._timings.look,
             )
             return None
         session = receiver.session
         return self._locks.keep(
             _SESSION,
-            lambda: session.renew_lock(timeout=renew),
+            lambda limit: session.renew_lock(timeout=limit),
             session.locked_until_utc,
         )
 
@@ -147,10 +147,9 @@ class Attachment:
         received = read(message)
         self._held[received.lock_token] = message
         if not self._has_session:
-            renew = self._timings.renew
             self._locks.keep(
                 received.lock_token,
-                lambda: self.receiver.renew_message_lock(message, timeout=renew),
+                lambda limit: self.receiver.renew_message_lock(message, timeout=limit),
                 received.locked_until,
             )
         return received
@@ -191,6 +190,9 @@ class Attachment:
 # Each lock is renewed three times in its lock time, by the monotonic clock. The lock
 # time is the difference between the end that the broker states and the clock of this
 # machine. If that clock is wrong, locks are renewed more often than necessary.
+#
+# The SDK itself ends a renewal that takes too long. If it was cancelled, a task of the
+# SDK might go on, and fail where nobody waits for it: so it is cancelled later only.
 
 
 _AT_ONCE = 20  # renewals; then messages can be settled before the next ones
@@ -198,7 +200,9 @@ _SHORTEST_PERIOD, _LONGEST_PERIOD = 0.5, 20.0
 _SHORTEST_LIFE, _LONGEST_LIFE = 5.0, 300.0  # the limits of Service Bus
 _UNKNOWN_LIFE = 20.0  # shorter: too many connections; longer: approvals come too late
 
-Renew = Callable[[], Awaitable[object]]
+_LATER = 1.0  # seconds after which a renewal is cancelled that the SDK did not end
+
+Renew = Callable[[float], Awaitable[object]]  # gets its time limit in seconds
 
 
 class LockTime(Struct):
@@ -281,9 +285,10 @@ class Locks:
         due = [item for item in self._locks.items() if item[1].due <= now]
         due.sort(key=lambda item: item[1].due)
         for name, lock in due[:_AT_ONCE]:
+            limit = self._limit(lock)
             try:
-                async with asyncio.timeout(self._patience(lock)):
-                    await lock.renew()
+                async with asyncio.timeout(limit + _LATER):
+                    await lock.renew(limit)
             except failures() as error:
                 if not is_lock_lost(error):
                     raise
@@ -292,7 +297,7 @@ class Locks:
             lock.renewed = self._clock.monotonic()
         return lost
 
-    def _patience(self, lock: _Lock) -> float:
+    def _limit(self, lock: _Lock) -> float:
         """Return the time limit of one renewal; it is shorter for a short lock."""
         timings = self._timings
         return min(timings.renew, max(lock.period, timings.least_renew))

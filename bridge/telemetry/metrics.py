@@ -285,6 +285,7 @@ class Metrics:
         self.state_degraded = gauge(
             "state_degraded", "1 while the state file cannot be written."
         )
+        self.ready = gauge("ready", "1 while /readyz answers 200.")
         # Without a traffic probe nothing sets this gauge; 0 would mean "out".
         self.traffic_in = gauge(
             "traffic_in",

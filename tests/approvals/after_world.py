@@ -14,7 +14,6 @@ from typing import Any
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.rotation import Rotation
 from bridge.approvals.rules import ReplyRules, Rule
@@ -209,7 +208,6 @@ class Life:
             clock=self.time,
             chance=lambda: 0.5,
             rotation=self.rotation,
-            successes=SuccessCheck(),
         )
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -321,7 +319,7 @@ class Stage:
             may_degrade: whether the state file is kept in memory while its disk fails.
         """
         async with Database.open(self.path, may_degrade=may_degrade) as database:
-            outbox = Outbox(around(database), router())
+            outbox = await Outbox.of(around(database), router())
             life = Life(
                 outbox=outbox,
                 file=outbox,

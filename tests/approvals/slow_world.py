@@ -295,8 +295,7 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
         driver.database = life.database = database
         await database._open()
         await database.read(lambda db: db.execute("PRAGMA synchronous = OFF"))
-        outbox = Outbox(database, router())
-        await outbox.state.load()
+        outbox = await Outbox.of(database, router())
         driver.seconds = disk_seconds
         poller, _ = observed(
             client, outbox, event_context, clock, metrics, spacing=LEAST_INTERVAL

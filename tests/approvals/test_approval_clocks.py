@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.context import Pending
+from bridge.approvals.context import Pending, intent_of
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Post, Request
 from bridge.events.vocabulary import OutcomeKind
@@ -147,7 +147,7 @@ async def test_decision_counts_the_time_since_the_look(
         event_id=EVENT_ID,
         enqueued_at=START + HOUR,
     )
-    pending = Pending(world.context, request, "m", 1, was_tried=False)
+    pending = Pending(world.context, request, intent_of("m", EVENT_ID), was_tried=False)
 
     world.clock.pass_by(waited)
     step = pending.decide(look, world.clock.monotonic())

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from bridge.approvals.evidence import Evidence, Lack
 from bridge.approvals.message import Approval
-from bridge.approvals.message_flow import dead_letter
+from bridge.approvals.message_flow import settlement_of
 from bridge.approvals.policy import (
     Conclusion,
-    Initiative,
     Post,
     Request,
     Standing,
@@ -348,16 +347,18 @@ KINDS = [kind for kind in OutcomeKind if kind is not OutcomeKind.WITHHELD]
 def test_message_is_settled_by_its_outcomes(
     kinds: list[str], reason: str | None
 ) -> None:
-    letter = dead_letter([OutcomeKind(kind) for kind in kinds])
+    settlement = settlement_of([Conclusion(kind=OutcomeKind(kind)) for kind in kinds])
 
-    assert (letter and letter[0]) == reason
+    verdict = "complete" if reason is None else "dead-letter"
+    assert (settlement.verdict, settlement.reason) == (verdict, reason or "")
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1))
 def test_message_with_a_good_outcome_is_never_dead_lettered(
     kinds: list[OutcomeKind],
 ) -> None:
-    is_dead = dead_letter(kinds) is not None
+    ends = [Conclusion(kind=kind) for kind in kinds]
+    is_dead = settlement_of(ends).verdict == "dead-letter"
 
     assert not (is_dead and not APPROVED.isdisjoint(kinds))
     assert is_dead or not NOTHING_TO_APPROVE.isdisjoint(kinds)
@@ -373,7 +374,7 @@ DONE, WAITS = Evidence(lack=None), Evidence(lack=Lack.WAITS)
 
 def asked_by_rule() -> Request:
     content = content_of(ScheduledEvent(event_id=EVENT_ID, raw=OWN))
-    return replace(request(), initiative=Initiative(rule="drained", content=content))
+    return replace(request(), rule="drained", content=content)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bridge.approvals.context import Pending
+from bridge.approvals.context import Pending, intent_of
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.requests import Requests
@@ -62,7 +62,9 @@ def asker(
         approval=Approval(event_ids=(EVENT_ID,)), event_id=EVENT_ID, enqueued_at=START
     )
     context = replace(world.context, terms=terms)
-    return Asker(context, request, name, 1, was_tried=False, gate=gate)
+    return Asker(
+        context, request, intent_of(name, EVENT_ID), was_tried=False, gate=gate
+    )
 
 
 def kinds(met: list[Conclusion | None]) -> list[OutcomeKind | None]:
@@ -146,7 +148,7 @@ async def test_cut_post_is_in_doubt_for_all_requests(world: World) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert all(one.was_posted for one in askers)
+    assert all(one.standing.was_posted for one in askers)
     assert await world.outbox.approvals.posted() == {EVENT_ID}
 
 

@@ -352,11 +352,16 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         taken = config_of(folder, http={"listen": listen}).http
-        (fault,) = host_checks.ports(taken, is_running=False)
-        (ours,) = host_checks.ports(taken, is_running=True)
-    (free,) = host_checks.ports(taken, is_running=False)
-    (off,) = host_checks.ports(config_of(folder).http, is_running=False)
+        (fault,) = host_checks.ports(taken, None)
+        (ours,) = host_checks.ports(taken, [])
+        not_to_be_had = f"http.listen: cannot listen on {listen}: Address in use"
+        (anothers,) = host_checks.ports(taken, [not_to_be_had])
+    (free,) = host_checks.ports(taken, None)
+    (elsewhere,) = host_checks.ports(taken, [])
+    (off,) = host_checks.ports(config_of(folder).http, None)
 
+    assert anothers == fault
+    assert elsewhere.text == f"http: the running bridge is not at {listen}"
     assert fault.result == "fault"
     assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
     assert ours.text == f"http: {listen} is held by the running bridge"
@@ -368,7 +373,7 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
 def test_invalid_address_is_a_fault(listen: str, folder: Path) -> None:
     config = config_of(folder, http={"listen": listen, "token": "t"})
 
-    (found,) = host_checks.ports(config.http, is_running=False)
+    (found,) = host_checks.ports(config.http, None)
 
     assert found.result == "fault"
 
@@ -474,9 +479,9 @@ def test_keys_of_approvers_are_read(folder: Path) -> None:
 
 def test_every_check_runs_once(folder: Path) -> None:
     found = host_checks.examine(
-        config_of(folder), {"http_proxy": "x"}, ROOMY, is_running=False
+        config_of(folder), {"http_proxy": "x"}, ROOMY, missing=["imds: no answer"]
     )
 
     assert [one.text.partition(":")[0] for one in found] == [
-        *("state", "state", "http", "proxy", "versions"),
+        *("forwarder", "state", "state", "http", "proxy", "versions"),
     ]

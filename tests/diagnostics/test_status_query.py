@@ -11,6 +11,7 @@ import msgspec
 import orjson
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from bridge.app.identify import settle
 from bridge.app.traffic import open_probe
@@ -22,7 +23,7 @@ from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.health import port as health
-from bridge.health.report import StatusReport
+from bridge.health.report import SinkReport, StatusReport, nothing_known
 from bridge.health.status import StatusSource
 from bridge.net.local_socket import address_of
 from bridge.outbox.records import Decision
@@ -523,3 +524,15 @@ async def answering(config: Config) -> AsyncIterator[None]:
     assert config.traffic is not None
     async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1")):
         yield
+
+
+def test_doctor_warns_if_the_forwarder_runs_with_other_sinks() -> None:
+    answer = replace(nothing_known("ok"), sinks=[SinkReport(SINK, "ok")], missing=[])
+
+    (other,) = status_query.examine_sinks(answer, [SINK, "ops"])
+    same = status_query.examine_sinks(answer, [SINK])
+    starting = status_query.examine_sinks(nothing_known("starting"), [SINK])
+
+    assert other.result == "warning"
+    assert "(ops)" in other.text
+    assert same == starting == status_query.examine_sinks(None, [SINK]) == []

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from bridge.cli.main import main
 from bridge.configuration.load import parse as load_tables
-from bridge.events.build import numbered
 from bridge.events.cloudevent import hash32
 from bridge.events.vocabulary import OutcomeKind
 from bridge.hub.load import load as load_hub
@@ -271,7 +270,7 @@ def test_annotated_event_is_valid() -> None:
     jsonschema.validate(event, schema_of("event"))
     imds = event["data"]["event"]
     cause = [imds["EventId"], "scheduled", None, imds]
-    assert event["id"] == numbered(cause, 0)
+    assert event["id"] == hash32(cause)
 
 
 def test_id_vector_is_what_the_code_makes_of_it() -> None:
@@ -283,7 +282,7 @@ def test_id_vector_is_what_the_code_makes_of_it() -> None:
 
     parsed = json.loads(cause[1])
 
-    assert numbered(parsed, 0) == printed[1] == hash32(parsed)
+    assert printed[1] == hash32(parsed)
 
 
 def test_symptoms_name_existing_log_lines() -> None:

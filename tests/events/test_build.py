@@ -413,7 +413,7 @@ def test_routing_sees_the_event_before_and_after() -> None:
     before, after = imds_event(EventType="Reboot"), imds_event()
     subject = published(transition("updated", after, before)).subject
 
-    assert subject.events == (after, before)
+    assert subject.events == (seen(after), seen(before))
     assert subject.transition == "updated"
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.events.document import bare
-from bridge.events.identity import Identity, IdentityConfig
+from bridge.events.identity import Identity, IdentityConfig, bare
 
 COMPUTE = {
     "name": "web-3",

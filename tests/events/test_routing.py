@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.events.document import ScheduledEvent, resources_of
 from bridge.events.identity import Identity
-from bridge.events.routing import Route, Router, Scope, Subject, When, resources_of
+from bridge.events.routing import Route, Router, Scope, Subject, When
 from bridge.foundation.sections import Reader
-from tests.support.builders import imds_event
+from tests.support.builders import EVENT_ID, imds_event
 from tests.support.strategies import events
 
 A, B = "a", "b"
@@ -22,7 +23,15 @@ def subject(
     transition: str | None = "scheduled",
     is_lifecycle: bool = False,
 ) -> Subject:
-    return Subject(transition=transition, events=events, is_lifecycle=is_lifecycle)
+    return Subject(
+        transition=transition,
+        events=tuple(map(seen, events)),
+        is_lifecycle=is_lifecycle,
+    )
+
+
+def seen(raw: dict[str, object]) -> ScheduledEvent:
+    return ScheduledEvent(event_id=EVENT_ID, raw=raw)
 
 
 def is_sent(  # noqa: PLR0913 - each is one thing that decides
@@ -335,7 +344,7 @@ SUBJECTS = st.builds(
 ) | st.builds(
     Subject,
     transition=st.sampled_from(["scheduled", "updated", None]),
-    events=st.lists(events(), max_size=2).map(tuple),
+    events=st.lists(events().map(seen), max_size=2).map(tuple),
 )
 
 
@@ -370,7 +379,7 @@ def by_the_book(
         limited(look, route.when)
         and in_scope(look, route.scope, me)
         and in_scope(look, default, me)
-        for look in about.events
+        for look in (event.raw for event in about.events)
     ]
     return follows or not fits or any(fits)
 

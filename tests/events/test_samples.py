@@ -12,6 +12,7 @@ from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.samples import Sample, marked_event, sample
 from tests.support.builders import ME, body_of, event_context_of, imds_event, started
+from tests.support.example_events import seen
 from tests.support.fakes import START
 from tests.support.nested import HERE, holding, lists
 from tests.support.schemas import validator
@@ -94,7 +95,9 @@ def test_event_of_imds_is_published_as_on_first_sight(body: bytes) -> None:
 
     assert found.event.type == "sebridge.scheduledevent.scheduled.v1"
     assert data_of(found.event)["event"] == imds_event()
-    assert found.subject == Subject(transition="scheduled", events=(imds_event(),))
+    assert found.subject == Subject(
+        transition="scheduled", events=(seen(imds_event()),)
+    )
 
 
 def test_event_that_has_started_says_so() -> None:
@@ -113,14 +116,16 @@ def test_cloud_event_is_taken_as_it_stands() -> None:
     found = read(body)
 
     assert found.event.to_json() == body
-    assert found.subject == Subject(transition="updated", events=(now, previous))
+    assert found.subject == Subject(
+        transition="updated", events=(seen(now), seen(previous))
+    )
     assert found.reporter == Identity(vm_name="web-0", vm_id="vm-1")
 
 
 def test_outcome_is_read_with_its_event_and_without() -> None:
     found = read(cloud_event("startrequest.relayed", event=imds_event()).to_json())
 
-    assert found.subject == Subject(events=(imds_event(),))
+    assert found.subject == Subject(events=(seen(imds_event()),))
     without = read(cloud_event("startrequest.invalid", event=None).to_json())
     assert without.subject == Subject()
 

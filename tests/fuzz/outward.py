@@ -169,6 +169,7 @@ def answer_of(packed: bytes) -> Answer:
         status=status if isinstance(status, int) and 100 <= status <= 999 else 200,
         body=body,
         retry_after=retry_after(headers, NOW),
+        target=TARGET,
         headers=headers,
     )
 
@@ -176,8 +177,8 @@ def answer_of(packed: bytes) -> Answer:
 def webhook_answer(packed: bytes) -> None:
     """Whatever a receiver answers is a success, or one of the errors of a delivery."""
     answer = answer_of(packed)
-    verdicts = [preset.judge(answer, TARGET) for preset in PRESETS.values()]
-    verdicts += [by_rule(rule, answer, TARGET) for rule in _RULES]
+    verdicts = [preset.judge(answer) for preset in PRESETS.values()]
+    verdicts += [by_rule(rule, answer) for rule in _RULES]
     for verdict in verdicts:
         assert verdict is None or isinstance(verdict, DeliveryError)
         if verdict is not None:
@@ -187,7 +188,7 @@ def webhook_answer(packed: bytes) -> None:
 def slack_answer(packed: bytes) -> None:
     """Whatever Slack answers is its object, or one of the errors of a delivery."""
     try:
-        found = read_slack(answer_of(packed), TARGET)
+        found = read_slack(answer_of(packed))
     except DeliveryError as error:
         brief(error)
         return
@@ -197,7 +198,7 @@ def slack_answer(packed: bytes) -> None:
 def handshake(packed: bytes) -> None:
     """Whatever is answered to the question is a rate, any rate, or a refusal."""
     try:
-        rate = granted_rate(answer_of(packed), origin=ORIGIN, target=TARGET)
+        rate = granted_rate(answer_of(packed), ORIGIN)
     except RefusedDeliveryError as error:
         brief(error)
         return

@@ -315,7 +315,7 @@ async def test_what_a_start_did_not_take_over_is_a_note(
 ) -> None:
     state_path.touch()
     async with open_database(state_path, None) as database:
-        outbox = Outbox(database, router())
+        outbox = await Outbox.of(database, router())
         source = StatusSource(clock=clock, metrics=metrics, outbox=outbox)
 
         assert source.notes_of({}) == [

@@ -18,8 +18,10 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient
 from aiohttp.web import Application, Request
+from msgspec.structs import replace
 
 from bridge.events.build import EventContext
+from bridge.events.identity import Identity
 from bridge.foundation.errors import (
     DeliveryError,
     MetadataUnavailableError,
@@ -83,6 +85,7 @@ METRICS = {
     "sebridge_commands_total",
     "sebridge_command_seconds",
     "sebridge_state_degraded",
+    "sebridge_ready",
     "sebridge_build_info",
 }
 
@@ -233,7 +236,22 @@ async def test_bridge_is_unready_once_imds_is_overdue(
     status, text = await bridge.get("/readyz")
 
     assert status == (200 if is_ready else 503)
-    assert is_ready or json.loads(text) == ["imds: no good document (ok)"]
+    assert is_ready or json.loads(text) == ["imds: no good document (overdue)"]
+    state = (await bridge.json("/status"))["imds"]["state"]
+    assert state == ("ok" if is_ready else "overdue")
+    assert (await bridge.metrics())["sebridge_ready"] == is_ready
+
+
+async def test_readiness_notes_that_nobody_knows_who_this_vm_is(
+    bridge: Bridge, event_context: EventContext
+) -> None:
+    nameless = replace(event_context, identity=Identity())
+    bridge.status_source.event_context = nameless
+
+    status, text = await bridge.get("/readyz")
+
+    (note,) = json.loads(text)
+    assert (status, note.split(",")[0]) == (200, "imds: this VM's name is not known")
 
 
 async def test_readiness_reports_the_failure_of_imds(bridge: Bridge) -> None:
@@ -415,7 +433,7 @@ async def test_bridge_with_a_hanging_disk_is_alive_but_not_ready(
         timings=Timings(patience=0.05),
         connect=disk.open,
     ) as database:
-        status_source.outbox = Outbox(database, bridge.outbox.router)
+        status_source.outbox = await Outbox.of(database, bridge.outbox.router)
         disk.freeze()
         await status_source.outbox.commit([], now=1.8e9, named={"x": b"y"})
 

@@ -71,6 +71,20 @@ def test_nobody_is_told_that_there_are_no_events_before_there_is_a_document() ->
     assert table(status, "Events").empty == unknown
 
 
+@pytest.mark.parametrize("state", ["not answering", "timeout", "overdue"])
+def test_old_document_without_events_is_no_news(state: str) -> None:
+    imds = {"lastSuccess": "2026-03-02T11:27:00Z", "state": state}
+    found = table(status_of(imds=imds), "Events")
+
+    assert found.empty == "Nothing was scheduled when IMDS answered last."
+
+
+def test_starting_bridge_does_not_say_what_it_does_not_know() -> None:
+    found = overview(nothing_known("starting"), START).tables[1:]
+
+    assert {one.empty for one in found} == {"Not known yet."}
+
+
 def test_event_of_a_state_file_is_no_longer_under_way() -> None:
     """No forwarder runs: it may have ended long ago."""
     imds = {"lastSuccess": "2026-03-02T11:27:00Z", "state": "not answering"}

@@ -374,14 +374,12 @@ async def test_application_has_no_vote_among_several(opened: Opened) -> None:
     await world.scheduled()
     # whether somebody is one is found out by ``access``; here it is what follows of it
     from bridge.hub.access import Person  # noqa: PLC0415 - see above
+    from bridge.hub.choices import Approval  # noqa: PLC0415 - see above
     from bridge.hub.store.deciding import VoteRequest, handle_vote  # noqa: PLC0415 - see above
 
     ask = VoteRequest(
         key=EVENT_ID,
-        action="approve",
-        via="bridge",
-        reason="",
-        content=(await world.page())["content"],
+        asked=Approval(decision="approve", content=(await world.page())["content"]),
         person=Person(id="app", name="app", is_application=True, may_decide=True),
         id="d",
     )

@@ -36,7 +36,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
 from tests.bench.measuring import served
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import at, azure, event, outcome, step, vm
+from tests.support.fleet import at, azure, event, life, outcome, step, vm
 from tests.support.hub import HubWorld, beat, config, grid, received
 from tests.support.terminal import on_terminal
 
@@ -105,6 +105,32 @@ async def test_status_of_a_hub_that_hears_nothing_does_not_reassure(
     assert "No event is known, but the hub may have missed some" in found.stdout
     assert "has announced no maintenance" not in found.stdout
     assert as_json["missing"] == world.missing
+
+
+async def test_status_of_a_hub_behind_a_proxy_says_what_it_lacks(
+    world: HubWorld,
+) -> None:
+    await world.store.keep([beat()])
+    world.more["listening"] = {"b": None}
+    assert "has not read all" in (await run("status", "--hub", world.url)).stdout
+    world.more["not_connected"] = {"b": "no such name"}
+
+    found = await run("status", "--hub", world.url)
+
+    assert found.exit_code == 1
+    assert "Not ready: source b is not connected" in found.stdout
+
+
+async def test_status_of_a_hub_whose_bridges_have_stopped_does_not_reassure(
+    world: HubWorld,
+) -> None:
+    stopped = received(life("stopped", seconds=1), 1)
+    world.more["listening"] = {"b": at(-600)}
+    await world.store.keep([beat(), stopped])
+
+    found = await run("status", "--hub", world.url)
+
+    assert "no bridge runs that could report one" in found.stdout
 
 
 async def test_status_of_a_hub_tells_of_messages_it_could_not_read(

@@ -345,7 +345,7 @@ class World:
 
     async def check(self) -> None:
         situation = self.fleet.situation()
-        found = await self.fleet.store.read(lambda c: bridges_of(c, situation))
+        found, _ = await self.fleet.store.read(lambda c: bridges_of(c, situation))
         for row in found:
             kinds = self.kinds.get(row.name, [])
             turns = ["hub.bridge-silent", "hub.bridge-back"] * len(kinds)

@@ -23,7 +23,7 @@ from bridge.hub.pages.words import plain_span, span
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events
 from tests.support.builders import EVENT_ID
-from tests.support.fleet import at, azure, event, outcome, step, vm
+from tests.support.fleet import at, azure, event, life, outcome, step, vm
 from tests.support.hub import (
     ARM_CONFIG,
     HubWorld,
@@ -440,6 +440,23 @@ async def test_silent_bridges_are_reported_before_the_events(browser: Browser) -
     assert re.search(r'<a href="/machines/[^"]+/web-1">web-1</a>', text)
     await world.store.keep([beat(1)])
     assert "Nothing needs you now" in await browser.open("/"), "it is back"
+
+
+async def test_hub_whose_bridges_have_all_stopped_does_not_reassure(
+    browser: Browser,
+) -> None:
+    world = browser.world
+    world.more["listening"] = {"b": at(-600)}
+    stopped = received(life("stopped", seconds=1), 1)
+    await world.store.keep([beat(), stopped])
+
+    text = await browser.open("/")
+    assert '<h1 id="title">All bridges have stopped or are gone</h1>' in text
+    assert "Nothing is announced" not in text
+    assert "Azure has announced no maintenance" not in text
+
+    await world.store.keep([beat(seconds=2)])
+    assert "Nothing is announced" in await browser.open("/")
 
 
 async def test_search_finds_a_machine_without_an_event(browser: Browser) -> None:

@@ -463,7 +463,7 @@ async def test_what_is_discarded_during_an_attempt_is_not_sent_again(
     """The failed attempt is committed while the command reads the file."""
     disk = Hanging()
     async with Database.open(state_path, connect=disk.open) as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "1", "2")
         (first,) = await outbox.deliveries.of_cloud_event(A, "1")
         disk.freeze("SELECT id FROM deliveries")

@@ -78,7 +78,7 @@ HARMS = {
 async def left(path: Path, name: str = "waits") -> None:
     """Leave a file behind in which one event waits, and a later step of it."""
     async with open_database(path, ME.vm_id) as database:
-        outbox = Outbox(database, router())
+        outbox = await Outbox.of(database, router())
         await outbox.commit([outgoing(name, key="K", data={"name": name})], now=NOW)
 
 
@@ -194,7 +194,7 @@ async def test_last_call_sends_nothing_damaged(state_path: Path) -> None:
 async def observed(path: Path, *documents: bytes) -> None:
     """Look at documents; nothing is delivered."""
     async with open_database(path, ME.vm_id) as database:
-        parts = ForwarderParts(Outbox(database, router()), FakeClock())
+        parts = ForwarderParts(await Outbox.of(database, router()), FakeClock())
         parts.metadata.says(*documents)
         await parts.observer.restore()
         for _ in documents:
@@ -212,7 +212,7 @@ async def next_life(
         Id, transition and ``announced`` of each event that was taken.
     """
     async with open_database(path, ME.vm_id) as database:
-        parts = ForwarderParts(Outbox(database, router()), FakeClock())
+        parts = ForwarderParts(await Outbox.of(database, router()), FakeClock())
         parts.metadata.says(*documents)
         await parts.observer.restore()
         for _ in documents:
@@ -243,7 +243,7 @@ async def test_event_whose_step_was_damaged_is_published_again_under_a_new_id(
 
     assert (transition, announced) == ("scheduled", True)
     async with open_database(state_path, ME.vm_id) as database:
-        (dead,) = await Book.of(database).find(Selection(states=("dead",)))
+        (dead,) = await (await Book.of(database)).find(Selection(states=("dead",)))
     assert dead.cloud_event_id != number
 
 
@@ -330,7 +330,7 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
         message="m", key="K", event_id="k", sequence=3, state="relayed", posted=True
     )
     async with open_database(state_path, ME.vm_id) as database:
-        outbox = Outbox(database, router())
+        outbox = await Outbox.of(database, router())
         await outbox.commit([outgoing("gone", key="K")], now=NOW)
         ((gone,), _) = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         await outbox.deliveries.delivered(gone, now=NOW)
@@ -345,7 +345,7 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
     async with open_database(state_path, ME.vm_id) as database:
         (record,) = caplog.records
         assert (vars(record)["unreadable"], vars(record)["isWhole"]) == (1, True)
-        outbox = Outbox(database, router())
+        outbox = await Outbox.of(database, router())
         found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert [(d.id, d.cloud_event_id) for d in found] == [(2, "first"), (4, "third")]
         assert await publish_counts(outbox, "gone", "first") == {
@@ -357,7 +357,7 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
         (second, _), _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert second.cloud_event_id in {"second", "third"}
         await outbox.commit([outgoing("next", key="M")], now=NOW)
-        assert max(d.id for d in await Book.of(database).find(Selection())) == 5
+        assert max(d.id for d in await (await Book.of(database)).find(Selection())) == 5
         tally = (await outbox.deliveries.tallies())[SINK]
         assert (tally.pending, tally.dead, tally.delivered) == (3, 0, 1)
 
@@ -385,7 +385,7 @@ async def test_row_that_cannot_be_read_is_one_dead_row(
 
     assert len(taken) == 2  # B, and A again
     async with open_database(state_path, ME.vm_id) as database:
-        (dead,) = await Book.of(database).find(Selection(states=("dead",)))
+        (dead,) = await (await Book.of(database)).find(Selection(states=("dead",)))
         assert dead.id == 1
         assert dead.last_error == "it could not be read in a damaged state file"
     assert len(list(state_path.parent.glob("state.db.corrupt-*"))) == 1
@@ -571,7 +571,7 @@ async def test_file_whose_owner_is_damaged_is_no_other_vms(
 
     for _ in range(2):
         async with open_database(state_path, ME.vm_id) as database:
-            outbox = Outbox(database, router())
+            outbox = await Outbox.of(database, router())
             found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
             assert [d.cloud_event_id for d in found] == ["waits"]
             assert await owner_of(database) == ME.vm_id

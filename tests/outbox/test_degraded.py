@@ -100,7 +100,7 @@ async def test_event_that_was_numbered_in_memory_keeps_its_number_on_the_disk(
     disk: Disk,
 ) -> None:
     async def publish(outbox: Outbox) -> None:
-        count = (await outbox.facts.counts(["c"])).get("c", 0)
+        count = (await outbox.observations.counts(["c"])).get("c", 0)
         await outbox.commit([outgoing(f"c/{count}", key="K", cause="c")], now=NOW)
 
     async with opened(disk.state) as outbox:
@@ -253,7 +253,7 @@ async def test_start_on_a_full_disk_knows_what_the_last_life_knew(disk: Disk) ->
     disk.fill()
 
     async with statefile.open_database(disk.state, "vm-1") as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
         assert database.is_degraded
         assert await publish_counts(outbox, "1", "2") == {"1": 1, "2": 1}
@@ -277,7 +277,7 @@ async def test_start_on_a_full_disk_takes_no_old_state_for_the_last_one(
     disk.fill()
 
     async with statefile.open_database(disk.state, "vm-1") as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "3")
         assert database.is_blank
         disk.clear()
@@ -290,7 +290,7 @@ async def test_first_start_on_a_full_disk_begins_in_memory(disk: Disk) -> None:
     disk.fill()
 
     async with statefile.open_database(disk.state, "vm-1") as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "1")
         assert await outbox.observations.load(CHECKPOINT) == b"{}"
         disk.clear()
@@ -312,7 +312,7 @@ async def test_events_of_an_earlier_run_are_listed_beside_those_of_a_blank_start
     state_path.mkdir()
 
     async with statefile.open_database(state_path, "vm-1") as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
         assert outbox.database.is_blank
         state_path.rmdir()
@@ -388,7 +388,7 @@ async def test_disk_that_became_read_only_is_gone_around(disk: Disk) -> None:
     disk.remount("ro")
 
     async with statefile.open_database(disk.state, None) as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
         assert database.is_degraded
         assert await publish_counts(outbox, "1", "2") == {"1": 1, "2": 1}

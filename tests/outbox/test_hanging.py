@@ -66,9 +66,8 @@ async def opened(
             path, may_degrade=True, timings=timings, connect=disk.open
         ) as database:
             disk.follow(database, patience, WITHIN)
-            outbox = Outbox(database, router({A: route()}))
+            outbox = await Outbox.of(database, router({A: route()}))
             outbox.image.limits = limits or Limits()
-            await outbox.state.load()
             yield outbox
     finally:
         disk.thaw()
@@ -409,7 +408,7 @@ async def test_start_on_a_disk_that_hangs_is_in_memory(
     async with Database.open(
         state_path, may_degrade=True, timings=timings, connect=disk.open
     ) as database:
-        outbox = Outbox(database, router({A: route()}))
+        outbox = await Outbox.of(database, router({A: route()}))
         await put(outbox, "2")
         assert not outbox.state.knows_earlier_runs
         assert await names(outbox) == ["2"]
@@ -775,7 +774,7 @@ class Model:
 
     async def publish(self, outbox: Outbox, cause: str) -> None:
         """Publish the same once more, as the poller does: ``n`` makes it another."""
-        count = (await outbox.facts.counts([cause])).get(cause, 0)
+        count = (await outbox.observations.counts([cause])).get(cause, 0)
         event = outgoing(f"{cause}/{count}", key=cause, cause=cause)
         await outbox.commit([event], now=NOW)
         self.put.append((cause, (await publish_counts(outbox, cause))[cause] - 1))
@@ -848,8 +847,7 @@ async def test_thread_that_dies_at_a_commit_of_an_event_ends_the_forwarder(
         state_path, may_degrade=True, connect=lambda path: connect(path, Torn)
     )
     async with asyncio.timeout(WITHIN), opening as database:
-        outbox = Outbox(database, router({A: route()}))
-        await outbox.state.load()
+        outbox = await Outbox.of(database, router({A: route()}))
         is_torn = True
         assert not await outbox.commit([outgoing("1")], now=NOW)
 

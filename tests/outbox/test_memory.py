@@ -64,7 +64,7 @@ async def main():
     async with Database.open(
         path, may_degrade=True, timings=timings, connect=disk.open
     ) as database:
-        outbox = Outbox(database, router({"a": route()}))
+        outbox = await Outbox.of(database, router({"a": route()}))
         disk.freeze()
         for start in range(0, 9_800, 200):
             events = [

@@ -33,7 +33,7 @@ async def running(path: Path) -> AsyncIterator[Outbox]:
     """Open the state file as the forwarder does, with its lock."""
     with locked(path) as lock:
         async with open_database(path, "VM", lock=lock) as database:
-            yield Outbox(database, router({A: route()}))
+            yield await Outbox.of(database, router({A: route()}))
 
 
 async def put(outbox: Outbox, *names: str) -> None:
@@ -49,7 +49,7 @@ async def states(outbox: Outbox) -> dict[str | None, str]:
 async def on_disk(path: Path) -> dict[str | None, str]:
     """Return what another process sees."""
     async with Database.open(path) as database:
-        return await states(Outbox(database, router({A: route()})))
+        return await states(await Outbox.of(database, router({A: route()})))
 
 
 async def waiting(outbox: Outbox) -> int:
@@ -323,7 +323,7 @@ async def test_file_that_cannot_be_kept_is_moved_aside_as_soon_as_it_can_be_lock
         state_path.write_bytes(b"no database" * 1000)
     else:
         async with open_database(state_path, "OTHER") as database:
-            await put(Outbox(database, router({A: route()})), "1")
+            await put(await Outbox.of(database, router({A: route()})), "1")
     before = state_path.read_bytes()
     with no_lock(state_path):
         opening = running(state_path)

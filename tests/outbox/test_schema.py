@@ -39,7 +39,7 @@ def found(path: Path) -> dict[str, set[object]]:
 async def used(path: Path, name: str) -> None:
     """Write to every table, deliver and forget: a life of the forwarder."""
     async with open_database(path, ME.vm_id) as database:
-        outbox = Outbox(database, router())
+        outbox = await Outbox.of(database, router())
         await outbox.commit(
             [outgoing(name, key="K")],
             now=NOW,
@@ -82,7 +82,7 @@ async def test_older_program_saves_what_it_knows_of_a_damaged_newer_file(
 
     async with open_database(state_path, ME.vm_id) as database:
         assert await database.read(version) == SCHEMA
-        outbox = Outbox(database, router())
+        outbox = await Outbox.of(database, router())
         ((delivery,), _) = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert delivery.cloud_event_id == "before waits"
     assert len(list(state_path.parent.glob("*.corrupt-*"))) == 1

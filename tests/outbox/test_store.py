@@ -42,6 +42,7 @@ from tests.support.builders import (
     route,
     router,
 )
+from tests.support.example_events import seen
 from tests.support.hanging import Hanging
 from tests.support.outboxes import publish_counts
 
@@ -567,7 +568,8 @@ async def test_any_number_of_causes_can_be_asked_for(outbox: Outbox) -> None:
 
 
 def step(name: str, event_type: str, *, is_last: bool = False) -> object:
-    subject = Subject(transition="updated", events=(imds_event(EventType=event_type),))
+    event = seen(imds_event(EventType=event_type))
+    subject = Subject(transition="updated", events=(event,))
     return outgoing(name, key="K", subject=subject, is_last=is_last)
 
 
@@ -623,7 +625,7 @@ async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
 
 
 async def count(outbox: Outbox, cause: str) -> int:
-    return (await outbox.facts.counts([cause])).get(cause, 0)
+    return (await outbox.observations.counts([cause])).get(cause, 0)
 
 
 async def with_many_rows(outbox: Outbox) -> None:
@@ -908,8 +910,7 @@ async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
         Database.open(state_path, connect=disk.open) as database,
         asyncio.TaskGroup() as group,
     ):
-        outbox = Outbox(database, TWO)
-        await outbox.state.load()
+        outbox = await Outbox.of(database, TWO)
         disk.freeze("COMMIT")
         events = [outgoing("1"), outgoing("2")]
         commit = group.create_task(
@@ -991,7 +992,7 @@ async def test_log_is_written_back_in_quiet_moments(
                 return 0  # not even the tables are there, or it is being written
 
     async with Database.open(state_path, timings=at_once) as database:
-        outbox = Outbox(database, TWO)
+        outbox = await Outbox.of(database, TWO)
         await put(outbox, "0")
         before = count()
         for number in range(20):

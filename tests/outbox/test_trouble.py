@@ -148,12 +148,12 @@ async def test_file_moved_aside_twice_in_a_row_is_begun_empty(
 
 
 def bad_schema(path: Path) -> None:
-    """Damage that no look of SQLite's finds: a trigger that names no table."""
+    """Damage that no look of SQLite's finds: a column of another type."""
     with closing(connect(path)) as db:
         db.execute("PRAGMA writable_schema = ON")
         db.execute(
-            """UPDATE sqlite_master SET sql = replace(sql, 'INSERT INTO tallies',
-               'INSERT INTO tbllies') WHERE type = 'trigger'"""
+            """UPDATE sqlite_master SET sql = replace(sql, 'at REAL', 'at BLOB')
+               WHERE name = 'sightings'"""
         )
 
 

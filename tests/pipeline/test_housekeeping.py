@@ -342,7 +342,7 @@ async def test_look_at_an_unchanged_file_does_not_ask_its_thread(
     async with Database.open(
         state_path, may_degrade=True, connect=disk.open
     ) as database:
-        housekeeping = replaced(housekeeping, Outbox(database, router()))
+        housekeeping = replaced(housekeeping, await Outbox.of(database, router()))
         await housekeeping.step()
         await housekeeping.step()
         disk.freeze("")  # each statement would hang
@@ -359,7 +359,7 @@ async def test_file_that_was_removed_is_noticed_at_the_next_look(
     path = tmp_path / "own.db"
     with statefile.locked(path) as lock:
         async with statefile.open_database(path, "VM", lock=lock) as database:
-            housekeeping = replaced(housekeeping, Outbox(database, router()))
+            housekeeping = replaced(housekeeping, await Outbox.of(database, router()))
             await housekeeping.step()
             Path(f"{path}{removed}").unlink()
             await housekeeping.step()
@@ -414,7 +414,7 @@ async def test_what_is_in_memory_goes_to_disk_as_soon_as_it_can(
     housekeeping: Housekeeping, clock: FakeClock, state_path: Path
 ) -> None:
     async with statefile.open_database(state_path, None) as database:
-        housekeeping.outbox = Outbox(database, router())
+        housekeeping.outbox = await Outbox.of(database, router())
         await database.read(make("PRAGMA busy_timeout = 50"))
         other = connect(state_path)
         other.execute("BEGIN IMMEDIATE")

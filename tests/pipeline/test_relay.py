@@ -943,6 +943,7 @@ async def test_success_in_a_backlog_waits_a_moment_for_others_to_be_recorded(
     await rig.pass_by(0.02)
 
     assert (before, (await rig.tally).delivered) == (0, 1)
+    assert rig.sample("delivery_seconds_sum") == pytest.approx(0.0, abs=0.001)
 
 
 async def test_success_is_recorded_at_once_if_little_is_due(rig: Rig) -> None:
@@ -997,13 +998,16 @@ async def test_clock_set_back_does_not_delay_what_was_never_tried(rig: Rig) -> N
     assert names(rig.sink.taken) == ["1"]
 
 
-async def test_clock_set_back_keeps_the_order_of_waiting(rig: Rig) -> None:
+@pytest.mark.parametrize("hours", [-6, 6])
+async def test_clock_that_is_set_keeps_the_order_of_waiting(
+    rig: Rig, hours: float
+) -> None:
     """What was to wait 100 s goes on to wait about as long."""
     rig.sink.faults.append(throttled(100))
     await rig.put(outgoing("1"))
     await rig.look()
 
-    rig.clock.jump(-6 * 3600)
+    rig.clock.jump(hours * 3600)
     await rig.pass_by(90)
 
     assert len(rig.sink.tried) == 1

@@ -158,17 +158,17 @@ async def test_nothing_is_written_while_nothing_is_pending(outbox: Outbox) -> No
         await rig.look()
         await rig.put(outgoing("1"))
         await rig.look()
-        before = await outbox.ages.load(SINK)
+        before = outbox.ages.saved(SINK)
 
         await rig.pass_by(1000)
 
-        assert await outbox.ages.load(SINK) == before
+        assert outbox.ages.saved(SINK) == before
 
 
 async def test_what_came_before_the_relay_was_there_is_as_old_as_it_is_kept(
     outbox: Outbox,
 ) -> None:
-    await outbox.ages.save(SINK, 5000)
+    outbox.ages.save(SINK, 5000)
     await outbox.commit([outgoing("1")], now=0)
 
     async with rig_of(outbox) as rig:
@@ -201,4 +201,4 @@ async def test_reply_is_not_given_up_because_the_clock_is_put_right(
     (reply,), _ = await outbox.deliveries.due(REPLIES, now=1, limit=1)
 
     assert reply.born == 77.0
-    assert await outbox.ages.load(REPLIES) == 77.0
+    assert outbox.ages.saved(REPLIES) == 77.0

@@ -1,11 +1,15 @@
 """What keeps a lock ours: when it is renewed, and when it counts as lost."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from azure.servicebus.exceptions import MessageLockLostError
 
+from bridge.servicebus.namespace import Timings
 from bridge.servicebus.receiver import Locks, LockTime
 from tests.support.fakes import FakeClock
 
@@ -16,8 +20,8 @@ def test_thousand_locks_of_half_a_minute_are_held_all_the_time(
     """Each renewal takes 20 ms, as it may over a network: 20 s for all of them."""
     locks, renewed = Locks(clock), dict.fromkeys(range(1000), clock.monotonic())
 
-    def renewal(number: int) -> Callable[[], Awaitable[None]]:
-        async def renew() -> None:
+    def renewal(number: int) -> Callable[[float], Awaitable[None]]:
+        async def renew(_limit: float) -> None:
             clock.pass_by(0.02)
             assert clock.monotonic() - renewed[number] < 30.0
             renewed[number] = clock.monotonic()
@@ -40,7 +44,7 @@ def test_thousand_locks_of_half_a_minute_are_held_all_the_time(
     asyncio.run(ten_minutes())
 
 
-async def nothing() -> None:
+async def nothing(_limit: float) -> None:
     pass
 
 
@@ -70,6 +74,33 @@ async def test_lock_lapses_when_it_was_not_renewed_for_its_life(
 
     assert not before
     assert locks.has_lapsed("session")
+
+
+async def test_renewal_that_is_too_late_fails_where_it_is_awaited(
+    clock: FakeClock,
+) -> None:
+    """The SDK awaits the answer in a task of its own; a busy machine is late for it."""
+    unseen = list[object]()
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, found: unseen.append(found)
+    )
+
+    async def answer() -> None:
+        with suppress(asyncio.CancelledError):  # as ``wait_for`` did before Python 3.12
+            await asyncio.sleep(60)
+        raise MessageLockLostError
+
+    async def renew(limit: float) -> None:
+        await asyncio.wait_for(answer(), limit)
+
+    locks = Locks(clock, Timings(renew=0.05, least_renew=0.05))
+    locks.keep("m1", renew, clock.now() + timedelta(seconds=30))
+    clock.pass_by(15)
+    lost = await locks.renew_due()
+    gc.collect()
+
+    assert lost == ["m1"]
+    assert not unseen
 
 
 def test_what_is_no_lock_never_lapses(clock: FakeClock) -> None:

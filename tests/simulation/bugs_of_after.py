@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from bridge.approvals import evidence, rules
 from bridge.approvals.auto_approve import AutoApprover, Withheld
 from bridge.approvals.evidence import Evidence, Lack, SuccessCheck
-from bridge.outbox.sink_state import Runs
 from bridge.pipeline.acting import ActingRelay
 from bridge.sinks.command import actor
 from tests.simulation.planting import Patch, bug
@@ -44,9 +43,9 @@ def delay_after_a_success_is_skipped(patch: Patch) -> None:
 def success_counts_though_a_later_run_has_failed(patch: Patch) -> None:
     act = ActingRelay._act
 
-    async def trusting(self: ActingRelay, run: Any, outbox: Runs) -> None:
+    async def trusting(self: ActingRelay, run: Any) -> None:
         run.step = replace(run.step, done=None)
-        await act(self, run, outbox)
+        await act(self, run)
 
     patch.setattr(ActingRelay, "_act", trusting)
 

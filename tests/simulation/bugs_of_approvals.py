@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bridge.approvals import policy
 from bridge.approvals.context import ApprovalContext, Pending
 from bridge.approvals.message_flow import Handling
+from bridge.approvals.policy import Standing
 from bridge.approvals.requests import Requests
 from bridge.approvals.rules import ReplyRules, judge
 from bridge.events import transitions
@@ -20,7 +21,7 @@ from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.image import Image
 from bridge.outbox.pruning import Pruning
-from bridge.outbox.state import State
+from bridge.outbox.state import Ages
 from bridge.outbox.storage.journal import Journal, Rows
 from bridge.outbox.store import Outbox
 from bridge.pipeline.settling import DueTimes
@@ -42,7 +43,8 @@ def intent_is_ignored_after_a_crash(patch: Patch) -> None:
     pursue = Requests.pursue
 
     async def forgetful(one: Pending) -> Any:
-        one.was_tried = one.is_marked = one.may_have_worked = False
+        one.was_tried = one.is_marked = False
+        one.standing = Standing()
         return await pursue(one)
 
     patch.setattr(Requests, "pursue", forgetful)
@@ -269,4 +271,4 @@ def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
         pass
 
     patch.setattr(DueTimes, "keep", keep)
-    patch.setattr(State, "save_running", lambda *_: None)
+    patch.setattr(Ages, "note", lambda *_: None)

@@ -7,7 +7,7 @@ from msgspec.structs import replace as with_fields
 
 from bridge.events.routing import Router
 from bridge.events.vocabulary import GONE, TransitionKind
-from bridge.outbox.facts import Facts
+from bridge.outbox.lookups import Commands
 from bridge.outbox.records import Delivery
 from bridge.outbox.sink_state import Runs, Standing
 from bridge.outbox.store import Outbox
@@ -89,23 +89,23 @@ def result_of_a_command_is_published_in_a_commit_of_its_own(patch: Patch) -> Non
 def command_is_settled_before_it_is_run(patch: Patch) -> None:
     act = ActingRelay._act
 
-    async def early(self: ActingRelay, run: Any, outbox: Runs) -> None:
+    async def early(self: ActingRelay, run: Any) -> None:
         good = Ending(fate=Fate.SUCCEEDED)
-        await self._settle(outbox, run, good, attempts=1)
-        await act(self, run, outbox)
+        await self._settle(run, good, attempts=1)
+        await act(self, run)
 
     patch.setattr(ActingRelay, "_act", early)
 
 
 @bug
 def success_counts_though_the_event_went_while_the_command_ran(patch: Patch) -> None:
-    succeed = Facts.succeed
+    succeed = Commands.succeed
 
-    def keep(self: Facts, success: Any, rows: Any) -> None:
+    def keep(self: Commands, success: Any, rows: Any) -> None:
         now = self.appearance(success.key)
         succeed(self, with_fields(success, appearance=now), rows)
 
-    patch.setattr(Facts, "succeed", keep)
+    patch.setattr(Commands, "succeed", keep)
     patch.setattr(CommandActor, "counts", lambda *_: True)
 
 

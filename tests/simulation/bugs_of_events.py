@@ -11,12 +11,11 @@ from bridge.foundation.pace import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox import store
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.facts import Facts
+from bridge.outbox.facts import Observations
 from bridge.outbox.image import Image
 from bridge.outbox.line import Lines
-from bridge.outbox.lookups import Ages
 from bridge.outbox.records import Delivery
-from bridge.outbox.state import Wakeups
+from bridge.outbox.state import Ages, Wakeups
 from bridge.pipeline import attempt, circuit
 from bridge.pipeline.attempt import Attempts, RelayPolicy
 from bridge.pipeline.circuit import Circuit
@@ -52,13 +51,13 @@ def every_event_is_said_to_have_been_announced(patch: Patch) -> None:
 
 @bug
 def n_is_stuck_at_one(patch: Patch) -> None:
-    counts = Facts.counts
+    counts = Observations.counts
 
-    async def stuck(self: Facts, causes: Any) -> dict[str, int]:
+    async def stuck(self: Observations, causes: Any) -> dict[str, int]:
         found = await counts(self, causes)
         return {cause: min(times, 1) for cause, times in found.items()}
 
-    patch.setattr(Facts, "counts", stuck)
+    patch.setattr(Observations, "counts", stuck)
 
 
 @bug
@@ -106,7 +105,7 @@ def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
 
 @bug
 def sink_that_got_an_event_does_not_get_its_end(patch: Patch) -> None:
-    patch.setattr(Facts, "followers", lambda *_: frozenset())
+    patch.setattr(Observations, "followers", lambda *_: frozenset())
 
 
 @bug
@@ -209,12 +208,12 @@ def sink_that_refuses_everything_is_never_parked(patch: Patch) -> None:
 
 @bug
 def age_counts_a_minute_more_with_each_life(patch: Patch) -> None:
-    load = Ages.load
+    saved = Ages.saved
 
-    async def older(self: Ages, sink: str) -> float:
-        return await load(self, sink) + 120.0
+    def older(self: Ages, sink: str) -> float:
+        return saved(self, sink) + 120.0
 
-    patch.setattr(Ages, "load", older)
+    patch.setattr(Ages, "saved", older)
 
 
 @bug
@@ -252,6 +251,6 @@ def due_times_stay_when_the_clock_is_set_back(patch: Patch) -> None:
 @bug
 def attempt_that_failed_is_no_news(patch: Patch) -> None:
     def put_off(self: Settling, one: Any, error: Any) -> None:
-        self.landed[one.delivery.id] = one.delivery
+        self.landed[one.delivery.id] = one.delivery, self.clock.monotonic()
 
     patch.setattr(Settling, "_put_off", put_off)

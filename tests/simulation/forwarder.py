@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypedDict
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
-from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.rules import ReplyRules, Rule
@@ -129,7 +128,7 @@ class Forwarder:
         metrics = Metrics([*ROUTES, *acts], "1", acting=acts)
         routes = ROUTES | dict.fromkeys(acts, CONFIG.route)
         router = Router(routes=routes, scope="all", identity=ME)
-        outbox = Outbox(life.database, router, lost=life.lose)
+        outbox = await Outbox.of(life.database, router, lost=life.lose)
         outbox.image.limits = Limits(events=life.world.plan.room)
         outbox.approvals = WatchedApprovals(
             outbox.state,
@@ -211,7 +210,6 @@ class Forwarder:
                 rules=rules_of(life.world.plan),
                 me=ME,
             ),
-            successes=SuccessCheck() if life.world.plan.has("after") else None,
             abandons_unknown=False,
             replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=self.outbox,

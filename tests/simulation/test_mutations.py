@@ -13,7 +13,7 @@ from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.facts import Facts
+from bridge.outbox.facts import Observations
 from bridge.outbox.line import Lines, Waiting
 from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import CHECKPOINT, Decision, Delivery
@@ -94,7 +94,7 @@ def repetition_has_the_id_of_the_first_time(patch: Patch) -> None:
     async def never(*_: object) -> dict[str, int]:
         return {}
 
-    patch.setattr(Facts, "counts", never)
+    patch.setattr(Observations, "counts", never)
 
 
 @mutation

@@ -76,12 +76,15 @@ def talked(
     """Return what becomes of an event, with no network in between."""
     preset, answer = PRESETS[name], None
     now = datetime.now(UTC)
-    talk = Shape(preset=name).talker()(
-        event, lambda said: preset.judge(said, "https://it.example"), now
-    )
+    talk = Shape(preset=name).talker()(event, preset.judge, now)
     while isinstance(step := advanced(talk, answer), Call):
         reply = service.answer(posts(name, step, event, now))
-        answer = Answer(status=reply.status, body=reply.body, retry_after=None)
+        answer = Answer(
+            status=reply.status,
+            body=reply.body,
+            retry_after=None,
+            target="https://it.example",
+        )
     return step
 
 

@@ -28,6 +28,7 @@ from bridge.sinks.syslog.format import as_cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.fields import facts
 from tests.support.builders import EVENT_ID, ME, event_context_of, imds_event, router
+from tests.support.example_events import seen
 from tests.support.sink_fixtures import cloud_event, config_faults, sink_config
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -112,7 +113,7 @@ def test_secret_is_no_part_of_a_command() -> None:
 @pytest.mark.parametrize(
     "subject",
     [
-        Subject(events=(imds_event(),)),  # startrequest.*, command.*
+        Subject(events=(seen(imds_event()),)),  # startrequest.*, command.*
         Subject(is_lifecycle=True),
     ],
 )
@@ -395,9 +396,7 @@ def test_id_of_a_result_is_of_vm_sink_cause_and_outcome_alone() -> None:
 def test_material_is_what_an_approver_would_have_to_know(
     change: dict[str, object], *, found: bool
 ) -> None:
-    seen, now = imds_event(), imds_event(EVENT_ID, **change)
-    before = ScheduledEvent(event_id=str(seen["EventId"]), raw=seen)
-    after = ScheduledEvent(event_id=str(now["EventId"]), raw=now)
+    before, after = seen(imds_event()), seen(imds_event(EVENT_ID, **change))
 
     assert is_material(before, after) is found
     assert ME.is_named_in(after.resources)

@@ -29,7 +29,7 @@ def judged(
     rule: SuccessConfig, status: int, body: bytes = b""
 ) -> tuple[type[DeliveryError], Reason] | None:
     answer = Answer(status=status, body=body, retry_after=None)
-    error = by_rule(rule, answer, "https://it.example")
+    error = by_rule(rule, answer)
     return (type(error), error.reason) if error else None
 
 

@@ -360,8 +360,8 @@ class Here:
 
 
 def runner_on(windows: FalseKernel32) -> ProcessRunner:
-    groups = Here(windows)
-    return ProcessRunner(SystemClock(), patience=0.2, linger=0.2, groups=groups)
+    of = Here(windows).of
+    return ProcessRunner(SystemClock(), patience=0.2, linger=0.2, group_of=of)
 
 
 @posix

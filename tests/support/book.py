@@ -30,9 +30,9 @@ class Book(Struct, frozen=True):
     outbox: Outbox
 
     @classmethod
-    def of(cls, database: Database) -> "Book":
+    async def of(cls, database: Database) -> "Book":
         """Return the book of an open file."""
-        return cls(Outbox(database, router({})))
+        return cls(await Outbox.of(database, router({})))
 
     def at(self, now: float) -> Ledger:
         """Return the ledger at a time."""

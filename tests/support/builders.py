@@ -92,8 +92,7 @@ async def patient_outbox(path: Path, router: Router) -> AsyncIterator[Outbox]:
     """Open a state file as the forwarder does; no busy machine makes its disk fail."""
     timings = Timings(patience=60.0)
     async with Database.open(path, may_degrade=True, timings=timings) as database:
-        outbox = Outbox(database, router)
-        await outbox.state.load()
+        outbox = await Outbox.of(database, router)
         yield outbox
 
 

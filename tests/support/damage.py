@@ -99,7 +99,7 @@ async def lived(folder: Path) -> Lived:
     """Let a forwarder live: some is delivered, some dead, much waits."""
     path, clock = folder / "lived.db", FakeClock()
     async with open_database(path, ME.vm_id) as database:
-        parts = ForwarderParts(Outbox(database, router()), clock)
+        parts = ForwarderParts(await Outbox.of(database, router()), clock)
         await settle(database, ME, "")
         parts.metadata.says(*history())
         for _ in history()[1:]:
@@ -218,7 +218,7 @@ async def life(path: Path, taken: list[Delivery]) -> None:
     """
     clock, stop = FakeClock(LATER), asyncio.Event()
     async with open_database(path, ME.vm_id) as database:
-        parts = ForwarderParts(Outbox(database, router()), clock)
+        parts = ForwarderParts(await Outbox.of(database, router()), clock)
         parts.sink.taken = taken
         parts.metadata.says(last_document())
         await settle(database, ME, "")

@@ -81,9 +81,8 @@ class Door:
         database = await self._stack.enter_async_context(serving)
 
         disk.follow(database, _PATIENCE, WITHIN)
-        self.outbox = Outbox(database, self.router)
+        self.outbox = await Outbox.of(database, self.router)
         self.outbox.image.limits = Limits(events=self.room)
-        await self.outbox.state.load()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -157,7 +156,7 @@ class Door:
 
     async def times(self, cause: str) -> int:
         """Return how often an event of a cause was published."""
-        return (await self.outbox.facts.counts([cause])).get(cause, 0)
+        return (await self.outbox.observations.counts([cause])).get(cause, 0)
 
     async def with_old_facts(self) -> None:
         """Let the file know of more EventIds and causes than memory holds."""

@@ -5,6 +5,5 @@ from bridge.outbox.store import Outbox
 
 async def publish_counts(outbox: Outbox, *causes: str) -> dict[str, int]:
     """Return how often an event of each cause was published; absent = never."""
-    await outbox.state.ready()
-    counts = await outbox.facts.counts(causes)
+    counts = await outbox.observations.counts(causes)
     return {cause: counts[cause] for cause in causes if counts.get(cause)}

@@ -97,6 +97,7 @@ def overview_of(
         silent=len(silent),
         is_deaf=bool(notices(situation)),
         has_bridges=lists.has_bridges(connection),
+        may_be_told=lists.may_tell(connection, situation),
     )
     return Content(
         "overview.html",
@@ -118,11 +119,13 @@ class Health(Struct, frozen=True, kw_only=True):
         silent: how many bridges are silent.
         is_deaf: whether a source is not connected, or not read to its end.
         has_bridges: whether any bridge has ever sent a message.
+        may_be_told: whether any bridge may run.
     """
 
     silent: int
     is_deaf: bool
     has_bridges: bool
+    may_be_told: bool
 
     @property
     def trouble(self) -> str:
@@ -134,7 +137,14 @@ class Health(Struct, frozen=True, kw_only=True):
         if self.silent:
             many = f"{self.silent} bridges are silent"
             return "One bridge is silent" if self.silent == 1 else many
-        return ""
+        return "" if self.may_be_told else "All bridges have stopped or are gone"
+
+    @property
+    def empty(self) -> str:
+        """The heading of an empty list."""
+        if not self.has_bridges:
+            return "No bridge has been heard yet"
+        return "No event is known" if self.trouble else "Nothing is announced"
 
     @property
     def empty_more(self) -> str:
@@ -199,9 +209,6 @@ def _around(
     title = title or health.trouble or calm
     if found["further"] or found["back"]:
         title += " on this page"
-    empty = (
-        "Nothing is announced" if health.has_bridges else "No bridge has been heard yet"
-    )
     return {
         "tiles": tiles,
         "waiting": waiting,
@@ -210,7 +217,7 @@ def _around(
         "types": EVENT_TYPES,
         "asked": asked,
         "is_filtered": any(asked[key] for key in _KEYS[1:-1]),
-        "empty": "Nothing fits" if is_narrow else empty,
+        "empty": "Nothing fits" if is_narrow else health.empty,
         "empty_more": (
             "No event fits these filters." if is_narrow else health.empty_more
         ),

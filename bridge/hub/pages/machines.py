@@ -3,8 +3,6 @@
 ``/machines?name=`` redirects to the machine of that name, or lists several.
 """
 
-import asyncio
-import logging
 from collections.abc import Sequence
 from datetime import datetime
 from urllib.parse import urlencode
@@ -15,19 +13,17 @@ from sqlalchemy import Connection
 
 from bridge.hub import report, views
 from bridge.hub.answers import EventRow
-from bridge.hub.api import period_of
+from bridge.hub.api import Api, period_of
 from bridge.hub.facts import Machine, kept_name, text
 from bridge.hub.pages import shown, words
 from bridge.hub.pages.frame import Frame, done, missing
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.report import Report, ReportRow
-from bridge.hub.server import PERSON
+from bridge.hub.server import RefusedError
 from bridge.hub.store import lists
 from bridge.hub.store.lists import machines_named
 from bridge.hub.timeline import Outage, TimeLine, TimeLineEntry
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
-
-log = logging.getLogger(__name__)
 
 _LONGEST = 256
 _FORGET = "forget"
@@ -38,13 +34,13 @@ class MachinePages:
 
     Args:
         frame: renders the pages.
-        reporting: held while a report is made.
+        api: decides, and makes one report at a time.
     """
 
-    def __init__(self, frame: Frame, reporting: asyncio.Lock) -> None:
+    def __init__(self, frame: Frame, api: Api) -> None:
         self._frame = frame
         self._situation = frame.situation
-        self._reporting = reporting
+        self._api = api
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of this class."""
@@ -95,7 +91,7 @@ class MachinePages:
             period = {"since": shown.time(since, now), "until": shown.time(until, now)}
             return Content("report.html", {**_report(found), **given, **period})
 
-        async with self._reporting:
+        async with self._api.reporting:
             return await self._frame.page(request, Look("/report", make), mark="")
 
     def _look(self, request: web.Request) -> Look:
@@ -147,16 +143,10 @@ class MachinePages:
         form = await frame.form(request, look, lambda f: (_FORGET, f.get("vm_id", "")))
         if isinstance(form, web.Response):
             return form
-        person, vm_id, now = (
-            request[PERSON],
-            form.get("vm_id", ""),
-            self._situation().now,
-        )
-        if not person.may_decide:
-            words = "you may look, but not decide"
-            return await frame.again(request, look, form, 403, words)
-        await self._frame.store.write(lambda c: lists.forget_bridge(c, vm_id, now))
-        log.info("bridge forgotten", extra={"vmId": vm_id, "person": person.id})
+        try:
+            await self._api.forget(request, form.get("vm_id", ""))
+        except RefusedError as error:
+            return await frame.again(request, look, form, error.status, str(error))
         return done(request)
 
 

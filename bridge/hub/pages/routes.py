@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 
 from bridge.foundation.clock import Clock
 from bridge.hub import views
-from bridge.hub.access import Refusal
 from bridge.hub.api import Api
 from bridge.hub.bridges import Liveness
 from bridge.hub.choices import (
@@ -34,7 +33,7 @@ from bridge.hub.pages.listing import ListQuery, overview_of
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.rendering import Content, Look
 from bridge.hub.pins import Doubt
-from bridge.hub.server import ANY_ID, asked_in, fault
+from bridge.hub.server import ANY_ID, RefusedError, asked_in, fault
 from bridge.hub.store import lists
 from bridge.hub.store.accepting import MOST_OF_MACHINE
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
@@ -59,7 +58,7 @@ class Pages:
         self._api = api
         self._frame = Frame(api.store, clock, api.situation, api.config.public_url)
         self.fault = self._frame.fault
-        self._machines = MachinePages(self._frame, api.reporting)
+        self._machines = MachinePages(self._frame, api)
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the pages."""
@@ -165,13 +164,14 @@ class Pages:
         address = shown.with_query("/bridges", **given)
 
         def make(connection: Connection, situation: Situation) -> Content:
-            found, more, total = lists.search(
+            found, more = lists.fleet(
                 connection,
                 situation,
                 state=asked["state"],
                 text=asked["q"],
                 after=after,
             )
+            total = lists.count_bridges(connection, asked["q"])
             further = (
                 shown.with_query("/bridges", **query, after=more) if more else None
             )
@@ -205,9 +205,11 @@ class Pages:
         )
         if isinstance(form, web.Response):
             return form
-        found = await self._api.settle_keys(request, _asked_keys(form))
-        if isinstance(found, Refusal):
-            return await frame.again(request, look, form, found.status, found.words)
+        asked = _asked_keys(form)
+        try:
+            found = await self._api.settle_keys(request, asked)
+        except RefusedError as error:
+            return await frame.again(request, look, form, error.status, str(error))
         if words := _refusals(found):
             return await frame.again(request, look, form, 200, words)
         return done(request)

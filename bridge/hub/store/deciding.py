@@ -6,16 +6,15 @@ from typing import Any
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from bridge.hub import arm_rules
 from bridge.hub.access import Person
+from bridge.hub.choices import Approval
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
     APPROVE,
     ARM,
-    BRIDGE,
-    CHANNELS,
     DROP_OFFER,
     LIVE,
     MAYBE_SENT,
@@ -43,29 +42,18 @@ from bridge.signing.approval import signers as signing_keys
 
 
 class VoteRequest(Struct, frozen=True, kw_only=True):
-    """A vote or a refusal of one person.
+    """What one person asks.
 
     Attributes:
         key: the EventId in capitals.
-        action: approve, refuse, set-aside or drop-offer.
-        via: bridge or arm.
-        content: the fingerprint of the event as it was shown to the person.
+        asked: a vote, or another decision.
         id: the id of the decision, if this vote completes one.
-        address: the id of the address to send to; "" = the hub chooses.
-        is_overridden: whether it is sent although a bridge would refuse it.
-        about: the vmId of the reporter to set aside, or the id of the offer to drop.
     """
 
     key: str
-    action: str
-    via: str
-    reason: str
-    content: str
+    asked: Approval
     person: Person
     id: str
-    address: str = ""
-    is_overridden: bool = False
-    about: str = ""
 
 
 class VoteResult(Struct, frozen=True, kw_only=True):
@@ -90,20 +78,28 @@ class VoteResult(Struct, frozen=True, kw_only=True):
 
 
 class _Case(Struct):
-    """A vote or a refusal, with everything that its transaction needs."""
+    """What a person asks, with everything that its transaction needs.
+
+    Attributes:
+        via: of the votes: bridge or arm; those to set a reporter aside have their own.
+    """
 
     connection: Connection
     config: HubConfig
     situation: Situation
     request: VoteRequest
+    asked: Approval
+    via: str
     current: CurrentEvent
     bridges: EventBridges
 
-    @property
-    def entry(self) -> Entry:
-        """An entry for the record, without ``what``, person and detail."""
-        now = self.situation.now
-        return Entry.on(self.current, now, what="", via=self.request.via)
+    def record(self, what: str, by: str, detail: str, decision: str = "") -> Entry:
+        """Add an entry to the record, and return it."""
+        now, via = self.situation.now, self.asked.via
+        entry = Entry.on(self.current, now, what=what, via=via)
+        entry = entry.by(by, detail, decision)
+        record(self.connection, entry)
+        return entry
 
 
 def handle_vote(
@@ -117,14 +113,17 @@ def handle_vote(
     current = current_event(connection, request.key)
     if current is None:
         return VoteResult(status=404, words="nothing is known of this event")
-    if request.content != current.content:
+    asked = request.asked
+    if asked.content != current.content:
         words = "the event has changed since it was shown"
         return VoteResult(status=409, words=words, is_changed=True)
     if what := current.lacks():
         return VoteResult(status=409, words=what)
     bridges = event_bridges(connection, current, situation)
-    case = _Case(connection, config, situation, request, current, bridges)
-    found = _ACTIONS[request.action](case)
+    case = _Case(
+        connection, config, situation, request, asked, asked.via, current, bridges
+    )
+    found = _ACTIONS[asked.decision](case)
     if found.status in {200, 202}:
         mark_changed(connection, request.key)
     return found
@@ -139,7 +138,7 @@ def _approve(case: _Case) -> VoteResult:
         return VoteResult(status=403, words=what)
     if objection := _objection(case):
         return objection
-    if case.request.via != ARM and not fits(case.current, own, case.situation.now):
+    if case.via != ARM and not fits(case.current, own, case.situation.now):
         return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case, own)
     found = votes_of(case)
@@ -180,7 +179,7 @@ def _own_vote(case: _Case) -> Vote:
     person = case.request.person
     return Vote(
         person=person.id,
-        reason=case.request.reason,
+        reason=case.asked.reason,
         seen=case.current.event or {},
         entry=case.config.access.entry_of(person.id, person.roles),
         time=case.situation.now,
@@ -192,18 +191,22 @@ def _live(case: _Case) -> str | None:
 
     Decisions for an earlier occurrence or content of the event become void.
     """
-    query = select(decisions).where(
-        decisions.c.event_key == case.current.key,
-        decisions.c.via == case.request.via,
-        decisions.c.action == APPROVE,
-        decisions.c.state.in_((*LIVE, DecisionState.DONE)),
-    )
-    for row in case.connection.execute(query).all():
+    for row in _approvals(case, decisions.c.via == case.via):
         if _is_valid(row, case.current):
             return str(row.id)
         if row.state != DecisionState.DONE:
             void(case.connection, row, case.situation, "the event has changed")
     return None
+
+
+def _approvals(case: _Case, which: ColumnElement[bool]) -> Sequence[Any]:
+    """Return the approvals of an event that are under way or done."""
+    query = select(decisions).where(
+        decisions.c.event_key == case.current.key,
+        decisions.c.action == APPROVE,
+        decisions.c.state.in_((*LIVE, DecisionState.DONE)),
+    )
+    return case.connection.execute(query.where(which)).all()
 
 
 def _is_valid(row: Any, current: CurrentEvent) -> bool:
@@ -219,7 +222,7 @@ def _wanted(case: _Case) -> tuple[int, str]:
     """
     access = case.config.access
     wanted, rule = persons_for(access, case.current)
-    if case.request.via != ARM or access.mode == "loopback":
+    if case.via != ARM or access.mode == "loopback":
         return wanted, rule
     more = arm_rules.more_persons(case.bridges.fleet, case.situation.now)
     words = f"{rule}; one person more: a bridge has changed in the last 15 min"
@@ -231,7 +234,7 @@ def _objection(case: _Case) -> VoteResult | None:
     if not case.current.is_whole:
         words = "not all Resources of the event are known: approve it on a VM"
         return VoteResult(status=409, words=words)
-    if case.request.via == ARM:
+    if case.via == ARM:
         what = arm_objection(case.config, case.current, case.bridges, case.situation)
         return None if what is None else VoteResult(status=409, words=what)
     if case.config.sign_key is not None and not case.current.source:
@@ -263,20 +266,17 @@ def arm_objection(
 
 
 def _choice(case: _Case) -> TargetChoice:
-    wishes = Wishes(
-        address=case.request.address, is_overridden=case.request.is_overridden
-    )
+    wishes = Wishes(address=case.asked.address, is_overridden=case.asked.override)
     return case.bridges.choose_target(case.config, case.current, case.situation, wishes)
 
 
 def _keep_vote(case: _Case, vote: Vote) -> None:
-    request, current = case.request, case.current
     case.connection.execute(
         upsert(votes, "time", "reason", "entry", "seen"),
         {
-            "event_key": current.key,
-            "life": current.life,
-            "via": request.via,
+            "event_key": case.current.key,
+            "life": case.current.life,
+            "via": case.via,
             "person": vote.person,
             "time": micros(vote.time),
             "reason": vote.reason,
@@ -284,15 +284,9 @@ def _keep_vote(case: _Case, vote: Vote) -> None:
             "seen": orjson.dumps(vote.seen),
         },
     )
-    via = _channel(request)
-    entry = Entry.on(current, case.situation.now, what="voted", via=via)
-    words = f"{request.via}: {vote.reason}" if via != request.via else vote.reason
-    record(case.connection, entry.by(vote.person, words))
-
-
-def _channel(request: VoteRequest) -> str:
-    """Return bridge or arm: votes to set a reporter aside have a ``via`` each."""
-    return request.via if request.via in CHANNELS else BRIDGE
+    is_plain = case.via == case.asked.via
+    words = vote.reason if is_plain else f"{case.via}: {vote.reason}"
+    case.record("voted", vote.person, words)
 
 
 def votes_of(case: _Case) -> list[Vote]:
@@ -305,14 +299,14 @@ def votes_of(case: _Case) -> list[Vote]:
     query = select(votes).where(
         votes.c.event_key == current.key,
         votes.c.life == current.life,
-        votes.c.via == case.request.via,
+        votes.c.via == case.via,
     )
     order = (votes.c.time, votes.c.person)
     found = [_vote(row) for row in case.connection.execute(query.order_by(*order))]
     return [
         vote
         for vote in found
-        if not current.voids(vote.seen, case.request.via)
+        if not current.voids(vote.seen, case.via)
         and not access.lapse(
             vote.entry, (case.situation.now - vote.time).total_seconds()
         )
@@ -331,79 +325,70 @@ def _vote(row: Any) -> Vote:
 
 def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     """Store the decision, with the bytes that each attempt will send."""
-    request, current, now = case.request, case.current, case.situation.now
-    is_arm = request.via == ARM
-    arm_body = arm_rules.arm_message(request.id, current) if is_arm else None
-    key = None if is_arm else case.config.sign_key
-    try:
-        signers = () if key is None else signing_keys(key)
-    except ValueError as error:
-        return VoteResult(status=503, words=f"hub.sign_key: {error}")
-    body = arm_body or message(
-        request.id, current, found, now, _prefix(case), signers=signers
-    )
+    name, current, now = case.request.id, case.current, case.situation.now
+    if case.via == ARM:
+        body: bytes | None = arm_rules.arm_message(name, current)
+    else:
+        key, prefix = case.config.sign_key, _choice(case).prefix
+        try:
+            signers = () if key is None else signing_keys(key)
+        except ValueError as error:
+            return VoteResult(status=503, words=f"hub.sign_key: {error}")
+        body = message(name, current, found, now, prefix, signers=signers)
     assert body is not None, "see fits()"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
-    _forget_votes(case.connection, current, request.via)
-    by = ", ".join(vote.person for vote in found)
-    entry = Entry.on(current, now, what="decided", via=request.via)
+    _forget_votes(case.connection, current, case.via)
     detail = "; ".join([rule, *_wishes_in_words(case)])
-    record(case.connection, entry.by(by, detail, request.id))
-    alarm(case.connection, entry.by(by, detail, request.id))
-    return VoteResult(status=200, id=request.id)
+    alarm(case.connection, case.record("decided", _names(found), detail, name))
+    return VoteResult(status=200, id=name)
+
+
+def _names(found: Sequence[Vote]) -> str:
+    return ", ".join(vote.person for vote in found)
 
 
 def _wishes_in_words(case: _Case) -> list[str]:
     """Return what the last voter has chosen and overridden, for the record."""
     found = []
-    if case.request.address:
-        found.append(f"to the chosen address {case.request.address}")
-    if case.request.is_overridden:
+    if case.asked.address:
+        found.append(f"to the chosen address {case.asked.address}")
+    if case.asked.override:
         found.append("although a bridge would refuse it")
     return found
 
 
-def _prefix(case: _Case) -> str | None:
-    """Return the prefix of the bridge that is to take the message."""
-    return None if case.request.via == ARM else _choice(case).prefix
-
-
-def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
-    request, current, now = case.request, case.current, case.situation.now
-    is_sent = request.action == APPROVE
-    state = _STATES.get(request.action, DecisionState.DONE)
-    is_signed = case.config.sign_key is not None and request.via != ARM
-    expires = expiry(current, now, is_signed=is_signed)
+def _insert(
+    case: _Case, found: Sequence[Vote], rule: str, body: bytes | None = None
+) -> None:
+    """Store a decision; what is sent, if anything is, has a body."""
+    asked, current, now = case.asked, case.current, micros(case.situation.now)
+    is_signed = case.config.sign_key is not None and asked.via != ARM
+    expires = micros(expiry(current, case.situation.now, is_signed=is_signed))
+    state = _STATES.get(asked.decision, DecisionState.DONE)
+    is_sent = body is not None
     case.connection.execute(
         decisions.insert(),
         {
-            "id": request.id,
+            "id": case.request.id,
             "event_key": current.key,
             "event_id": current.event_id,
             "life": current.life,
-            "action": request.action,
-            "via": _channel(request),
+            "action": asked.decision,
+            "via": asked.via,
             "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
             "persons": orjson.dumps(persons_json(found, current)),
-            "time": micros(now),
-            "expires": micros(expires) if is_sent else None,
-            "origin": "",
-            "entity": "",
-            "session": "",
-            "about": request.about,
-            "chosen": request.address,
-            "is_overridden": request.is_overridden,
+            "time": now,
+            "about": asked.about,
+            "chosen": asked.address,
+            "is_overridden": asked.override,
             "tried": b"[]",
-            "message": body,
+            "message": body or b"",
             "state": state.value,
-            "outcome": "",
-            "outcome_reason": "",
-            "sent": None,
-            "closed": None if is_sent else micros(now),
             "attempts": 0,
-            "due": micros(now) if is_sent else None,
+            **dict.fromkeys(_NOT_YET, ""),
+            **({"expires": expires, "due": now} if is_sent else {"closed": now}),
         },
     )
 
@@ -419,13 +404,7 @@ def _forget_votes(
 
 def _refuse(case: _Case) -> VoteResult:
     """Delete all votes, and make decisions that are not sent yet void."""
-    query = select(decisions).where(
-        decisions.c.event_key == case.current.key,
-        decisions.c.life == case.current.life,
-        decisions.c.action == APPROVE,
-        decisions.c.state.in_((*LIVE, DecisionState.DONE)),
-    )
-    found = case.connection.execute(query).all()
+    found = _approvals(case, decisions.c.life == case.current.life)
     is_done = any(
         row.state == DecisionState.DONE and _is_valid(row, case.current)
         for row in found
@@ -436,14 +415,11 @@ def _refuse(case: _Case) -> VoteResult:
         return VoteResult(status=409, words=words)
     for row in live:
         void(case.connection, row, case.situation, "refused")
-    _insert(case, [_own_vote(case)], "one person refuses", b"")
+    own, name = _own_vote(case), case.request.id
+    _insert(case, [own], "one person refuses")
     _forget_votes(case.connection, case.current)
-    entry = Entry.on(
-        case.current, case.situation.now, what="refused", via=case.request.via
-    ).by(case.request.person.id, case.request.reason, case.request.id)
-    record(case.connection, entry)
-    alarm(case.connection, entry)
-    return VoteResult(status=200, id=case.request.id)
+    alarm(case.connection, case.record("refused", own.person, own.reason, name))
+    return VoteResult(status=200, id=name)
 
 
 def _set_aside(case: _Case) -> VoteResult:
@@ -451,11 +427,11 @@ def _set_aside(case: _Case) -> VoteResult:
 
     It takes as many people as an approval of the event, by its words too.
     """
-    request, current = case.request, case.current
-    if request.about not in {one.reporter.vm_id for one in current.spoken}:
+    about, current = case.asked.about, case.current
+    if about not in {one.reporter.vm_id for one in current.spoken}:
         words = "no such reporter has told of this event, or it is set aside already"
         return VoteResult(status=404, words=words)
-    case.request = replace(request, via=f"{SET_ASIDE} {request.about}")
+    case.via = f"{SET_ASIDE} {about}"
     wanted, rule = persons_for(case.config.access, current)
     own = _own_vote(case)
     if what := _bars(case, own, wanted):
@@ -464,34 +440,32 @@ def _set_aside(case: _Case) -> VoteResult:
     found = votes_of(case)
     if missing := missing_votes([vote.person for vote in found], wanted):
         return VoteResult(status=202, missing=missing)
+    _forget_votes(case.connection, current, case.via)
     return _note(case, found, rule)
 
 
 def _drop_offer(case: _Case) -> VoteResult:
     """Let an offer count no more for ARM, unless its bridge repeats it."""
     known = {one.id for b in case.bridges.fleet for one in b.offers}
-    if case.request.about not in known:
+    if case.asked.about not in known:
         return VoteResult(status=404, words="no machine of this event has this offer")
     own = _own_vote(case)
     if what := _bars(case, own, 1):
         return VoteResult(status=403, words=what)
-    change = update(offers).where(offers.c.id == case.request.about)
+    change = update(offers).where(offers.c.id == case.asked.about)
     case.connection.execute(change.values(dropped=micros(case.situation.now)))
     return _note(case, [own], "one person drops an offer")
 
 
 def _note(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     """Store what people have decided about a reporter or an offer."""
-    request, current, now = case.request, case.current, case.situation.now
-    _insert(case, found, rule, b"")
-    if request.action == SET_ASIDE:
-        _forget_votes(case.connection, current, request.via)
-    by = ", ".join(vote.person for vote in found)
-    entry = Entry.on(current, now, what=request.action, via=_channel(request))
-    record(case.connection, entry.by(by, request.about, request.id))
-    return VoteResult(status=200, id=request.id)
+    name = case.request.id
+    _insert(case, found, rule)
+    case.record(case.asked.decision, _names(found), case.asked.about, name)
+    return VoteResult(status=200, id=name)
 
 
+_NOT_YET = ("origin", "entity", "session", "outcome", "outcome_reason")
 _STATES = {APPROVE: DecisionState.DECIDED, REFUSE: DecisionState.REFUSED}
 _ACTIONS: Mapping[str, Callable[[_Case], VoteResult]] = {
     APPROVE: _approve,

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -54,7 +55,6 @@ from bridge.foundation.errors import (
 from bridge.foundation.privileges import make_private
 from bridge.foundation.sqlite_files import copy_to, fresh_of, use_fresh
 from bridge.hub.store.tables import meta
-from bridge.outbox.storage.lock import FileId, identity_of
 
 log = logging.getLogger(__name__)
 
@@ -246,6 +246,7 @@ def insert(table: Table) -> postgresql.Insert:
     return postgresql.insert(table)
 
 
+@cache
 def upsert(table: Table, *names: str) -> postgresql.Insert:
     """Return an INSERT that replaces these columns of a row that is there already."""
     made = postgresql.insert(table)
@@ -310,10 +311,27 @@ class RemovedError(HubStoreAwayError):
     """The file or its log is gone; the thread that writes can write it again."""
 
 
-def unmade(path: Path, error: Exception) -> HubStoreAwayError:
-    """Return the error for a file that cannot be read or written now."""
-    cause = getattr(error, "strerror", None) or error
-    return HubStoreAwayError(f"the store is away ({path} cannot be used: {cause})")
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Convert errors of a file that cannot be read or written now.
+
+    Raises:
+        HubStoreAwayError: it cannot.
+    """
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        cause = getattr(error, "strerror", None) or error
+        words = f"the store is away ({path} cannot be used: {cause})"
+        raise HubStoreAwayError(words) from error
+
+
+def _is_at(path: Path, number: int) -> bool:
+    """Whether a file that is open is the one at a path."""
+    try:
+        return os.path.samefile(path, number)  # noqa: PTH121 - a Path takes no number
+    except OSError:
+        return False
 
 
 class Place(Struct):
@@ -327,9 +345,8 @@ class Place(Struct):
     """
 
     path: Path
-    _file: FileId | None = None
-    _log: FileId | None = None
-    _number: int = -1
+    _file: int = -1  # the numbers of the open file, and of its log if it has one
+    _log: int | None = None
     _anchor: sqlite3.Connection | None = None
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -339,32 +356,31 @@ class Place(Struct):
         Raises:
             HubStoreAwayError: it cannot be read.
         """
-        try:
-            self._hold()
-        except (OSError, sqlite3.Error) as error:
-            raise unmade(self.path, error) from error
-
-    def _hold(self) -> None:
         uri = f"{self.path.absolute().as_uri()}?mode=rw"
-        anchor = sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False
-        )
-        anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        anchor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        self.release()
-        self._number = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        self._anchor, self._file = anchor, identity_of(self.path)
-        self._log = identity_of(self._log_path)
+        how = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+        with file_errors(self.path):
+            anchor = sqlite3.connect(
+                uri, uri=True, isolation_level=None, check_same_thread=False
+            )
+            anchor.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            anchor.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self.release()
+            self._file = os.open(self.path, how)
+            has_log = self._log_path.exists()  # not where WAL does not work
+            self._log = os.open(self._log_path, how) if has_log else None
+            self._anchor = anchor
 
     @property
-    def _log_path(self) -> str:
-        return f"{self.path}-wal"
+    def _log_path(self) -> Path:
+        return Path(f"{self.path}-wal")
 
     def release(self) -> None:
         """Close the connection; all others must be closed before."""
         if self._anchor is not None:
+            if self._log is not None:
+                os.close(self._log)
             self._anchor.close()
-            os.close(self._number)
+            os.close(self._file)
         self._anchor = None
 
     def check(self) -> None:
@@ -376,22 +392,21 @@ class Place(Struct):
         """
         if self._anchor is None:
             return
-        found = identity_of(self.path)
-        if found is None:
-            raise RemovedError(f"the store is away ({self.path} was removed)")
-        if found != self._file:
+        if not _is_at(self.path, self._file):
+            if not self.path.exists():
+                raise RemovedError(f"the store is away ({self.path} was removed)")
             words = f"{self.path} was replaced by another file: {_RESTART}"
             raise HubStoreAwayError(f"the store is away ({words})")
         if not self._is_database():
             words = f"{self.path} was overwritten: {_RESTART}"
             raise HubStoreAwayError(f"the store is away ({words})")
-        if identity_of(self._log_path) != self._log:
+        if self._log is not None and not _is_at(self._log_path, self._log):
             raise RemovedError(f"the store is away ({self._log_path} was removed)")
 
     def _is_database(self) -> bool:
         if sys.platform == "win32":  # pragma: no cover - it has no pread
             return True
-        return os.pread(self._number, len(MAGIC), 0) == MAGIC
+        return os.pread(self._file, len(MAGIC), 0) == MAGIC
 
     def ensure(self, *databases: Engine) -> None:
         """Check the place, and write a removed file again; see ``check``."""
@@ -422,17 +437,14 @@ class Place(Struct):
             HubStoreAwayError: it cannot be written now.
         """
         assert self._anchor is not None, "it is held"  # noqa: S101 - for mypy  # nosec B101
-        with self._guard:
-            try:
-                if identity_of(self.path) is None:
-                    copy_to(fresh_of(self.path), self._anchor)
-                    use_fresh(self.path)
-                for one in databases:
-                    one.dispose()
-                self._empty_log()
-                self.hold()
-            except (OSError, sqlite3.Error) as error:
-                raise unmade(self.path, error) from error
+        with self._guard, file_errors(self.path):
+            if not self.path.exists():
+                copy_to(fresh_of(self.path), self._anchor)
+                use_fresh(self.path)
+            for one in databases:
+                one.dispose()
+            self._empty_log()
+            self.hold()
         log.error(
             "store was removed: it is written again", extra={"path": str(self.path)}
         )

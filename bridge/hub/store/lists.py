@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, func, select, true, tuple_
 
 from bridge.events.cloudevent import clean
 from bridge.events.document import ScheduledEvent
@@ -36,38 +36,28 @@ _SCANNED = 1000
 _UNREAD = timedelta(days=1)
 
 
-def fleet(
-    connection: Connection, situation: Situation, *, after: str = "", limit: int = PAGE
-) -> list[BridgeRow]:
-    """Return bridges in the order of their vmIds."""
-    query = select(bridges).where(bridges.c.vm_id > after)
-    found = connection.execute(query.order_by(bridges.c.vm_id).limit(limit)).all()
-    return bridge_rows(connection, found, situation)
-
-
-def search(
+def fleet(  # noqa: PLR0913 - each is a part of what is asked
     connection: Connection,
     situation: Situation,
     *,
     state: str = "",
     text: str = "",
     after: str = "",
-) -> tuple[list[BridgeRow], str, int]:
-    """Return a page of bridges, the cursor of the next one, and how many there are.
+    limit: int = PAGE,
+) -> tuple[list[BridgeRow], str]:
+    """Return bridges in the order of their vmIds, and the cursor of the next ones.
 
     Args:
         connection: a connection within a transaction.
         situation: the current Situation.
         state: a value of Liveness; "" = all. It depends on the time, so the bridges
-            are looked at one by one until the page is full.
+            are looked at one by one until there are enough.
         text: the beginning of a name; "" = all.
-        after: the cursor of the previous page; "" = the first page.
+        after: the cursor of the previous ones; "" = the first ones.
+        limit: how many at most.
     """
-    is_named = bridges.c.name.startswith(kept_name(text), autoescape=True)
-    query = select(bridges).where(is_named) if text else select(bridges)
-    counted = select(func.count()).select_from(query.subquery())
-    total = connection.scalar(counted) or 0
-    found, at_once = list[BridgeRow](), _SCANNED if state else PAGE
+    query = select(bridges).where(_is_named(text))
+    found, at_once = list[BridgeRow](), _SCANNED if state else limit
     while True:
         chunk = query.where(bridges.c.vm_id > after).order_by(bridges.c.vm_id)
         rows = connection.execute(chunk.limit(at_once)).all()
@@ -75,10 +65,21 @@ def search(
             after = row.vm_id
             if state in {"", row.liveness.value}:
                 found.append(row)
-            if len(found) == PAGE:
-                return found, after, total
+            if len(found) == limit:
+                return found, after
         if len(rows) < at_once:
-            return found, "", total
+            return found, ""
+
+
+def count_bridges(connection: Connection, text: str = "") -> int:
+    """Return how many bridges there are, of names that begin with a text."""
+    query = select(func.count()).select_from(bridges).where(_is_named(text))
+    return connection.scalar(query) or 0
+
+
+def _is_named(text: str) -> ColumnElement[bool]:
+    name = bridges.c.name
+    return name.startswith(kept_name(text), autoescape=True) if text else true()
 
 
 def silent(connection: Connection, situation: Situation) -> list[BridgeRow]:
@@ -101,13 +102,21 @@ def has_bridges(connection: Connection) -> bool:
     return connection.scalar(select(bridges.c.vm_id).limit(1)) is not None
 
 
+def may_tell(connection: Connection, situation: Situation) -> bool:
+    """Whether any bridge may run: neither all have stopped, nor all are gone."""
+    of = bridges.c
+    is_on = [func.coalesce(end, 0) < of.heard for end in (of.stopped, of.forgotten)]
+    last = select(bridges).where(*is_on).order_by(of.heard.desc()).limit(1)
+    rows = bridge_rows(connection, connection.execute(last).all(), situation)
+    return any(row.liveness is not Liveness.GONE for row in rows)
+
+
 def bridges_like(
     connection: Connection, text: str, limit: int
 ) -> list[tuple[str, Machine]]:
     """Return bridges' machines whose names begin with a text, as they are spelt."""
-    of = bridges.c
-    is_named = of.name.startswith(kept_name(text), autoescape=True)
-    query = select(bridges).where(is_named).order_by(of.name, of.vm_id).limit(limit)
+    query = select(bridges).where(_is_named(text))
+    query = query.order_by(bridges.c.name, bridges.c.vm_id).limit(limit)
     found: dict[Machine, str] = {}
     for row in connection.execute(query):
         place = {"subscription": row.subscription, "group": row.group}

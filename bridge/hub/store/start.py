@@ -3,6 +3,8 @@
 of a version before the first release → moved aside; a fresh file
 damaged, or only its log is there     → moved aside; its readable rows are copied into
                                         a fresh file
+its log is none                       → the log is moved aside, with an error
+empty                                 → said
 a directory, of another program, not  → HubStoreError, which says what to do
 to be read or written
 
@@ -24,7 +26,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, func, inspect, select, text
+from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy import table as table_of
 
 from bridge.foundation.errors import (
@@ -34,15 +36,21 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.privileges import PARTS, enter, make_private, no_file
 from bridge.foundation.sqlite_files import (
+    BAD_LOG,
+    EMPTY,
+    LOG_ALONE,
     drop,
     fresh_of,
+    has_log,
+    log_of,
+    passed_over,
     set_aside,
     text_of,
     use_fresh,
 )
 from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, salvage
-from bridge.hub.store.engine import NO_TOKEN, unmade
+from bridge.hub.store.engine import NO_TOKEN, file_errors
 from bridge.hub.store.tables import metadata
 from bridge.net.entra import blocking_credential
 
@@ -67,11 +75,25 @@ def examine(path: Path) -> None:
     """
     reach(path)
     _refuse(path)
-    _use_fresh(path)
-    fault = _fault(path)
-    if fault is not None:
+    with file_errors(path):
+        use_fresh(path)
+    odd = passed_over(path)
+    if odd == BAD_LOG:
+        _leave_log(path)
+    if (fault := _fault(path)) is not None:
         _renew(path, fault)
+    elif odd == EMPTY:
+        log.warning("store is empty: starting afresh", extra={"path": str(path)})
     make_private(path)
+
+
+def _leave_log(path: Path) -> None:
+    """Move a log aside that SQLite would pass over and delete."""
+    kept = _set_aside(log_of(path), "unread")
+    log.error(
+        "log of the store cannot be read: starting without it",
+        extra={"kept": str(kept)},
+    )
 
 
 def reach(path: Path) -> None:
@@ -117,9 +139,7 @@ def _fault(path: Path) -> str | None:
         HubStoreError: it is a database of another program.
     """
     if not path.exists() or path.stat().st_size == 0:
-        log_ = Path(f"{path}-wal")
-        has_log = log_.exists() and log_.stat().st_size > 0
-        return "its content is gone, and only its log is there" if has_log else None
+        return LOG_ALONE if has_log(path) else None
     try:
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as db:
             db.text_factory = text_of
@@ -192,22 +212,14 @@ def _renew(path: Path, why: str) -> None:
     new, fresh = Path(f"{path}.restored"), fresh_of(path)
     drop(new)
     found = _rescued(path, new)
-    try:
+    with file_errors(path):
         new.rename(fresh)
         kept = _set_aside(path, "damaged")
-    except OSError as error:
-        raise unmade(path, error) from error
-    _use_fresh(path)
+        use_fresh(path)
+    more = {"fault": why, "kept": str(kept), "unreadable": found.unreadable}
     log.error(
         "store is damaged: what can be read of it is kept",
-        extra={
-            "fault": why,
-            "kept": str(kept),
-            "events": found.copied.get("events", 0),
-            "decisions": found.copied.get("decisions", 0),
-            "votes": found.copied.get("votes", 0),
-            "unreadable": found.unreadable,
-        },
+        extra={**more, **_counts_for_log(found.copied)},
     )
 
 
@@ -215,23 +227,16 @@ def _rescued(path: Path, new: Path) -> salvage.Salvage:
     make_private(new)
     database = engine.open_sqlite(new, writes=True)
     try:
-        with engine.store_errors(), database.begin() as connection:
-            migrate(connection)
-        _emptied_log(database)
-        found = salvage.rescue(path, new)
-        with engine.store_errors():
+        with file_errors(path), engine.store_errors():
+            with database.begin() as connection:
+                migrate(connection)
+            with closing(database.raw_connection()) as connection_:  # empties its log
+                connection_.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            found = salvage.rescue(path, new)
             salvage.keep_again(database, found)
-    except (OSError, sqlite3.Error) as error:
-        raise unmade(path, error) from error
     finally:
         database.dispose()
     return found
-
-
-def _emptied_log(database: Engine) -> None:
-    """Bring everything from the log into the file."""
-    with closing(database.raw_connection()) as connection:
-        connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def begin_anew(path: Path, held: Mapping[str, int]) -> None:
@@ -248,13 +253,16 @@ def begin_anew(path: Path, held: Mapping[str, int]) -> None:
     make_private(path)
     log.error(
         "store of a version before 0.1.0 is moved aside",
-        extra={
-            "kept": str(kept),
-            "events": held.get("events", 0),
-            "decisions": held.get("decisions", 0),
-            "votes": held.get("votes", 0),
-        },
+        extra={"kept": str(kept), **_counts_for_log(held)},
     )
+
+
+def _counts_for_log(found: Mapping[str, int]) -> dict[str, int]:
+    return {
+        "events": found.get("events", 0),
+        "decisions": found.get("decisions", 0),
+        "votes": found.get("votes", 0),
+    }
 
 
 def _set_aside(path: Path, why: str) -> Path:
@@ -263,20 +271,13 @@ def _set_aside(path: Path, why: str) -> Path:
     Raises:
         HubStoreError: it cannot be renamed.
     """
-    there = path if path.exists() else Path(f"{path}-wal")
+    there = path if path.exists() else log_of(path)
     try:
         changed = datetime.fromtimestamp(there.stat().st_mtime, UTC)
         return set_aside(path, why, changed)
     except OSError as error:
         text = f"hub.store: {path} cannot be moved aside: {error}"
         raise HubStoreError(text) from error
-
-
-def _use_fresh(path: Path) -> None:
-    try:
-        use_fresh(path)
-    except OSError as error:
-        raise unmade(path, error) from error
 
 
 # -- Updates the schema of a store to the version of this hub --------------------------

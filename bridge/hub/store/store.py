@@ -30,6 +30,7 @@ from bridge.foundation.errors import (
     HubStoreError,
     HubStoreSlowError,
 )
+from bridge.foundation.sqlite_files import BAD_LOG, LOG_ALONE, has_log, passed_over
 from bridge.hub.config import HubConfig
 from bridge.hub.store import engine, start
 from bridge.hub.store.engine import Place, RemovedError
@@ -409,9 +410,12 @@ async def glance(config: HubConfig, work: Callable[[Connection], T]) -> T:
         HubStoreError: the store cannot be reached, or does not exist yet.
     """
     path = config.sqlite_file
-    if path is not None and not path.exists():
+    if path is not None and not (path.exists() or has_log(path)):
         start.reach(path)
         raise HubStoreError(f"hub.store: there is no {path} yet: a hub makes it")
+    if path is not None and (odd := passed_over(path)) in {BAD_LOG, LOG_ALONE}:
+        cure = "a hub that starts moves it aside, and keeps what can be read"
+        raise HubStoreError(f"hub.store: {path}: {odd}: {cure}")
     writer, reader = _engines(config)
     reading = Pool(1, "hub-glance")
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -19,13 +19,12 @@ from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.foundation.sqlite_files import READING, limited, text_of
-from bridge.outbox.records import AGAIN, CHECKPOINT, UNREADABLE, Content, DeliveryState
+from bridge.outbox.records import AGAIN, CHECKPOINT, STATES, UNREADABLE, Content
 from bridge.outbox.storage.file import connect
 from bridge.outbox.storage.journal import BROKEN, damage_of, write
 from bridge.outbox.storage.schema import TABLES, Table
 
 _ITEMS, _DELIVERIES = TABLES["items"], TABLES["deliveries"]
-_STATES = get_args(DeliveryState)
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
 Row = dict[str, Any]
@@ -167,7 +166,7 @@ class _Rescue:
                 is_intact = self._item(row["item"], row["key"]) is not None
                 is_kept = is_intact or row["state"] == "dead"
                 yield row if is_kept else self._as_dead_letter(row)
-            elif row["state"] not in _STATES:
+            elif row["state"] not in STATES:
                 yield self._as_dead_letter(row)
         if self.is_any_lost:
             yield from self._indexed(seen)

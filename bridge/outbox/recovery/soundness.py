@@ -46,7 +46,7 @@ def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
 
 
 def _check_schema(db: sqlite3.Connection) -> None:
-    """Compare columns, indexes and triggers, which SQLite's own check does not do.
+    """Compare columns and indexes, which SQLite's own check does not do.
 
     A newer program may have added some.
     """

@@ -7,7 +7,6 @@ migrated: none was ever released, so it is moved aside.
 
 import math
 import sqlite3
-from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
@@ -80,7 +79,7 @@ class Table(Struct, frozen=True):
             is handed over.
         has_checksum: whether there is a last column ``checksum``.
         typed: all columns, in the order of the file.
-        sql: makes the table and its indexes.
+        sql: the statements that make the table and its indexes.
         put: writes a row, in place of an earlier one with its key.
         put_several: the same for so many rows at once.
         drop: deletes the row with a key.
@@ -91,7 +90,7 @@ class Table(Struct, frozen=True):
     columns: tuple[str, ...]
     has_checksum: bool
     typed: tuple[Column, ...]
-    sql: str
+    sql: tuple[str, ...]
     put: str
     put_several: str
     drop: str
@@ -118,10 +117,9 @@ def _table(name: str, key: str, columns: str, /, **indexes: str) -> Table:
         columns=tuple(c.name for c in others if c.name != "checksum"),
         has_checksum=others[-1].name == "checksum",
         typed=typed,
-        sql=_made(name, typed, len(keys))
-        + "".join(
-            f"CREATE INDEX {name}_{index} ON {name} {what};"
-            for index, what in indexes.items()
+        sql=(
+            _made(name, typed, len(keys)),
+            *(f"CREATE INDEX {name}_{i} ON {name} {on}" for i, on in indexes.items()),
         ),
         put=_put(name, [c.name for c in typed], len(keys)),
         put_several=_put(name, [c.name for c in typed], len(keys), SEVERAL),
@@ -148,10 +146,10 @@ def _made(name: str, typed: tuple[Column, ...], keys: int) -> str:
     columns = [f"{c.name} {c.kind}{' NOT NULL' * c.is_required}" for c in typed]
     if typed[0].name == "id":
         columns[0] = "id INTEGER PRIMARY KEY AUTOINCREMENT"
-        return f"CREATE TABLE {name} ({', '.join(columns)});"
+        return f"CREATE TABLE {name} ({', '.join(columns)})"
     key = ", ".join(column.name for column in typed[:keys])
     columns.append(f"PRIMARY KEY ({key})")
-    return f"CREATE TABLE {name} ({', '.join(columns)}) WITHOUT ROWID;"
+    return f"CREATE TABLE {name} ({', '.join(columns)}) WITHOUT ROWID"
 
 
 def _put(name: str, names: list[str], keys: int, rows: int = 1) -> str:
@@ -243,27 +241,6 @@ TABLES: dict[str, Table] = {
     )
 }
 
-# Counts by sink and state, updated by triggers: a scrape must not scan the table.
-_TALLIES = """
-    CREATE TABLE tallies (
-        sink TEXT NOT NULL, state TEXT NOT NULL, n INTEGER NOT NULL,
-        PRIMARY KEY (sink, state)
-    ) WITHOUT ROWID;
-    CREATE TRIGGER deliveries_added AFTER INSERT ON deliveries BEGIN
-        INSERT INTO tallies VALUES (new.sink, new.state, 1)
-            ON CONFLICT DO UPDATE SET n = n + 1;
-    END;
-    CREATE TRIGGER deliveries_moved AFTER UPDATE OF state ON deliveries
-    WHEN old.state <> new.state BEGIN
-        UPDATE tallies SET n = n - 1 WHERE sink = old.sink AND state = old.state;
-        INSERT INTO tallies VALUES (new.sink, new.state, 1)
-            ON CONFLICT DO UPDATE SET n = n + 1;
-    END;
-    CREATE TRIGGER deliveries_removed AFTER DELETE ON deliveries BEGIN
-        UPDATE tallies SET n = n - 1 WHERE sink = old.sink AND state = old.state;
-    END;
-"""
-
 
 def create(db: sqlite3.Connection) -> None:
     """Make the tables in a new file; do nothing in a file that has them.
@@ -280,20 +257,10 @@ def create(db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
         if version(db) == SCHEMA:
             return  # another process has made them meanwhile
-        made = "".join(table.sql for table in TABLES.values())
-        for statement in _statements(f"{made} {_TALLIES}"):
-            db.execute(statement)
+        for table in TABLES.values():
+            for statement in table.sql:
+                db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script; those of a trigger are a part of it."""
-    found = ""
-    for part in script.split(";")[:-1]:
-        found += f"{part};"
-        if sqlite3.complete_statement(found):
-            yield found
-            found = ""
 
 
 def version(db: sqlite3.Connection) -> int:

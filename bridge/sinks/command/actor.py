@@ -101,7 +101,7 @@ class CommandActor(Struct, kw_only=True):
         """Describe an event that is not acted on; see ``Actor.unclear``."""
         document = self.outlook.document
         for event in document.events.values() if document else ():
-            unfit = {one.key for one in self.route.unfit(event.raw, Identity())}
+            unfit = {one.key for one in self.route.unfit(event, Identity())}
             if not _has_resources(event) and unfit <= {"when.resources"}:
                 return f"{event.event_id} has no Resources: no command is run for it"
         return None
@@ -126,7 +126,7 @@ class CommandActor(Struct, kw_only=True):
         return Action.PREPARE
 
     def _fits(self, event: ScheduledEvent) -> bool:
-        return not any(self.route.unfit(event.raw, self.outlook.identity))
+        return not any(self.route.unfit(event, self.outlook.identity))
 
     def verdict(self, step: Step) -> Verdict:
         """Decide whether a step may begin now; see ``Actor.verdict``."""

@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Protocol
 
@@ -52,25 +52,24 @@ class Group(Protocol):
         ...
 
 
-class Groups(Protocol):
-    """Makes the group of a process."""
-
-    def of(self, process: asyncio.subprocess.Process) -> Group:
-        """Return the group of a process that has just begun."""
-        ...
+# Returns the group of a process that has just begun.
+GroupOf = Callable[[asyncio.subprocess.Process], Group]
 
 
 if sys.platform == "win32":
     from bridge.sinks.command.windows_job import Jobs, kernel32
 
-    def own_groups() -> Groups:
-        """Return the groups of this system: Job Objects."""
-        return Jobs(kernel32())
+    def own_group_of() -> GroupOf:
+        """Return what makes the groups of this system: Job Objects."""
+        return Jobs(kernel32()).of
 
 else:
 
     class _ProcessGroup(Struct, frozen=True):
-        """A process and its children, except those that left the group themselves."""
+        """A process and its children, except those that left the group themselves.
+
+        The process began a POSIX session of its own.
+        """
 
         process: asyncio.subprocess.Process
 
@@ -102,16 +101,9 @@ else:
                 return self.process.returncode is None
             return True
 
-    class _ProcessGroups(Struct, frozen=True):
-        """Makes the group of a process, which began a POSIX session of its own."""
-
-        def of(self, process: asyncio.subprocess.Process) -> _ProcessGroup:
-            """Return the group of a process."""
-            return _ProcessGroup(process)
-
-    def own_groups() -> Groups:
-        """Return the groups of this system: POSIX process groups."""
-        return _ProcessGroups()
+    def own_group_of() -> GroupOf:
+        """Return what makes the groups of this system: POSIX process groups."""
+        return _ProcessGroup
 
 
 # -- One run of a program, in a process group of its own and with a time limit ---------
@@ -184,13 +176,13 @@ class ProcessRunner(Struct, frozen=True):
         patience: seconds between SIGTERM and SIGKILL.
         linger: seconds for which output is read after the end of the program. A child
             that goes on may keep the pipe open for ever.
-        groups: finds and ends all processes that the program has started.
+        group_of: finds and ends all processes that the program has started.
     """
 
     clock: Clock
     patience: float = 10.0
     linger: float = 1.0
-    groups: Groups = field(default_factory=own_groups)
+    group_of: GroupOf = field(default_factory=own_group_of)
 
     async def run(
         self,
@@ -210,7 +202,7 @@ class ProcessRunner(Struct, frozen=True):
                 return _never_ran(error)
             finally:
                 reading.close_end()
-            with closing(self.groups.of(process)) as group:
+            with closing(self.group_of(process)) as group:
                 try:
                     is_over = await self._over(process, limit, stop)
                 finally:

@@ -4,9 +4,10 @@ Source: the AMQP binding of CloudEvents (structured
 mode, with every attribute repeated as an application property for filters).
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import ClassVar, Literal
 
@@ -113,17 +114,11 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
         Raises:
             ConfigError: the connection string can no longer be read.
         """
-        approvals = self._approvals(resources)
+        form = self._form(resources)
         sender = Sender(self.where, self.entity, resources.bus)
         if self.batch > 1:
             sender.most = self.batch
-        sink = ServiceBusSink(
-            sender=sender,
-            session=self.session,
-            message_id=self.message_id,
-            vm_id=resources.vm_id,
-            approvals=approvals,
-        )
+        sink = ServiceBusSink(sender, form)
         name, clock = f"{self.name}: warmth", resources.clock
         try:
             async with in_background(sender.keep_warm, name=name, clock=clock):
@@ -143,13 +138,7 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
         """Return the message for an event; see ``SinkConfig.preview``."""
-        message = render(
-            event,
-            session=self.session,
-            message_id=self.message_id,
-            vm_id=resources.vm_id,
-            approvals=self._approvals(resources),
-        )
+        message = self._form(resources)(event)
         kind = "queue" if self.queue else "topic"
         named = (
             ("MessageId", message.message_id),
@@ -168,10 +157,17 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
         place = f"Service Bus {kind} {self.entity} in {self._host()}"
         return Preview(head=(place, *lines), body=message.body)
 
-    def _approvals(self, resources: Resources) -> ApprovalAddress | None:
-        """Return the approval entity, if it is in the same namespace."""
+    def _form(self, resources: Resources) -> Callable[[CloudEvent], Message]:
+        """Return what makes the message for an event; see ``render``."""
         approvals, host = resources.approvals, self._host()
-        return approvals if approvals and approvals.namespace == host else None
+        is_here = approvals is not None and approvals.namespace == host
+        return partial(
+            render,
+            session=self.session,
+            message_id=self.message_id,
+            vm_id=resources.vm_id,
+            approvals=approvals if is_here else None,
+        )
 
     def _host(self) -> str:
         try:
@@ -182,18 +178,15 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
             ) from error
 
 
-class ServiceBusSink(Struct, frozen=True, kw_only=True):
+class ServiceBusSink(Struct, frozen=True):
     """Sends each event to one entity.
 
     Attributes:
-        approvals: the approval entity; None unless it is in the same namespace.
+        form: makes the message for an event.
     """
 
     sender: Sender
-    session: SessionBy
-    vm_id: str | None
-    approvals: ApprovalAddress | None
-    message_id: MessageIdBy = "event"
+    form: Callable[[CloudEvent], Message]
 
     async def deliver(self, event: CloudEvent) -> None:
         """Send the event; see ``Sink.deliver``.
@@ -201,7 +194,7 @@ class ServiceBusSink(Struct, frozen=True, kw_only=True):
         Raises:
             DeliveryError: as ``bridge.servicebus.errors`` maps it.
         """
-        await self.sender.send(self._message(event))
+        await self.sender.send(self.form(event))
 
     async def deliver_many(
         self, events: Sequence[CloudEvent]
@@ -210,16 +203,7 @@ class ServiceBusSink(Struct, frozen=True, kw_only=True):
 
         See ``BatchSink.deliver_many``. It raises an error only if it is cancelled.
         """
-        return await self.sender.send_many([self._message(event) for event in events])
-
-    def _message(self, event: CloudEvent) -> Message:
-        return render(
-            event,
-            session=self.session,
-            message_id=self.message_id,
-            vm_id=self.vm_id,
-            approvals=self.approvals,
-        )
+        return await self.sender.send_many([self.form(event) for event in events])
 
 
 def render(
@@ -230,7 +214,15 @@ def render(
     approvals: ApprovalAddress | None,
     message_id: MessageIdBy = "event",
 ) -> Message:
-    """Return the message for an event."""
+    """Return the message for an event.
+
+    Args:
+        event: what is sent.
+        session: the SessionId of the message.
+        vm_id: the session of an event without EventId; None: its source.
+        approvals: the approval entity; None unless it is in the same namespace.
+        message_id: the MessageId of the message.
+    """
     body, event_id = event.to_json(), event.text("correlationid")
     name = short_id(event.id) if message_id == "event" else sha256(body).hexdigest()
     # An entity with sessions refuses a message without one, so each message has one.

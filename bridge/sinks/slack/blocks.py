@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent, hash32
-from bridge.events.routing import resources_of
+from bridge.events.document import resources_of
 from bridge.events.wording import family_of
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.card import Card, after, moment

@@ -190,8 +190,7 @@ class SlackApi:
         Raises:
             DeliveryError: the method failed, or its result is not known.
         """
-        answer = await self._answer("POST", method, orjson.dumps(arguments))
-        return read(answer, self.target)
+        return read(await self._answer("POST", method, orjson.dumps(arguments)))
 
     async def owner(self) -> tuple[dict[str, object], frozenset[str]]:
         """Return the owner of the token, and its scopes; none are known = empty.
@@ -202,7 +201,7 @@ class SlackApi:
         answer = await self._answer("POST", "auth.test", b"{}")
         scopes = answer.headers.get("X-OAuth-Scopes", "").split(",")
         found = frozenset(filter(None, map(str.strip, scopes)))
-        return read(answer, self.target), found
+        return read(answer), found
 
     async def about(self, channel: str) -> Mapping[str, object]:
         """Return what Slack says about a channel.
@@ -212,8 +211,7 @@ class SlackApi:
         """
         # This method takes no JSON.
         query = f"conversations.info?{urlencode({'channel': channel})}"
-        body = read(await self._answer("GET", query, b""), self.target)
-        found = body.get("channel")
+        found = read(await self._answer("GET", query, b"")).get("channel")
         return found if isinstance(found, dict) else {}
 
     async def _answer(self, verb: str, method: str, body: bytes) -> Answer:
@@ -237,7 +235,7 @@ class SlackApi:
         return token
 
 
-def read(answer: Answer, target: str) -> dict[str, object]:
+def read(answer: Answer) -> dict[str, object]:
     """Return the answer of a method.
 
     Raises:
@@ -247,7 +245,7 @@ def read(answer: Answer, target: str) -> dict[str, object]:
     error_code = body.get("error")
     is_word = isinstance(error_code, str) and _WORD.fullmatch(error_code)
     word = str(error_code) if is_word else ""
-    wish = answer.retry_after
+    target, wish = answer.target, answer.retry_after
     if error := failure(answer.status, target=target, retry_after=wish, detail=word):
         raise error
     if body.get("ok") is True:

@@ -230,7 +230,7 @@ class SlackHook(Struct, frozen=True, kw_only=True):
         request = self._request(orjson.dumps(message))
         target = redact(request.url)
         answer = await exchange(self.http, request, target, self.clock.now)
-        _judge(answer, target, request.url)
+        _judge(answer, request.url)
 
     async def reach(self) -> str:
         """Test the connection to Slack; see ``SinkConfig.reach``.
@@ -251,18 +251,18 @@ class SlackHook(Struct, frozen=True, kw_only=True):
         )
 
 
-def _judge(answer: Answer, target: str, url: str) -> None:
+def _judge(answer: Answer, url: str) -> None:
     """Raise the error of an answer; Slack says ``ok`` in plain text or JSON."""
     error = failure(
         answer.status,
-        target=target,
+        target=answer.target,
         retry_after=answer.retry_after,
         detail=_own_word(answer.body, url),
     )
     if error:
         raise error
     if answer.body.lstrip().startswith(b"<"):
-        text = f"{target} answered {answer.status} with a page: is a proxy in between?"
+        text = f"{answer.summary} with a page: is a proxy in between?"
         raise TransientDeliveryError(text, Reason.SERVER)
 
 

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from bridge.events import alarm, vocabulary
 from bridge.events.cloudevent import CloudEvent, link_of, rfc3339, shown_link
-from bridge.events.document import ScheduledEvent
-from bridge.events.routing import resources_of
+from bridge.events.document import ScheduledEvent, resources_of
 from bridge.events.vocabulary import APPROVED
 from bridge.events.wording import (
     DOCUMENT_CHANGED,

@@ -298,8 +298,10 @@ class _Token:
         # Imported here: the Azure SDK costs memory that few configurations need.
         from bridge.servicebus import errors  # noqa: PLC0415 - see above
 
+        # Before the time runs: its first import takes seconds on a busy machine.
+        made = self._credential()
         try:
-            async with asyncio.timeout(self.timeout), self._credential() as credential:
+            async with asyncio.timeout(self.timeout), made as credential:
                 return await credential.get_token(self.config.scope)
         except TimeoutError:
             text = f"{self._target}: no answer in time"

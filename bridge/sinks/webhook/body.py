@@ -4,7 +4,6 @@ The keys of the configuration come first, then the preset, then the defaults: th
 in structured mode, and any 2xx.
 """
 
-import gzip
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -35,19 +34,17 @@ from bridge.sinks.webhook.presets.preset import (
     MANY,
     NO_AUTH,
     RENDER,
-    Call,
     ContentMode,
-    Judge,
     Many,
     Preset,
     Rendered,
     Standing,
     SuccessConfig,
-    Talk,
     Talker,
     Verdict,
     by_rule,
     by_status,
+    once,
 )
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.template import TemplateFaultError
@@ -89,7 +86,7 @@ class Shape(Struct, frozen=True, kw_only=True):
         return by_preset or self.mode == "template"
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> Verdict:
         """The function that decides what an answer means."""
         if self.success is not None:
             return partial(by_rule, self.success)
@@ -116,10 +113,10 @@ class Shape(Struct, frozen=True, kw_only=True):
         """
         known = self.known
         if self.is_many and self.many is not None:
-            return partial(_post, self.many.render, None)
+            return partial(once, self.many.render, None)
         if self.mode is None and known is not None and known.talk is not None:
             return known.talk
-        return partial(_post, self.renderer(), known)
+        return partial(once, self.renderer(), known)
 
     def renderer(self) -> Callable[[CloudEvent], Rendered]:
         """Return the function that makes headers and body of an event.
@@ -135,12 +132,6 @@ class Shape(Struct, frozen=True, kw_only=True):
         if self.mode is None and known is not None and known.render is not None:
             return known.render
         return RENDER[self.mode or "structured"]
-
-    def packed(self, headers: dict[str, str], body: bytes) -> Rendered:
-        """Compress the body if it is large enough."""
-        if self.gzip is None or len(body) < self.gzip:
-            return headers, body
-        return {**headers, "Content-Encoding": "gzip"}, gzip.compress(body, mtime=0)
 
     def faults(
         self, *, lifecycle: bool, is_signed: bool, has_auth: bool, scope: Scope
@@ -224,19 +215,6 @@ def _one_a_request(preset: PresetName | None, mode: ContentMode | None) -> str:
         f"must be 1: {by} takes one event a request; the presets {takers} and the "
         f"values {modes} of content_mode take several"
     )
-
-
-def _post(
-    render: Callable[[CloudEvent], Rendered],
-    known: Preset | None,
-    event: CloudEvent,
-    verdict: Verdict,
-    _: datetime,
-) -> Talk:
-    """POST an event once, which is all that most services need."""
-    headers, body = render(event)
-    more = dict(known.headers(event)) if known else {}
-    return verdict((yield Call(headers=headers | more, body=body)))
 
 
 # -- One event of each type, to test a template with. Pure -----------------------------

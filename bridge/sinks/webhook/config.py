@@ -106,18 +106,17 @@ def question(origin: str, rate: float | None) -> dict[str, str]:
     return {ORIGIN: origin} | wish
 
 
-def granted_rate(answer: Answer, *, origin: str, target: str) -> float | None:
+def granted_rate(answer: Answer, origin: str) -> float | None:
     """Return the allowed deliveries per second; None = any number.
 
     Args:
         answer: its headers count, not its status.
         origin: the origin that asked.
-        target: the name of the other side in errors.
 
     Raises:
         RefusedDeliveryError: nothing is allowed.
     """
-    said = f"{target} answered {answer.status}"
+    said = answer.summary
     allowed = answer.headers.get("WebHook-Allowed-Origin", "").strip()
     if allowed != "*" and allowed.lower() != origin.lower():
         what = "another origin" if allowed else "no origin"

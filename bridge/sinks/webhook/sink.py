@@ -5,6 +5,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 """
 
 import asyncio
+import gzip
 import logging
 from collections.abc import (
     AsyncIterator,
@@ -17,7 +18,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -49,7 +50,7 @@ from bridge.net.http_client import (
     turn,
 )
 from bridge.net.tls import Tls, TlsFiles
-from bridge.sinks.base import Memory, Preview, Probing, Resources, Sink
+from bridge.sinks.base import Memory, Preview, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
     AuthConfig,
@@ -70,10 +71,11 @@ from bridge.sinks.webhook.config import (
 from bridge.sinks.webhook.presets.preset import (
     NOTHING,
     Call,
-    Judge,
     Many,
+    Rendered,
     Standing,
     Talker,
+    Verdict,
     advanced,
     assumed,
     excerpt,
@@ -92,24 +94,6 @@ T = TypeVar("T")
 _ANSWER_BYTES = 1024  # of an answer, for each event
 
 
-class Poster(Sink, Probing, Protocol):
-    """Posts requests; see ``WebhookSink``."""
-
-    config: WebhookKeys
-
-    async def attempt(self, post: Callable[[], Awaitable[T]]) -> T:
-        """Ask for permission if necessary, and make one attempt."""
-        ...
-
-    async def called(self, call: Call, name: str) -> Answer:
-        """Make one request."""
-        ...
-
-    def verdict(self, answer: Answer) -> DeliveryError | None:
-        """Return what an answer means."""
-        ...
-
-
 class BatchingWebhook(Struct, kw_only=True):
     """POSTs several events in one request.
 
@@ -119,7 +103,7 @@ class BatchingWebhook(Struct, kw_only=True):
         size: the most bytes of a request with several events.
     """
 
-    sink: Poster
+    sink: "WebhookSink"
     many: Many
     size: int
 
@@ -150,9 +134,8 @@ class BatchingWebhook(Struct, kw_only=True):
     def _meaning(self, answer: Answer, count: int) -> Sequence[DeliveryError | None]:
         config = self.sink.config
         if self.many.judge is not None and config.success is None:
-            target = redact(revealed(config.url, "url"))
-            return self.many.judge(answer, target, count)
-        if (error := self.sink.verdict(answer)) is not None:
+            return self.many.judge(answer, count)
+        if (error := self.sink.judge(answer)) is not None:
             raise error
         return [None] * count
 
@@ -168,7 +151,7 @@ class RemindingWebhook(Struct, kw_only=True):
         _stale: what was sent again while it changed, and is not put right yet.
     """
 
-    sink: Poster
+    sink: "WebhookSink"
     standing: Standing
     memory: Memory
     clock: Clock
@@ -211,7 +194,7 @@ class RemindingWebhook(Struct, kw_only=True):
         for call in self.standing.again(firing, over, self.clock.now()):
             name = hash32(call.body.hex())
             answer = await self.sink.attempt(partial(self.sink.called, call, name))
-            if error := self.sink.verdict(answer):
+            if error := self.sink.judge(answer):
                 raise error
 
     def _note(self, fault: str) -> None:
@@ -331,7 +314,7 @@ class WebhookSink:
     config: WebhookKeys
     shape: Shape
     talk: Talker
-    judge: Judge
+    judge: Verdict
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
     own: dict[str, str]
@@ -423,7 +406,7 @@ class WebhookSink:
         if not calls:
             return Preview(head=(NOTHING,), body=b"")
         body = filled(self.written, calls[-1].body, SECRET)
-        packed, _ = self.shape.packed(dict(calls[-1].headers), body)
+        packed, _ = self._packed(dict(calls[-1].headers), body)
         headers = self.config.shown_headers(self.expanded) | self.own | packed
         if (signature := self.config.signature) is not None:
             headers |= signed(signature, event.id, body, self.clock.now())
@@ -473,19 +456,15 @@ class WebhookSink:
         is_busy = isinstance(error, TransientDeliveryError) and answer.status != 501
         if error and is_busy and self.config.handshake == "required":
             raise error
-        return granted_rate(answer, origin=origin, target=target)
+        return granted_rate(answer, origin)
 
     async def _post(self, event: CloudEvent) -> None:
-        talk = self.talk(event, self.verdict, self.clock.now())
+        talk = self.talk(event, self.judge, self.clock.now())
         answer: Answer | None = None
         while isinstance(step := advanced(talk, answer), Call):
             answer = await self.called(step, event.id)
         if step is not None:
             raise step
-
-    def verdict(self, answer: Answer) -> DeliveryError | None:
-        """Return what an answer means; None is success."""
-        return self.judge(answer, redact(revealed(self.config.url, "url")))
 
     async def called(self, call: Call, name: str) -> Answer:
         """Make one request.
@@ -497,7 +476,7 @@ class WebhookSink:
         body, headers = filled(self.written, call.body), {**call.headers}
         if (signature := self.config.signature) is not None:
             headers |= signed(signature, name, body, self.clock.now())
-        request = await self._request(*self.shape.packed(headers, body))
+        request = await self._request(*self._packed(headers, body))
         if (call.method, call.path, call.most) != _USUAL:  # a copy costs its time
             url = _placed(request.url, call.path)
             request = replace(request, method=call.method, url=url, most=call.most)
@@ -508,6 +487,13 @@ class WebhookSink:
             return answer
         hidden = (*secrets_of(request.url), *self._secrets(request))
         return replace(answer, said=excerpt(answer.body, hidden))
+
+    def _packed(self, headers: dict[str, str], body: bytes) -> Rendered:
+        """Compress the body if it is large enough."""
+        least = self.config.gzip
+        if least is None or len(body) < least:
+            return headers, body
+        return {**headers, "Content-Encoding": "gzip"}, gzip.compress(body, mtime=0)
 
     def _secrets(self, request: Request) -> Iterator[str]:
         """Yield the secrets of a request besides those in its URL."""

@@ -95,12 +95,12 @@ class Oracle:
         """Take in what was committed for somebody's wish."""
         if answer.status not in {200, 202}:
             return
-        if current is None or current.content != ask.content:
+        if current is None or current.content != ask.asked.content:
             self.blame(f"{ask.person.id} has decided on what was not shown")
             return
         if not current.is_open or current.status == "started":
             self.blame(f"{ask.person.id} has decided on what is past asking")
-        if ask.action == "refuse":
+        if ask.asked.decision == "refuse":
             self._refused()
         else:
             self._approved(ask, answer, current)
@@ -118,16 +118,22 @@ class Oracle:
             if answer.id not in self.decided:
                 self.blame(f"{answer.id} was never decided")
             return
-        mine = self.votes.setdefault(ask.via, {})
+        via = ask.asked.via
+        mine = self.votes.setdefault(via, {})
         mine[ask.person.id] = raw
         lacking = max(persons(current) - len(mine), 0)
         # through ARM one more, if a bridge has told its rules less than 15 minutes ago
         one_more = max(persons(current) + 1 - len(mine), 0)
-        if answer.missing not in {lacking, one_more if ask.via == "arm" else lacking}:
+        if answer.missing not in {
+            lacking,
+            one_more if via == "arm" else lacking,
+        }:
             self.blame(f"{answer.missing} are said to be missing, and {lacking} are")
         if answer.status == 200:
-            self.decided[ask.id] = Decided(ask.via, raw, current.life, frozenset(mine))
-            self.votes[ask.via] = {}
+            self.decided[ask.id] = Decided(
+                ask.asked.via, raw, current.life, frozenset(mine)
+            )
+            self.votes[via] = {}
 
     def claimed(
         self, claimed: Claimed, current: CurrentEvent, offers: frozenset[int]

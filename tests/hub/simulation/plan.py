@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from bridge.hub.answers import Action, Via
 from tests.support.fleet import event
 
 Raw = dict[str, Any]
@@ -38,8 +39,8 @@ class Act:
     at: float
     thinks: float
     who: str
-    action: str
-    via: str
+    action: Action
+    via: Via
 
 
 @dataclass(slots=True)

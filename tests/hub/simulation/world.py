@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, select
 
 from bridge.hub.access import AccessConfig, AccessRule, Person
+from bridge.hub.choices import Approval
 from bridge.hub.config import ArmConfig, HubConfig
 from bridge.hub.decisions import Claimed, CurrentEvent, DecisionState, End, Result
 from bridge.hub.metrics import HubMetrics
@@ -308,10 +309,7 @@ class World:
             self.asked += 1
             ask = VoteRequest(
                 key=EVENT_ID,
-                action=act.action,
-                via=act.via,
-                reason="",
-                content=seen.content,
+                asked=Approval(decision=act.action, content=seen.content, via=act.via),
                 person=Person(id=act.who, name=act.who, may_decide=True),
                 id=f"{self.asked:032x}",
             )

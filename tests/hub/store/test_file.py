@@ -13,7 +13,8 @@ import pytest
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
-from bridge.hub.store.store import Store, open_store
+from bridge.hub.store.engine import Place
+from bridge.hub.store.store import Store, glance, open_store
 from bridge.hub.store.tables import decisions, events, votes
 from tests.hub.test_sources import rows
 from tests.support.fleet import event, life, step, vm
@@ -189,6 +190,37 @@ async def test_file_or_log_that_holds_all_is_enough(
         assert await rows(store, events) == []
 
 
+@pytest.mark.parametrize("change", [bad_log, lambda p: os.truncate(f"{p}-wal", 31)])
+async def test_log_that_is_none_is_kept_and_said(
+    filled: Path, caplog: pytest.LogCaptureFixture, change: Change
+) -> None:
+    change(filled)
+    before = Path(f"{filled}-wal").read_bytes()
+    with pytest.raises(HubStoreError, match="its log cannot be read"):
+        await glance(config_of(filled), lambda db: db)
+
+    async with open_store(config_of(filled)):
+        pass
+
+    (said,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert said.message == "log of the store cannot be read: starting without it"
+    assert Path(said.kept).read_bytes() == before  # type: ignore[attr-defined]  # from extra
+
+
+async def test_file_that_is_empty_is_said_and_a_new_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (tmp_path / "new.db", tmp_path / "empty.db"):
+        if path.stem == "empty":
+            path.touch()
+        async with open_store(config_of(path)):
+            pass
+
+    (said,) = [one for one in caplog.records if one.levelname != "INFO"]
+    assert said.message == "store is empty: starting afresh"
+    assert said.path.endswith("empty.db")  # type: ignore[attr-defined]  # from extra
+
+
 async def test_what_a_person_must_change_is_said(tmp_path: Path) -> None:
     folder, other = tmp_path / "a", tmp_path / "state.db"
     folder.mkdir()
@@ -315,3 +347,18 @@ async def test_pages_that_are_overwritten_and_put_back(tmp_path: Path) -> None:
 
         assert store.health.fault is None
         assert len(await rows(store, events)) == 32
+
+
+def test_file_without_a_log_is_held(tmp_path: Path) -> None:
+    """Where WAL does not work, as on some network file systems, there is none."""
+    path = tmp_path / "hub.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE events (event_key)")
+    place = Place(path)
+    place.hold()
+    try:
+        place.check()
+    finally:
+        place.release()
+
+    assert not Path(f"{path}-wal").exists()

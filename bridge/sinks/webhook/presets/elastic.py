@@ -166,49 +166,45 @@ def _searchable(value: object, depth: int) -> object:
     return value
 
 
-def judge(answer: Answer, target: str) -> DeliveryError | None:
+def judge(answer: Answer) -> DeliveryError | None:
     """Return what an answer of ``_bulk`` means for its only item; None is success."""
     try:
-        (found,) = judge_many(answer, target, 1)
+        (found,) = judge_many(answer, 1)
     except DeliveryError as error:
         return error
     return found
 
 
-def judge_many(
-    answer: Answer, target: str, count: int
-) -> Sequence[DeliveryError | None]:
+def judge_many(answer: Answer, count: int) -> Sequence[DeliveryError | None]:
     """Return what an answer of ``_bulk`` means for each of its items.
 
     Raises:
         DeliveryError: the answer is about the whole request.
     """
-    if error := by_status(answer, target):
+    if error := by_status(answer):
         raise error
     try:
         said = table(orjson.loads(answer.body))
     except orjson.JSONDecodeError:
-        raise no_json(answer, target) from None
+        raise no_json(answer) from None
     if said.get("errors") is False:
         return [None] * count
     items = said.get("items")
     if not isinstance(items, list) or len(items) != count:
-        raise no_json(answer, target)
-    return [_meaning(table(table(one).get("create")), answer, target) for one in items]
+        raise no_json(answer)
+    return [_meaning(table(table(one).get("create")), answer) for one in items]
 
 
-def _meaning(
-    item: Mapping[str, object], answer: Answer, target: str
-) -> DeliveryError | None:
+def _meaning(item: Mapping[str, object], answer: Answer) -> DeliveryError | None:
     """Return what the result of one item means; None is success."""
     status = item.get("status")
     if not isinstance(status, int):
-        return no_json(answer, target)
+        return no_json(answer)
     if status == 409:
         return None  # a repeated delivery: the id exists already
     kind = text(table(item.get("error")).get("type")) or ""
     detail = f"the item: {kind}" if _KIND.fullmatch(kind) else "the item"
-    return failure(status, target=target, detail=detail)
+    return failure(status, target=answer.target, detail=detail)
 
 
 PRESET = Preset(

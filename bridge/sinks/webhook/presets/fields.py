@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.routing import resources_of
+from bridge.events.document import resources_of
 from bridge.events.wording import family_of, headline, table
 
 # Control characters except the line break, marks that change the writing direction,

@@ -57,12 +57,12 @@ def _payload(event: CloudEvent, found: Alert) -> dict[str, object]:
     )
 
 
-def judge(answer: Answer, target: str) -> DeliveryError | None:
+def judge(answer: Answer) -> DeliveryError | None:
     """Return what an answer means: with a wrong key, every event is refused."""
     if answer.status == _BAD and b"routing" in answer.body:
-        what = f"{target} answered {_BAD}: the integration key is wrong"
+        what = f"{answer.target} answered {_BAD}: the integration key is wrong"
         return RefusedDeliveryError(what, Reason.UNAUTHORIZED)
-    return by_status(answer, target)
+    return by_status(answer)
 
 
 PRESET = Preset(

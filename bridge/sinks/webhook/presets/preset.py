@@ -86,7 +86,7 @@ RENDER: Mapping[ContentMode, Callable[[CloudEvent], Rendered]] = {
 
 # Returns what an answer means for each event; the last argument is their number. It
 # raises errors that are about all events, as ``BatchSink.deliver_many`` does.
-JudgeMany = Callable[[Answer, str, int], Sequence[DeliveryError | None]]
+JudgeMany = Callable[[Answer, int], Sequence[DeliveryError | None]]
 
 
 class Many(Struct, frozen=True, kw_only=True):
@@ -158,8 +158,6 @@ MANY: Mapping[ContentMode, Many] = {
 # why it refuses. What the request has of secrets is hidden in it: receivers repeat
 # requests.
 
-Judge = Callable[[Answer, str], DeliveryError | None]
-
 _NOTHING = object()
 _SHOWN = 200  # characters of an answer
 _HIDDEN = "<secret>"
@@ -195,40 +193,40 @@ class SuccessConfig(Section, frozen=True, kw_only=True):
             yield "json_path", 'must be names with dots in between, such as "a.b.0"'
 
 
-def by_status(answer: Answer, target: str) -> DeliveryError | None:
+def by_status(answer: Answer) -> DeliveryError | None:
     """Return what the status alone means; None is success."""
     return failure(
         answer.status,
-        target=target,
+        target=answer.target,
         retry_after=answer.retry_after,
         detail=answer.said,
     )
 
 
-def by_rule(rule: SuccessConfig, answer: Answer, target: str) -> DeliveryError | None:
+def by_rule(rule: SuccessConfig, answer: Answer) -> DeliveryError | None:
     """Return what an answer means by the configured rule; None is success."""
     if not _is_accepted(rule, answer.status):
-        what = f"{target} answered {answer.status}, which is not in success.status"
+        what = f"{answer.summary}, which is not in success.status"
         unexpected = PermanentDeliveryError(_with(what, answer), Reason.REJECTED)
-        return by_status(answer, target) or unexpected
+        return by_status(answer) or unexpected
     if not rule.json_path:
         return None
-    return _by_value(rule, answer, target)
+    return _by_value(rule, answer)
 
 
 def _is_accepted(rule: SuccessConfig, status: int) -> bool:
     return status in rule.status if rule.status else 200 <= status < 300
 
 
-def _by_value(rule: SuccessConfig, answer: Answer, target: str) -> DeliveryError | None:
+def _by_value(rule: SuccessConfig, answer: Answer) -> DeliveryError | None:
     try:
         value = orjson.loads(answer.body)
     except orjson.JSONDecodeError:
-        return no_json(answer, target)
+        return no_json(answer)
     found = _value_at(rule.json_path, value)
     if found == rule.json_equals and type(found) is type(rule.json_equals):
         return None
-    what = f"{target} answered {answer.status} but success.json_path does not hold"
+    what = f"{answer.summary} but success.json_path does not hold"
     return PermanentDeliveryError(_with(what, answer), Reason.REJECTED)
 
 
@@ -236,12 +234,12 @@ def _with(what: str, answer: Answer) -> str:
     return f"{what}: {answer.said}" if answer.said else what
 
 
-def no_json(answer: Answer, target: str) -> DeliveryError:
+def no_json(answer: Answer) -> DeliveryError:
     """Return the error for an answer that should be JSON and is not."""
     if len(answer.body) >= MAX_ANSWER_BYTES:
-        what = f"{target} answered more than {MAX_ANSWER_BYTES} bytes"
+        what = f"{answer.target} answered more than {MAX_ANSWER_BYTES} bytes"
         return PermanentDeliveryError(what, Reason.REJECTED)
-    what = f"{target} answered {answer.status} without JSON: is a proxy in between?"
+    what = f"{answer.summary} without JSON: is a proxy in between?"
     return TransientDeliveryError(what, Reason.SERVER)
 
 
@@ -392,7 +390,7 @@ class Preset(Struct, frozen=True, kw_only=True):
     many: Many | None = None
     standing: Standing | None = None
     headers: Callable[[CloudEvent], Mapping[str, str]] = lambda _: {}
-    judge: Judge = by_status
+    judge: Verdict = by_status
     modes: frozenset[str] = OWN_BODY
     auth: AuthDefaults = NO_AUTH
     is_open: bool = False
@@ -401,6 +399,19 @@ class Preset(Struct, frozen=True, kw_only=True):
     repeats: bool = True
     scope: Scope | None = None
     assumed: bytes = b"{}"
+
+
+def once(
+    render: Callable[[CloudEvent], Rendered],
+    known: Preset | None,
+    event: CloudEvent,
+    verdict: Verdict,
+    _: datetime,
+) -> Talk:
+    """POST an event once, which is all that most services need."""
+    headers, body = render(event)
+    more = dict(known.headers(event)) if known else {}
+    return verdict((yield Call(headers=headers | more, body=body)))
 
 
 # -- The requests of an event for display, without their secrets -----------------------

@@ -66,7 +66,7 @@ def _read(
     try:
         result = table(orjson.loads(answer.body)).get("result")
     except orjson.JSONDecodeError:
-        return no_json(answer, "ServiceNow"), []
+        return no_json(answer), []
     found = [_change(table(one)) for one in result] if isinstance(result, list) else []
     if not isinstance(result, list) or not all(sys_id for sys_id, _ in found):
         text = "ServiceNow answered without the list of changes that was asked for"

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import orjson
 
 from bridge.events.cloudevent import CloudEvent, hash32
-from bridge.events.routing import resources_of
+from bridge.events.document import resources_of
 from bridge.events.wording import table
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert

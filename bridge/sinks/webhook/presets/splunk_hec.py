@@ -85,27 +85,25 @@ def _epoch(time: str) -> float:
     return round(datetime.fromisoformat(time).timestamp(), 3)
 
 
-def judge(answer: Answer, target: str) -> DeliveryError | None:
+def judge(answer: Answer) -> DeliveryError | None:
     """Return what an answer of HEC means for a delivery; None is success."""
     code = _code(answer.body)
     is_success = 200 <= answer.status < 300
     if is_success and code is None:
-        return no_json(answer, target)
+        return no_json(answer)
     if code in _REFUSED:
-        what = f"{target} answered {answer.status}: {_REFUSED[code]} (code {code})"
+        what = f"{answer.summary}: {_REFUSED[code]} (code {code})"
         return RefusedDeliveryError(what, Reason.UNAUTHORIZED)
     if code in _PERMANENT:
-        what = f"{target} answered {answer.status}: {_PERMANENT[code]} (code {code})"
+        what = f"{answer.summary}: {_PERMANENT[code]} (code {code})"
         return PermanentDeliveryError(what, Reason.REJECTED)
     if is_success and code != 0:
-        what = f"{target} answered {answer.status} with code {code}"
+        what = f"{answer.summary} with code {code}"
         return TransientDeliveryError(what, Reason.SERVER)
-    return by_status(answer, target)
+    return by_status(answer)
 
 
-def judge_many(
-    answer: Answer, target: str, count: int
-) -> Sequence[DeliveryError | None]:
+def judge_many(answer: Answer, count: int) -> Sequence[DeliveryError | None]:
     """Return what an answer of HEC means for several events: all succeed, or none.
 
     Raises:
@@ -113,7 +111,7 @@ def judge_many(
             indexed the events before it, but does not say so: they are sent again.
         DeliveryError: as ``judge``.
     """
-    error = judge(answer, target)
+    error = judge(answer)
     if error is None:
         return [None] * count
     place = _number(answer.body, "invalid-event-number")
