@@ -176,8 +176,9 @@ class Api:
     async def decide_bridge(self, request: web.Request) -> web.Response:
         """Say that a bridge is gone."""
         asked = await self._asked(request, BridgeAsked)
-        await self.forget(request, asked.vm_id)
-        return answer(request, BridgeDecided(vm_id=asked.vm_id))
+        vm_id = clean(asked.vm_id)
+        await self.forget(request, vm_id)
+        return answer(request, BridgeDecided(vm_id=vm_id))
 
     async def forget(self, request: web.Request, vm_id: str) -> None:
         """Say that a bridge is gone, for the person who sent a request.

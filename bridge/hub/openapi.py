@@ -94,6 +94,7 @@ def _paths() -> Json:
         "decideKeys",
         "Accept keys that wait, or withdraw accepted ones.",
         *("KeysAsked", "KeysDecided", "409"),
+        done="At least one is done.",
         votes="Counted: others are missing.",
     )
     forget = _post(
@@ -270,8 +271,14 @@ def _period(begin: str, end: str) -> list[Json]:
     ]
 
 
-def _post(
-    name: str, words: str, asked: str, decided: str, *refusals: str, votes: str = ""
+def _post(  # noqa: PLR0913 - each is a word of it
+    name: str,
+    words: str,
+    asked: str,
+    decided: str,
+    *refusals: str,
+    done: str = "It is done.",
+    votes: str = "",
 ) -> Json:
     """Return the description of a POST.
 
@@ -281,10 +288,11 @@ def _post(
         asked: the name of the schema of its body.
         decided: that of its answer.
         refusals: the statuses besides those of each answer.
+        done: what 200 says.
         votes: when it is only counted (202); "" = never.
     """
     content = _json(ref(decided))
-    good = {"200": {"description": "It is done.", "content": content}}
+    good = {"200": {"description": done, "content": content}}
     if votes:
         good["202"] = {"description": votes, "content": content}
     return {

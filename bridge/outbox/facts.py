@@ -93,8 +93,10 @@ class Facts(Struct):
         group = key[PLACES[table]]
         if table == "approvals":
             group = group.split("#", 1)[0]
-        known = self._known[ASKED_BY[table]]
-        known[group] = known.pop(group, None)  # it was used last
+        column = ASKED_BY[table]
+        known = self._known[column]
+        if group in known or TABLES_OF[column] <= self._whole:
+            known[group] = known.pop(group, None)  # it was used last
         if row is None:
             self._drop(table, group, key)
         else:

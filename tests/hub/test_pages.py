@@ -454,9 +454,24 @@ async def test_hub_whose_bridges_have_all_stopped_does_not_reassure(
     assert '<h1 id="title">All bridges have stopped or are gone</h1>' in text
     assert "Nothing is announced" not in text
     assert "Azure has announced no maintenance" not in text
+    over = await browser.open("/?open=false")
+    assert "may have missed some: all bridges have stopped or are gone." in over
 
     await world.store.keep([beat(seconds=2)])
     assert "Nothing is announced" in await browser.open("/")
+
+
+async def test_machine_that_has_ended_is_not_taken_for_all(browser: Browser) -> None:
+    world = browser.world
+    world.more["listening"] = {"b": at(-600)}
+    ended = event(EventType="Preempt", Resources=["web-1"])
+    over = received(step("completed", ended, seconds=30, who=vm(1)), 30)
+    await world.store.keep([beat(), beat(1, seconds=20), over])
+    world.clock.pass_by(60)
+
+    text = await browser.open("/bridges?state=gone")
+    assert "web-1" in text
+    assert "All bridges have stopped or are gone" not in await browser.open("/")
 
 
 async def test_search_finds_a_machine_without_an_event(browser: Browser) -> None:

@@ -98,7 +98,12 @@ async def test_api_does_what_the_forms_do(browser: Browser) -> None:
 
 @pytest.mark.parametrize(
     ("who", "vm_id", "status"),
-    [("ann", WHO.vm_id, 200), ("ann", "nobody", 404), ("eve", WHO.vm_id, 403)],
+    [
+        ("ann", WHO.vm_id, 200),
+        ("ann", "nobody", 404),
+        ("ann", "\0", 404),
+        ("eve", WHO.vm_id, 403),
+    ],
 )
 async def test_bridge_is_forgotten_by_the_api(
     browser: Browser, who: str, vm_id: str, status: int

@@ -365,7 +365,7 @@ async def test_page_says_whose_word_raised_it_and_people_set_it_aside(
     assert (await world.post("ann", **aside))[0] == 202
     assert (await world.post("ann", **aside))[0] == 202
     assert await wanted(world) == (2, ["evil"])
-    assert (await world.post("bob", **aside))[0] == 200
+    assert (await world.post("bob", **aside, via="arm"))[0] == 200
 
     assert await wanted(world) == (1, [])
     row = await world.decision()

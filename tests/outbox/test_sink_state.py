@@ -1,7 +1,10 @@
 """What a sink keeps in the state file: its own, and as long as the event lives."""
 
+import asyncio
 from pathlib import Path
 
+from bridge.outbox.reads import NEWEST
+from bridge.outbox.records import Checkpoint
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.store import Outbox
 from bridge.sinks.base import Memory
@@ -37,6 +40,21 @@ async def test_sinks_know_nothing_of_each_other(state_path: Path) -> None:
 
         assert await memory_of(outbox, "ops").all() == {"E": b"ops"}
         assert await memory_of(outbox, "night").recall("E") == b"night"
+
+
+async def test_value_among_many_is_found_after_a_look_at_its_event(
+    state_path: Path,
+) -> None:
+    """A look notes that an EventId was seen, and asks the file for nothing."""
+    async with patient_outbox(state_path, router()) as outbox:
+        memory = memory_of(outbox)
+        await asyncio.gather(*(memory.keep(f"K{n}", b"x") for n in range(NEWEST)))
+
+    async with patient_outbox(state_path, router()) as outbox:
+        seen = Checkpoint(body=b"{}", sightings=frozenset({"K7"}), again=frozenset())
+        await outbox.commit([], now=NOW, checkpoint=seen)
+
+        assert await memory_of(outbox).recall("K7") == b"x"
 
 
 async def test_it_goes_with_retention_but_not_while_the_event_lives(

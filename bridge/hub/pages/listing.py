@@ -155,7 +155,8 @@ class Health(Struct, frozen=True, kw_only=True):
                 "message makes it known. Until then, no event can be shown."
             )
         if self.trouble:
-            return "No event is known, but the hub may have missed some: see above."
+            why = self.trouble[:1].lower() + self.trouble[1:]
+            return f"No event is known, but the hub may have missed some: {why}."
         return "Azure has announced no maintenance for the machines of this hub."
 
 

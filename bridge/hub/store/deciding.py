@@ -15,6 +15,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
     APPROVE,
     ARM,
+    BRIDGE,
     DROP_OFFER,
     LIVE,
     MAYBE_SENT,
@@ -431,6 +432,7 @@ def _set_aside(case: _Case) -> VoteResult:
     if about not in {one.reporter.vm_id for one in current.spoken}:
         words = "no such reporter has told of this event, or it is set aside already"
         return VoteResult(status=404, words=words)
+    case.asked = replace(case.asked, via=BRIDGE)
     case.via = f"{SET_ASIDE} {about}"
     wanted, rule = persons_for(case.config.access, current)
     own = _own_vote(case)

@@ -393,7 +393,7 @@ class Place(Struct):
         if self._anchor is None:
             return
         if not _is_at(self.path, self._file):
-            if not self.path.exists():
+            if not os.path.exists(self.path):  # noqa: PTH110 - a Path may raise
                 raise RemovedError(f"the store is away ({self.path} was removed)")
             words = f"{self.path} was replaced by another file: {_RESTART}"
             raise HubStoreAwayError(f"the store is away ({words})")

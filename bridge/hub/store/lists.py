@@ -106,7 +106,7 @@ def may_tell(connection: Connection, situation: Situation) -> bool:
     """Whether any bridge may run: neither all have stopped, nor all are gone."""
     of = bridges.c
     is_on = [func.coalesce(end, 0) < of.heard for end in (of.stopped, of.forgotten)]
-    last = select(bridges).where(*is_on).order_by(of.heard.desc()).limit(1)
+    last = select(bridges).where(*is_on).order_by(of.heard.desc()).limit(PAGE)
     rows = bridge_rows(connection, connection.execute(last).all(), situation)
     return any(row.liveness is not Liveness.GONE for row in rows)
 

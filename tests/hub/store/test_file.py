@@ -1,5 +1,6 @@
 """The SQLite file of a hub: damaged, removed, replaced, or overwritten."""
 
+import errno
 import os
 import random
 import shutil
@@ -347,6 +348,29 @@ async def test_pages_that_are_overwritten_and_put_back(tmp_path: Path) -> None:
 
         assert store.health.fault is None
         assert len(await rows(store, events)) == 32
+
+
+def test_place_that_cannot_be_looked_at_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is closed meanwhile, or a network that has lost its server."""
+    path = tmp_path / "hub.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE events (event_key)")
+    place = Place(path)
+    place.hold()
+
+    def stat(*_: object, **__: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", stat)
+            with pytest.raises(HubStoreAwayError):
+                place.check()
+        place.check()
+    finally:
+        place.release()
 
 
 def test_file_without_a_log_is_held(tmp_path: Path) -> None:
