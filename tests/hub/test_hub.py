@@ -75,6 +75,7 @@ async def test_what_a_bridge_publishes_is_answered(
     assert (await get("/api/v1/bridges"))[1]["bridges"][0]["vmName"] == "web-0"
 
 
+@pytest.mark.slow  # 5.7 s of waiting
 async def test_ready_and_page_say_why_nothing_is_stored(
     broker: Broker, address: str, tmp_path: Path
 ) -> None:

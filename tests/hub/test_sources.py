@@ -163,6 +163,7 @@ async def test_what_bridges_and_azure_say_is_kept_and_settled(
     assert both[0].listening() is not None
 
 
+@pytest.mark.slow  # 5.7 s of waiting
 async def test_nothing_is_settled_while_the_store_is_away(
     broker: Broker, kept: Store
 ) -> None:
