@@ -24,13 +24,12 @@ from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
 from bridge.outbox.reads import (
     ASKED_BY,
-    PLACES,
+    GROUP_OF,
     RECENT,
     TABLES_OF,
     Asked,
     Key,
     Row,
-    group_of,
 )
 from bridge.outbox.records import AGAIN, CHECKPOINT, INTENT, Checkpoint
 from bridge.outbox.storage.database import Database
@@ -58,6 +57,7 @@ class Facts(Struct):
         meta: the named values.
         posted: the keys of the decisions whose POST has begun.
         intents: the intents of rules that have no outcome.
+        decided: the last decisions of this run, oldest first: the clock may go back.
         results: the last events about commands, oldest first.
     """
 
@@ -67,6 +67,7 @@ class Facts(Struct):
     meta: dict[str, bytes | float] = field(default_factory=dict)
     posted: set[Key] = field(default_factory=set)
     intents: dict[Key, Row] = field(default_factory=dict)
+    decided: dict[Key, None] = field(default_factory=dict)
     results: list[bytes] = field(default_factory=list)
     _rows: reads.Known = field(default_factory=_no_rows)
     _known: dict[str, dict[str, None]] = field(default_factory=_none_known)
@@ -90,9 +91,7 @@ class Facts(Struct):
     def put(self, table: str, key: Key, row: Row | None, rows: Rows) -> None:
         """Change a row in memory and, with ``rows``, in the file; None = delete it."""
         rows[table, key] = row
-        group = key[PLACES[table]]
-        if table == "approvals":
-            group = group.split("#", 1)[0]
+        group = GROUP_OF[table](key)
         column = ASKED_BY[table]
         known = self._known[column]
         if group in known or TABLES_OF[column] <= self._whole:
@@ -153,7 +152,7 @@ class Facts(Struct):
     def _merge(self, table: str, found: Mapping[Key, Row]) -> None:
         is_unwritten = self.database.journal.has
         for key, row in found.items():
-            group = group_of(table, key)
+            group = GROUP_OF[table](key)
             if key not in self.rows(table, group) and not is_unwritten((table, key)):
                 self._rows[table].setdefault(group, {})[key] = row
                 if table == "approvals":
@@ -195,7 +194,7 @@ class Facts(Struct):
         for table, keys in gone.items():
             for key in keys:
                 if not is_unwritten((table, key)):
-                    self._drop(table, group_of(table, key), key)
+                    self._drop(table, GROUP_OF[table](key), key)
 
     def trim(self) -> None:
         """Forget what was used first, if there is much and the file has it."""

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice, starmap
-from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from msgspec.structs import astuple, replace
 
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox import reads
-from bridge.outbox.reads import Key, Row
+from bridge.outbox.reads import RECENT, Key, Row
 from bridge.outbox.records import (
     CommandStanding,
     Decision,
@@ -64,6 +63,10 @@ class Approvals(Struct):
                 data=earlier.data if decision.data is None else decision.data,
             )
         self._put(decision, now, rows)
+        last = self.state.facts.decided
+        last[place] = last.pop(place, None)
+        if len(last) > RECENT:
+            del last[next(iter(last))]
 
     def _put(self, one: Decision, at: float, rows: Rows) -> None:
         message, key, event_id, sequence, state, posted, data, rule = astuple(one)
@@ -126,9 +129,11 @@ class Approvals(Struct):
 
     async def recent_outcomes(self, limit: int) -> list[bytes]:
         """Return the data of the last outcomes as JSON, newest first."""
-        rows = [row for _, row in self.state.facts.every("approvals")]
-        rows.sort(key=itemgetter(-1))
-        found = (data for *_, data, _, _ in reversed(rows) if data is not None)
+        facts = self.state.facts
+        turns = {place: turn for turn, place in enumerate(facts.decided, 1)}
+        rows = [*facts.every("approvals")]
+        rows.sort(key=lambda one: (turns.get(one[0], 0), one[1][-1]))
+        found = (data for _, (*_, data, _, _) in reversed(rows) if data is not None)
         return list(
             islice((data for data in found if json_of(data) is not None), limit)
         )

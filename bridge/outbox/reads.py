@@ -2,8 +2,9 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -244,17 +245,17 @@ TABLES_OF = {
     column: frozenset(name for name, of in ASKED_BY.items() if of == column)
     for column in ASKED_BY.values()
 }
-PLACES = {name: TABLES[name].key.index(of) for name, of in ASKED_BY.items()}
-
-
-def group_of(table: str, key: Key) -> str:
-    """Return the cause, EventId or message that a row belongs to."""
-    group: str = key[PLACES[table]]
-    return _message_of(group) if table == "approvals" else group
 
 
 def _message_of(name: str) -> str:
     return name.split("#", 1)[0]
+
+
+# By its table: returns the cause, EventId or message that the row with a key is of.
+GROUP_OF: dict[str, Callable[[Key], str]] = {
+    name: itemgetter(TABLES[name].key.index(of)) for name, of in ASKED_BY.items()
+}
+GROUP_OF["approvals"] = lambda key: _message_of(key[0])
 
 
 class Part(Struct):
@@ -321,9 +322,10 @@ def _grouped(name: str, found: Iterable[Row]) -> Groups:
     groups, width, end = Groups(), len(TABLES[name].key), None
     if name == "approvals":
         found, end = filter(_is_intact, found), -1  # the checksum is not kept
+    group_of = GROUP_OF[name]
     for row in found:
         key = row[:width]
-        groups.setdefault(group_of(name, key), {})[key] = row[width:end]
+        groups.setdefault(group_of(key), {})[key] = row[width:end]
     return groups
 
 

@@ -773,6 +773,16 @@ async def test_recent_outcomes_come_newest_first(outbox: Outbox) -> None:
     assert await outbox.approvals.recent_outcomes(2) == [b"3", b"2"]
 
 
+async def test_outcome_is_the_newest_although_the_clock_went_back(
+    outbox: Outbox,
+) -> None:
+    for number in (1, 2, 3):
+        one = intent(str(number), data=b"%d" % number)
+        await outbox.approvals.save(one, now=NOW - 3600 * number)
+
+    assert await outbox.approvals.recent_outcomes(2) == [b"3", b"2"]
+
+
 # -- housekeeping --------------------------------------------------------------------
 
 
