@@ -16,6 +16,7 @@ from bridge.outbox.records import (
     Content,
     DeliveryState,
     Item,
+    message_of,
 )
 from bridge.outbox.storage.journal import (
     checksum_of_decision,
@@ -247,15 +248,11 @@ TABLES_OF = {
 }
 
 
-def _message_of(name: str) -> str:
-    return name.split("#", 1)[0]
-
-
 # By its table: returns the cause, EventId or message that the row with a key is of.
 GROUP_OF: dict[str, Callable[[Key], str]] = {
     name: itemgetter(TABLES[name].key.index(of)) for name, of in ASKED_BY.items()
 }
-GROUP_OF["approvals"] = lambda key: _message_of(key[0])
+GROUP_OF["approvals"] = message_of
 
 
 class Part(Struct):
@@ -284,7 +281,7 @@ def newest(db: sqlite3.Connection) -> Part:
             whole.add(name)
         elif name == "approvals":
             query = "SELECT message FROM approvals WHERE posted OR state = 'intent'"
-            also = dict.fromkeys(_message_of(one) for (one,) in db.execute(query))
+            also = dict.fromkeys(map(message_of, db.execute(query)))
             rows |= of(db, {"message": also | dict.fromkeys(rows[name])})
         elif len(TABLES[name].key) > 1:
             rows[name] = {}  # some rows of an EventId may be missing

@@ -62,6 +62,11 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.state == INTENT
 
 
+def message_of(key: tuple[str, ...]) -> str:
+    """Return the message of a decision stored as ``hash`` or ``hash#number``."""
+    return key[0].split("#", 1)[0]
+
+
 class Success(Struct, frozen=True, kw_only=True):
     """The last success of a command for an EventId.
 
