@@ -155,8 +155,7 @@ async def running_status(source: StatusSource) -> StatusReport:
         found.missing, found.notes = source.missing(), source.notes_of(kept.tallies)
         found.withheld = [
             HoldReport(one.event_id, one.rule, one.reason)
-            for auto_approver in source.auto_approvers
-            for one in auto_approver.withheld.values()
+            for one in (poller.rules.withheld.values() if poller.rules else ())
         ]
     if source.rotation is not None:
         found.traffic = source.rotation.shown()

@@ -42,7 +42,6 @@ from tests.support.book import sent_to
 from tests.support.builders import SINK, event_context_of, imds_event, observed, router
 
 if TYPE_CHECKING:
-    from bridge.approvals.auto_approve import AutoApprover
     from bridge.foundation.workers import Worker
     from tests.simulation.life import Life
 
@@ -310,9 +309,9 @@ async def slow_world(  # noqa: PLR0913 - what a test may change
             reply_rules=ReplyRules.of((), ()),
         )
         queue, stop = LongQueue(list(messages)), asyncio.Event()
-        pilots: list[AutoApprover] = approval_workers.auto_approvers()
+        poller.rules = approval_workers.rules()
         listener = Listener(queue, approval_workers._context())
-        workers: list[Worker] = [poller, listener, *pilots]
+        workers: list[Worker] = [poller, listener]
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(worker.run(stop))

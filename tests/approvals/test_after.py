@@ -22,6 +22,7 @@ from bridge.health.report import HoldReport
 from bridge.health.server import running_status
 from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
+from bridge.imds.config import ImdsConfig
 from bridge.outbox.questions import Selection
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
@@ -49,7 +50,6 @@ from tests.support.disks import Disk
 from tests.support.fakes import settled
 
 WAITS, FAILED = "CommandWaits drain", "CommandFailed drain"
-LOOK = 1.25  # seconds between two evaluations of the rules while an event is known
 NOT_RUN, OTHERS = "CommandNotRun drain", "OtherResources"
 BEGUN = started(EventType="Reboot", Resources=["WestNO_0"])
 
@@ -230,7 +230,24 @@ async def test_rule_without_an_event_waits_for_the_next_document(
         waits = len(stage.clock.waits)
         await life.passes(20)
 
-        assert LOOK not in stage.clock.waits[waits:]
+        assert len(stage.clock.waits) - waits == 20
+
+
+async def test_end_of_a_delay_or_a_command_does_not_wait_for_the_next_look(
+    stage: Stage,
+) -> None:
+    stage.rules = (after_rule(delay=3),)
+    stage.imds.config = ImdsConfig(poll_interval=Duration(60))
+    async with stage.life() as life:
+        await life.sees(reboot())
+        await life.ran()
+        await is_held(life, WAITS)
+
+        stage.runner.let.set()
+        before = stage.clock.monotonic()
+        await life.posted(1)
+
+        assert 3 <= stage.clock.monotonic() - before <= 3.75
 
 
 async def test_failed_command_is_no_approval(stage: Stage) -> None:
@@ -408,10 +425,7 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
 
         status_source = StatusSource(clock=stage.clock, metrics=life.poller.metrics)
         status_source.outbox, status_source.poller = life.outbox, life.poller
-        status_source.event_context, status_source.auto_approvers = (
-            event_context_of(),
-            [life.pilot],
-        )
+        status_source.event_context = event_context_of()
         status = await running_status(status_source)
         assert status.withheld == [HoldReport(EVENT_ID, "drained", WAITS)]
         events, *_, approvals = overview(status, stage.clock.now()).tables

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from msgspec.structs import replace as with_fields
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.message_flow import Settlement
@@ -23,7 +22,7 @@ from bridge.foundation.errors import MetadataUnavailableError
 from bridge.foundation.values import Duration
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.support.builders import EVENT_ID, document, imds_event, not_before, started
-from tests.support.fakes import START, FakeClock, settled
+from tests.support.fakes import START
 
 NO_ANSWER = MetadataUnavailableError("no answer", outcome="timeout")
 REBOOT = imds_event(EventType="Reboot", EventSource="User", DurationInSeconds=-1)
@@ -389,7 +388,7 @@ def restart(world: World, away: float) -> None:
     """Restart the machine after so many seconds, and let the poller read once."""
     watch, shown = world.observer.watch, world.imds.shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
-    body = with_fields(watch, seen=now).to_json()
+    body = replace(watch, seen=now).to_json()
     world.clock.pass_by(away)
     world.clock.monotonic_at = 5.0
     world.observer.watch = Watch.from_json(body)
@@ -400,11 +399,10 @@ def restart(world: World, away: float) -> None:
 
 
 async def die(world: World, place: str) -> None:
-    """Run an auto_approver until it reaches the place of its death, and kill it."""
+    """Run a step until it reaches the place of its death, and kill it."""
     hanging = world.imds.hanging = asyncio.Event()
     world.imds.gate = asyncio.Event() if place == "intent" else None
-    pilot = AutoApprover(replace(world.context, clock=FakeClock()))
-    running = asyncio.create_task(pilot.run(asyncio.Event()))
+    running = asyncio.create_task(tick(world))
     async with asyncio.timeout(60):
         if place == "post":
             await hanging.wait()
@@ -415,16 +413,12 @@ async def die(world: World, place: str) -> None:
 
 
 async def live(world: World, outcomes: int) -> None:
-    """Run an auto_approver until it has published so many outcomes and is idle."""
-    stop, clock = asyncio.Event(), FakeClock()
-    pilot = AutoApprover(replace(world.context, clock=clock))
-    running = asyncio.create_task(pilot.run(stop))
+    """Let an auto_approver decide until it has published so many outcomes."""
+    pilot = AutoApprover(world.context)
     async with asyncio.timeout(60):
         while len(world.counts) < outcomes or not await is_without_intent(world):
-            await settled(world.outbox)
-            await clock.advance(1.0)
-    stop.set()
-    await running
+            await tick(world, pilot)
+            world.clock.pass_by(1.0)
 
 
 @pytest.mark.parametrize(
@@ -517,8 +511,7 @@ async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
     show(world, REBOOT)
     world.imds.gate = asyncio.Event()
     stop = world.poller.stop
-    pilot = AutoApprover(replace(world.context, clock=FakeClock()))
-    running = asyncio.create_task(pilot.run(stop))
+    running = asyncio.create_task(tick(world))
     async with asyncio.timeout(60):
         while await is_without_intent(world):
             await asyncio.sleep(0)

@@ -5,8 +5,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from bridge.approvals import evidence, rules
-from bridge.approvals.auto_approve import AutoApprover, Withheld
+from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.evidence import Evidence, Lack, SuccessCheck
+from bridge.events.look import Withheld
 from bridge.pipeline.acting import ActingRelay
 from bridge.sinks.command import actor
 from tests.simulation.planting import Patch, bug
