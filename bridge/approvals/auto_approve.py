@@ -145,11 +145,10 @@ class AutoApprover:
                 rule=intent.rule,
                 content=content,
             )
-            was_tried = earlier is not None and earlier.posted
-            one = Pending(context, request, intent, was_tried)
+            one = Pending(context, request, intent, was_tried=earlier is not None)
             end = await Requests.pursue(one)
             if end is not None:
-                if end.kind is OutcomeKind.FAILED or not await one.withdraw():
+                if end.kind is OutcomeKind.FAILED or one.standing.was_posted:
                     await self._conclude(intent, end, content)
                 rest = 0.0 if end.kind is OutcomeKind.WITHHELD else _REST
         self._resting[content] = context.clock.monotonic() + rest

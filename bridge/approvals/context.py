@@ -2,11 +2,12 @@
 
 A request is one EventId of a message, or of a rule. Its record on disk is the intent:
 
-    stored ◀──no POST was sent──▶ marked as posted ──POST──▶ may have worked
-      └──────given up: deleted
+    asked ──its turn comes──▶ marked on disk ──POST──▶ may have worked
+      ▲                              │
+      └───no POST was sent: deleted──┘
 
-The intent stays on disk if the process dies. If it is marked as posted, a POST may have
-worked, and may even be the reason why the process died.
+The intent stays on disk if the process dies: a POST may have worked, and may even be
+the reason why the process died.
 """
 
 import asyncio
@@ -237,35 +238,18 @@ class Pending(Struct, eq=False):
         known = watch.known.get(self.key)
         return known.event if known else None
 
-    async def store(self) -> None:
-        """Store the intent; an intent that is already stored stays as it is."""
-        await self._save(self.record)
-
     async def mark(self) -> None:
         """Store that a POST begins; then look up the commands again."""
-        await self._save(replace(self.record, posted=True))
+        now, approvals = self.context.clock.now(), self.context.outbox.approvals
+        await approvals.save(replace(self.record, posted=True), now=now.timestamp())
         self.is_marked = True
         await self.prove()
 
-    async def _save(self, intent: Decision) -> None:
-        now = self.context.clock.now().timestamp()
-        await self.context.outbox.approvals.save(intent, now=now)
-
     async def unmark(self) -> None:
-        """Undo ``mark`` if no POST was sent."""
-        if await self.withdraw():
+        """Delete the mark if no POST was begun: it would leave the outcome in doubt."""
+        if self.is_marked and not self.standing.was_posted:
             self.is_marked = False
-            await self.store()
-
-    async def withdraw(self) -> bool:
-        """Delete the intent if no POST was begun; return whether it was deleted.
-
-        Otherwise a redelivery would treat the outcome as unknown.
-        """
-        was_posted = self.standing.was_posted
-        if not was_posted:
             await self.context.outbox.approvals.delete(self.record.message, self.key)
-        return not was_posted
 
     async def prove(self) -> None:
         """Look up the commands that a rule requires."""

@@ -189,7 +189,7 @@ class Handling:
             await self._commit(request.event_id, denied)
             return
         earlier = self._earlier.get(request.key)
-        was_tried = earlier is not None and earlier.is_intent and earlier.posted
+        was_tried = earlier is not None and earlier.is_intent
         record = self._record(request.event_id)
         one = Pending(self.context, request, record, was_tried)
         one.rest = lambda: self._rest(request.key)
@@ -245,8 +245,6 @@ class Handling:
         self.rest()
         hold = min(_HOLD_UNKNOWN * 2.0**self.message.delivery_count, _LONGEST_HOLD)
         await self.context.clock.wait(stop, hold)
-        for event_id in self._unknown:
-            await self.context.outbox.approvals.delete(self.key, event_id.upper())
         return Settlement("abandon")
 
     def _record(self, event_id: str) -> Decision:

@@ -86,7 +86,6 @@ class Requests:
     async def pursue(cls, one: Pending) -> Conclusion | None:
         """Return the conclusion of a request; None if the process stops first."""
         poller, observations = one.context.poller, one.context.outbox.observations
-        await one.store()
         one.standing.was_seen = await observations.was_seen(one.key)
         await one.prove()
         one.is_over, one.after = poller.is_over, poller.reads
@@ -103,8 +102,7 @@ class Requests:
             await requests._work(one)
         finally:
             requests._drop(one)
-        if one.conclusion is None or one.is_marked:
-            await one.withdraw()
+        await one.unmark()
         return one.conclusion
 
     async def _work(self, one: Pending) -> None:

@@ -401,12 +401,12 @@ def restart(world: World, away: float) -> None:
 async def die(world: World, place: str) -> None:
     """Run a step until it reaches the place of its death, and kill it."""
     hanging = world.imds.hanging = asyncio.Event()
-    world.imds.gate = asyncio.Event() if place == "intent" else None
+    world.imds.gate = asyncio.Event() if place == "look" else None
     running = asyncio.create_task(tick(world))
     async with asyncio.timeout(60):
         if place == "post":
             await hanging.wait()
-        while place == "intent" and await is_without_intent(world):
+        while place == "look" and not world.poller.reads:
             await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -468,7 +468,7 @@ async def test_post_is_completed_after_a_restart(
         ((LATER,), [("relayed", True)]),
     ],
 )
-async def test_intent_without_a_post_is_decided_again_after_a_restart(
+async def test_request_without_a_post_is_decided_again_after_a_restart(
     tmp_path: Path,
     after: tuple[object, ...],
     published: list[tuple[str, bool | None]],
@@ -477,8 +477,8 @@ async def test_intent_without_a_post_is_decided_again_after_a_restart(
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, REBOOT)
-        await die(world, "intent")
-        assert not await is_without_intent(world)
+        await die(world, "look")
+        assert await is_without_intent(world)
 
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
@@ -508,18 +508,18 @@ async def test_intent_of_a_removed_rule_is_not_posted(tmp_path: Path) -> None:
 
 
 async def test_stop_deletes_an_intent_without_a_post(world: World) -> None:
+    """The stop comes while the mark is being written."""
     show(world, REBOOT)
-    world.imds.gate = asyncio.Event()
-    stop = world.poller.stop
     running = asyncio.create_task(tick(world))
     async with asyncio.timeout(60):
         while await is_without_intent(world):
             await asyncio.sleep(0)
 
-    stop.set()
+    world.poller.stop.set()
     await running
 
     assert await is_without_intent(world)
+    assert not world.imds.posts
     assert not await world.outcomes()
 
 
