@@ -32,7 +32,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.file import File
 from bridge.outbox.storage.journal import Done, Timings
 from bridge.outbox.store import Outbox
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from bridge.telemetry.metrics import Metrics
 from tests.approvals.approval_world import message
 from tests.simulation.life import end_all
@@ -202,19 +202,8 @@ class LongQueue:
         found, self.waiting = self.waiting[:10], self.waiting[10:]
         return found
 
-    async def complete(self, message: ReceivedMessage) -> None:
-        self._settle(message, "complete", "")
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        self._settle(message, "abandon", "")
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        self._settle(message, "dead-letter", reason)
-
-    def _settle(self, message: ReceivedMessage, verb: str, reason: str) -> None:
-        self.settled[message.message_id or ""] = (verb, reason, now())
+    async def settle(self, message: ReceivedMessage, how: Settlement) -> None:
+        self.settled[message.message_id or ""] = (how.verdict, how.reason, now())
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bridge.approvals.message_flow import Handling, Settlement, key_of
+from bridge.approvals.message_flow import Handling, key_of
 from bridge.approvals.rules import Rule, content_of
 from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
@@ -24,6 +24,7 @@ from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
 from bridge.imds.config import ImdsConfig
 from bridge.outbox.questions import Selection
+from bridge.servicebus.decode import Settlement
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
 from bridge.traffic.config import TrafficConfig

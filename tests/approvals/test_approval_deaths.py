@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.approvals.listener import Listener
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.approvals.approval_world import (
     PlayedQueue,
     World,
@@ -32,7 +32,7 @@ class HangingQueue(PlayedQueue):
 
     reached: asyncio.Event | None = None
 
-    async def complete(self, message: ReceivedMessage) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         if self.reached is not None:
             self.reached.set()
         await asyncio.Event().wait()

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.approvals.auto_approve import AutoApprover
-from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
 from bridge.events.cloudevent import hash32
 from bridge.events.document import ScheduledEvent
@@ -20,6 +19,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MetadataUnavailableError
 from bridge.foundation.values import Duration
+from bridge.servicebus.decode import Settlement
 from tests.approvals.approval_world import ENTITY, World, message, world_of
 from tests.support.builders import EVENT_ID, document, imds_event, not_before, started
 from tests.support.fakes import START

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from bridge.approvals.context import intent_of
 from bridge.approvals.listener import Listener
-from bridge.approvals.message_flow import Settlement, key_of
+from bridge.approvals.message_flow import key_of
 from bridge.events.cloudevent import hash32
 from bridge.foundation.errors import (
     ApprovalQueueError,
@@ -25,7 +25,7 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.lookups import Approvals
 from bridge.outbox.records import Decision
-from bridge.servicebus.decode import ReceivedMessage
+from bridge.servicebus.decode import ReceivedMessage, Settlement
 from tests.approvals.approval_world import (
     ENTITY,
     PlayedQueue,
@@ -628,14 +628,14 @@ async def test_redelivery_during_handling_is_settled_with_its_lock(
 class RedeliveringQueue(PlayedQueue):
     """Delivers a message again while its first delivery is being settled."""
 
-    async def complete(self, message: ReceivedMessage) -> None:
+    async def settle(self, message: ReceivedMessage, settlement: Settlement) -> None:
         if message.lock_token == "old":
             self.waiting.put_nowait(structs.replace(message, lock_token="new"))
             while not self.waiting.empty():
                 await asyncio.sleep(0)
             for _ in range(20):  # until the listener has it
                 await asyncio.sleep(0)
-        await super().complete(message)
+        await super().settle(message, settlement)
 
 
 async def test_message_redelivered_during_its_settlement_is_settled_too(

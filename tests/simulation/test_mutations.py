@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bridge.approvals import policy
 from bridge.approvals.context import Pending
-from bridge.approvals.message_flow import Handling, Settlement
+from bridge.approvals.message_flow import Handling
 from bridge.approvals.requests import Requests
 from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
@@ -25,6 +25,7 @@ from bridge.pipeline import observer
 from bridge.pipeline.attempt import RelayPolicy
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
+from bridge.servicebus.decode import Settlement
 from tests.simulation.runs import run
 
 SEEDS = 100  # so many at most, until a planted bug shows
