@@ -124,7 +124,7 @@ class AutoApprover:
         is_known = self.withheld.get(event.key) == found
         if not is_known and not await self.context.outbox.approvals.of_message(name):
             intent = intent_of(name, event_id, rule=rule)
-            conclusion = Conclusion(kind=kind, event=event, reason=reason)
+            conclusion = Conclusion(kind, event, reason=reason)
             await self._conclude(intent, conclusion, content)
         return found
 

@@ -289,8 +289,7 @@ class Pending(Struct, eq=False):
         """Take the answer to a POST; return the conclusion, None = try again."""
         self.status = answer.status
         if answer.result is StartResult.ACCEPTED:
-            kind = OutcomeKind.RELAYED
-            return Conclusion(kind=kind, event=self.event, confirmed=True)
+            return Conclusion(OutcomeKind.RELAYED, self.event, confirmed=True)
         if answer.result is not StartResult.REFUSED:
             self.refusals = 0
             if answer.result is StartResult.IN_DOUBT:
@@ -298,8 +297,7 @@ class Pending(Struct, eq=False):
             return self.fail(answer.text, answer.retry_after, now)
         self.refusals += 1
         if self.refusals == _MOST_REFUSALS:
-            kind = OutcomeKind.REJECTED
-            return Conclusion(kind=kind, event=self.event, reason=answer.text)
+            return Conclusion(OutcomeKind.REJECTED, self.event, reason=answer.text)
         self.since = now + _REFUSED_AGAIN
         return None
 
@@ -328,8 +326,7 @@ class Pending(Struct, eq=False):
 
     def failed(self) -> Conclusion:
         """Return the conclusion that it failed."""
-        kind = OutcomeKind.FAILED
-        return Conclusion(kind=kind, event=self.event, reason=self.fault)
+        return Conclusion(OutcomeKind.FAILED, self.event, reason=self.fault)
 
     def left(self, now: float) -> float:
         """Return the seconds until the deadline, after which no try makes sense."""

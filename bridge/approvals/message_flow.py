@@ -159,7 +159,7 @@ class Handling:
 
     async def _refuse(self, reason: str) -> Settlement:
         """Store the outcome "invalid" for the whole message."""
-        conclusion = Conclusion(kind=OutcomeKind.INVALID, reason=reason)
+        conclusion = Conclusion(OutcomeKind.INVALID, reason=reason)
         if not await self._repeat(""):
             await self._commit("", conclusion)
         return replace(settlement_of([conclusion]), words=reason)
@@ -168,9 +168,8 @@ class Handling:
         if await self._repeat(request.event_id):
             return
         if reason := self._checked.reason:
-            denied = Conclusion(
-                kind=OutcomeKind.DENIED, reason=reason, detail=self._checked.detail
-            )
+            detail = self._checked.detail
+            denied = Conclusion(OutcomeKind.DENIED, reason=reason, detail=detail)
             await self._commit(request.event_id, denied)
             return
         earlier = self._earlier.get(request.key)
