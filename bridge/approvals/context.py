@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import orjson
@@ -179,7 +180,7 @@ class Pending(Struct, eq=False):
         is_marked: whether the mark is on disk, or has waited for it for long.
         rest: called whenever it waits: for a time, for IMDS or for its turn.
         key: the EventId in capitals, for comparisons.
-        number: its own, in the order of arrival.
+        number: its own, in order.
         began: when it was asked for.
         after: only a look with a higher number serves: it began later.
         since: when it is to be decided, by a look that began then or later.
@@ -203,7 +204,7 @@ class Pending(Struct, eq=False):
     standing: Standing = field(default_factory=Standing)
     is_marked: bool = False
     key: str = ""
-    number: int = 0
+    number: int = field(default_factory=count().__next__)
     began: float = 0.0
     after: int = 0
     since: float = 0.0

@@ -20,7 +20,6 @@ it waits for. What writes, and what is to be posted together with it, stands in 
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Awaitable, Callable
-from itertools import count
 
 from msgspec.structs import replace
 
@@ -80,7 +79,6 @@ class Requests:
         self._ready: list[Pending] = []  # the line of the next POST
         self._posting: list[Pending] = []
         self._seen: Document | None = None
-        self._numbers = count()
 
     @classmethod
     async def pursue(cls, one: Pending) -> Conclusion | None:
@@ -96,7 +94,6 @@ class Requests:
         requests = poller.requests
         if not isinstance(requests, cls):
             poller.requests = requests = cls(poller)
-        one.number = next(requests._numbers)
         requests._lines.setdefault(one.key, []).append(one)
         try:
             await requests._work(one)
