@@ -118,15 +118,12 @@ class AutoApprover:
     ) -> Withheld:
         """Publish that an event is withheld, unless that was published before."""
         content, kind = content_of(event), OutcomeKind.WITHHELD
-        event_id = event.event_id
-        found = Withheld(event_id=event_id, content=content, rule=rule, reason=reason)
         name = hash32([kind.value, content, reason])
-        is_known = self.withheld.get(event.key) == found
-        if not is_known and not await self.context.outbox.approvals.of_message(name):
-            intent = intent_of(name, event_id, rule=rule)
+        if not await self.context.outbox.approvals.of_message(name):
+            intent = intent_of(name, event.event_id, rule=rule)
             conclusion = Conclusion(kind, event, reason=reason)
             await self._conclude(intent, conclusion, content)
-        return found
+        return Withheld(event.event_id, rule, reason)
 
     def _begin(self, intent: Decision, flows: asyncio.TaskGroup) -> None:
         if intent.message not in self._resting:

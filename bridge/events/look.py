@@ -77,17 +77,15 @@ class Requests(Protocol):
         ...
 
 
-class Withheld(Struct, frozen=True, kw_only=True):
+class Withheld(Struct, frozen=True, rename="camel"):
     """An event to which an auto-approve rule applies, but which is held.
 
     Attributes:
         event_id: spelled as in the document.
-        content: a hash of the event's content.
         rule: the label of the rule.
         reason: why the event is not approved yet.
     """
 
     event_id: str
-    content: str
     rule: str
     reason: str

@@ -473,7 +473,7 @@ async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
     source = bridge.status_source
     error = TransientDeliveryError("siem answered 503", Reason.SERVER)
     await bridge.fail(error, attempts=1)
-    held = Withheld(event_id=EVENT_ID, content="c", rule="r", reason="Delay")
+    held = Withheld(EVENT_ID, "r", "Delay")
     assert source.poller is not None
     source.poller.rules = Approver({EVENT_ID: held})
     source.rotation = Rotation({"traffic": "in"})
